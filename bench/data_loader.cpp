@@ -25,7 +25,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../src/data/order/sampler.hpp"
+#include "../src/data/order/batch_sampler.hpp"
 #include "rows.hpp"
 
 namespace {

@@ -90,13 +90,11 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/image.hpp>
-#include <muster/data/load.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/minibatch.hpp>
 #include <muster/data/mixture.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/placement.hpp>
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_source.hpp>
 #include <muster/data/record_step.hpp>

@@ -101,16 +101,15 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
   std::vector<bad_record> bad;
   std::exception_ptr failure;
   try {
-    const std::size_t record = slot.offsets.empty() ? slot.used / slot.ids.size() : 0;
-    const std::size_t begin = slot.offsets.empty() ? first * record : slot.offsets[first];
-    const std::size_t end = slot.offsets.empty() ? (first + count) * record : slot.offsets[first + count];
+    const std::size_t begin = slot.begin_of(first);
     const chain_request request{
         .ids = std::span(slot.ids).subspan(first, count),
         .seed = slot.where.seed,
         .epoch = slot.where.epoch,
         .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
-        .bad = keeps_bad_ ? &bad : nullptr};
-    last_.read(request, slot.bytes.span().subspan(begin, end - begin), scratch);
+        .bad = keeps_bad_ ? &bad : nullptr,
+        .room = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
+    last_.read(request, scratch);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -40,6 +40,10 @@ struct batch_slot {
   std::size_t failed_piece = 0;
 
   [[nodiscard]] bool is_complete() const noexcept { return begun == pieces && running == 0; }
+  /// Where the k-th record begins in `bytes`; of their number, where the last one ends.
+  [[nodiscard]] std::size_t begin_of(std::size_t k) const noexcept {
+    return offsets.empty() ? k * (used / ids.size()) : offsets[k];
+  }
 };
 
 /// Slots in the order of their batches, filled in that order, piece by piece, by threads and by the waiting caller.

@@ -66,6 +66,7 @@ dataset::dataset() {
     return samples;
   }();
   samples_ = none;
+  facts_ = samples_.get();
 }
 
 std::vector<float> dataset::classes() const {
@@ -77,8 +78,7 @@ std::vector<float> dataset::classes() const {
 
 const bad_record* dataset::find_bad(sample_id id) const noexcept {
   const std::vector<bad_record>& bad = samples_->bad;
-  const auto found = std::lower_bound(bad.begin(), bad.end(), id,
-                                      [](const bad_record& record, sample_id wanted) { return record.id < wanted; });
+  const auto found = std::ranges::lower_bound(bad, id, {}, &bad_record::id);
   return found != bad.end() && found->id == id ? &*found : nullptr;
 }
 

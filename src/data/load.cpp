@@ -1,4 +1,3 @@
-#include <muster/data/load.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 #include "parallel.hpp"
@@ -17,26 +17,21 @@ namespace {
 
 constexpr std::size_t records_of_task = 256;
 
-// Reads tasks of consecutive records and their labels at the same time; each(first id, bytes, sizes) for each task.
+// Reads tasks of consecutive records and their labels at the same time; each(first id, run) for each task.
 template <class Each>
 std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& to,
                                  Each each) {
   const std::size_t count = source.size();
   const std::size_t labels_each = source.schema().labels.size();
-  const std::size_t tasks = (count + records_of_task - 1) / records_of_task;
-  std::vector<std::vector<bad_record>> bad(tasks);
-  detail::parallel_for(tasks, options.threads, [&](std::size_t task) {
+  std::vector<std::vector<bad_record>> bad((count + records_of_task - 1) / records_of_task);
+  detail::parallel_for(bad.size(), options.threads, [&](std::size_t task) {
     const sample_id first = task * records_of_task;
-    std::vector<sample_id> ids(std::min<std::size_t>(records_of_task, count - first));
-    std::iota(ids.begin(), ids.end(), first);
-    std::vector<std::uint64_t> sizes(ids.size());
-    source.sizes(ids, sizes);
-    std::vector<std::byte> bytes(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
-    std::vector<float> labels(ids.size() * labels_each);
-    source.read(ids, {bytes, labels}, options.keep_bad_records ? &bad[task] : nullptr);
-    for (std::size_t k = 0; k < ids.size(); ++k)
-      to.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
-    each(first, bytes, sizes);
+    detail::record_run run;
+    run.read(source, first, std::min<std::size_t>(records_of_task, count - first), options.keep_bad_records);
+    for (std::size_t k = 0; k < run.sizes.size(); ++k)
+      to.labels()[first + k] = labels_each != 0 ? run.labels[k * labels_each] : 0;
+    each(first, run);
+    bad[task] = std::move(run.bad);
   });
   std::vector<bad_record> all;
   for (auto& part : bad) std::move(part.begin(), part.end(), std::back_inserter(all));
@@ -49,9 +44,9 @@ dataset load_fixed(const any_record_source& source, const read_options& options)
   for (const record_field& field : schema.fields) features += field.elements();
   const std::size_t width = std::max<std::size_t>(features, options.min_features);
   dataset_builder builder = dataset_builder::dense(std::string(source.name()), source.size(), width);
-  builder.set_bad(read_all(source, options, builder, [&](sample_id first, const auto& bytes, const auto& sizes) {
-    const std::byte* from = bytes.data();
-    for (std::size_t k = 0; k < sizes.size(); ++k) {
+  builder.set_bad(read_all(source, options, builder, [&](sample_id first, const detail::record_run& run) {
+    const std::byte* from = run.bytes.data();
+    for (std::size_t k = 0; k < run.sizes.size(); ++k) {
       float* to = builder.row(first + k).data();
       for (const record_field& field : schema.fields) {
         const auto convert = detail::float_reader(field.type);
@@ -76,10 +71,10 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   const std::size_t width = std::max<std::size_t>(schema.features, options.min_features);
   dataset_builder builder = dataset_builder::sparse(std::string(source.name()), count, width, offsets.back());
   std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
-  auto bad = read_all(source, options, builder, [&](sample_id first, const auto& bytes, const auto& /*sizes*/) {
-    for (std::size_t at = 0; at * sizeof(sparse_entry) < bytes.size(); ++at) {
+  auto bad = read_all(source, options, builder, [&](sample_id first, const detail::record_run& run) {
+    for (std::size_t at = 0; at * sizeof(sparse_entry) < run.bytes.size(); ++at) {
       sparse_entry entry;
-      std::memcpy(&entry, bytes.data() + at * sizeof entry, sizeof entry);
+      std::memcpy(&entry, run.bytes.data() + at * sizeof entry, sizeof entry);
       builder.indices()[offsets[first] + at] = entry.index;
       builder.values()[offsets[first] + at] = entry.value;
     }
@@ -94,6 +89,17 @@ dataset load_sparse(const any_record_source& source, const read_options& options
 }
 
 }  // namespace
+
+void detail::record_run::read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad) {
+  std::vector<sample_id> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  sizes.resize(count);
+  source.sizes(ids, sizes);
+  bytes.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
+  labels.resize(count * source.schema().labels.size());
+  bad.clear();
+  source.read(ids, {bytes, labels}, keep_bad ? &bad : nullptr);
+}
 
 dataset load(const any_record_source& source, const read_options& options) {
   const record_form form = source.schema().form;

@@ -9,10 +9,10 @@
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
+#include <muster/data/record_step.hpp>
 
 #include "batch_ring.hpp"
 #include "order/batch_sampler.hpp"
-#include "steps.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -52,34 +52,27 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
 
 // Leaves the bad records of a slot out of it: the others move together, in their order.
 void leave_out_bad(detail::batch_slot& slot) {
-  const auto& bad = slot.bad;
-  const auto is_bad = [&](sample_id id) {
-    return std::any_of(bad.begin(), bad.end(), [&](const bad_record& record) { return record.id == id; });
-  };
-  const bool fixed = slot.offsets.empty();
   const std::size_t count = slot.ids.size();
-  const std::size_t record = fixed ? slot.used / count : 0;
   std::size_t kept = 0;
   std::size_t used = 0;
   for (std::size_t k = 0; k < count; ++k) {
-    if (is_bad(slot.ids[k])) continue;
-    const std::size_t begin = fixed ? k * record : slot.offsets[k];
-    const std::size_t size = fixed ? record : slot.offsets[k + 1] - begin;
+    if (std::ranges::find(slot.bad, slot.ids[k], &bad_record::id) != slot.bad.end()) continue;
+    const std::size_t begin = slot.begin_of(k);
+    const std::size_t size = slot.begin_of(k + 1) - begin;
     std::memmove(slot.bytes.data() + used, slot.bytes.data() + begin, size);
     std::copy_n(slot.labels.data() + k * slot.label_width, slot.label_width,
                 slot.labels.data() + kept * slot.label_width);
     slot.ids[kept] = slot.ids[k];
-    if (!fixed) slot.offsets[kept] = used;
+    if (!slot.offsets.empty()) slot.offsets[kept] = used;
     used += size;
     ++kept;
   }
   slot.left_out = count - kept;
   slot.ids.resize(kept);
   slot.used = used;
-  if (!fixed) {
-    slot.offsets.resize(kept + 1);
-    slot.offsets[kept] = used;
-  }
+  if (slot.offsets.empty()) return;
+  slot.offsets.resize(kept + 1);
+  slot.offsets[kept] = used;
 }
 
 }  // namespace
@@ -108,11 +101,6 @@ struct loader::engine {
 
   void reserve_ids() {
     if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
-  }
-
-  [[nodiscard]] static bool is_at(const detail::batch_slot& slot, const muster::cursor& where,
-                                  batch_shard part) noexcept {
-    return slot.part == part && slot.where == where;
   }
 
   /// From now on records are read; what was made ahead is dropped.
@@ -174,7 +162,10 @@ struct loader::engine {
     if (refused) std::rethrow_exception(refused);
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
     std::size_t before = 0;
-    while (before < ring->size() && !is_at((*ring)[before], plan.cursor(), part)) ++before;
+    const auto is_there = [&](const detail::batch_slot& slot) {
+      return slot.part == part && slot.where == plan.cursor();
+    };
+    while (before < ring->size() && !is_there((*ring)[before])) ++before;
     ring->pop(before);
     if (ring->size() == 0) begin(plan.cursor(), part);
     begin_ahead(part);
@@ -309,6 +300,32 @@ minibatch loader::next(batch_shard part) {
   batch.offsets = slot.offsets;
   batch.left_out = slot.left_out;
   return batch;
+}
+
+std::vector<minibatch> minibatch::split(int count) const {
+  if (count < 1) {
+    throw configuration_error("a batch cannot be split into " + std::to_string(count) +
+                              " (it needs one part); give 1 or more");
+  }
+  std::vector<minibatch> parts(static_cast<std::size_t>(count), *this);
+  const std::size_t n = samples.size();
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const auto mine = part_of(n, {static_cast<int>(k), count});
+    const auto first = static_cast<std::size_t>(mine.first);
+    const auto size = static_cast<std::size_t>(mine.last - mine.first);
+    const auto part_of = [&](auto all) {
+      const std::size_t each = n == 0 ? 0 : all.size() / n;
+      return all.subspan(first * each, size * each);
+    };
+    parts[k].samples = samples.subspan(first, size);
+    parts[k].labels = part_of(labels);
+    if (offsets.empty())
+      parts[k].bytes = part_of(bytes);
+    else
+      parts[k].offsets = offsets.subspan(first, size + 1);  // into the bytes of all
+    if (k > 0) parts[k].left_out = 0;
+  }
+  return parts;
 }
 
 }  // namespace muster::inline v0

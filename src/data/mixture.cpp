@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -44,7 +43,7 @@ std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts)
 
 }  // namespace
 
-struct mixture::state {
+struct mixture::state : detail::source_facts {
   explicit state(std::vector<mixture_part> all) : parts(std::move(all)) {
     if (parts.empty()) refuse("there are none", "name some, such as mix:a=0.7,b=0.3");
     const auto weights = whole_weights(parts);
@@ -68,6 +67,7 @@ struct mixture::state {
       block_records = std::max(block_records, source.block_records());
     }
     digest = content.value();
+    schema = parts[0].source.schema();
     order = std::make_shared<const detail::proportions>(std::move(counts), weights);
   }
 
@@ -77,20 +77,15 @@ struct mixture::state {
 
   std::vector<mixture_part> parts;
   std::vector<sample_id> firsts;
-  std::string name;
-  std::uint64_t size = 0;
-  std::uint64_t digest = 0;
   std::uint64_t block_records = 0;
   bool mapped = true;
   std::shared_ptr<const detail::proportions> order;
 };
 
-mixture::mixture(std::vector<mixture_part> parts) : state_(std::make_shared<const state>(std::move(parts))) {}
+mixture::mixture(std::vector<mixture_part> parts) : state_(std::make_shared<const state>(std::move(parts))) {
+  facts_ = state_.get();
+}
 
-const std::string& mixture::name() const noexcept { return state_->name; }
-std::uint64_t mixture::size() const noexcept { return state_->size; }
-std::uint64_t mixture::digest() const noexcept { return state_->digest; }
-const record_schema& mixture::schema() const noexcept { return state_->parts[0].source.schema(); }
 std::uint64_t mixture::block_records() const noexcept { return state_->block_records; }
 bool mixture::mapped() const noexcept { return state_->mapped; }
 const std::shared_ptr<const detail::proportions>& mixture::mixture_order() const noexcept { return state_->order; }
@@ -112,59 +107,24 @@ std::span<const std::byte> mixture::view(sample_id id) const {
 }
 
 void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
-  // Of the calling thread, so that batch after batch needs no memory.
-  struct scratch {
-    std::vector<sample_id> ids;
-    std::vector<std::size_t> places;
-    std::vector<std::uint64_t> sizes, ends;
-    std::vector<std::byte> bytes;
-    std::vector<float> labels;
-  };
-  thread_local scratch mine;
-  const std::size_t width = rows.labels.empty() ? 0 : schema().labels.size();
-  if (!rows.bytes.empty()) {
-    mine.ends.resize(ids.size());
-    sizes(ids, mine.ends);
-    std::partial_sum(mine.ends.begin(), mine.ends.end(), mine.ends.begin());
-  }
-  std::vector<std::pair<std::size_t, bad_record>> found;  // with its place in `ids`
-  for (std::size_t part = 0; part < state_->parts.size(); ++part) {
-    mine.ids.clear();
-    mine.places.clear();
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      if (state_->part_of(ids[k]) != part) continue;
-      mine.ids.push_back(ids[k] - state_->firsts[part]);
-      mine.places.push_back(k);
-    }
-    if (mine.ids.empty()) continue;
+  std::vector<sample_id> own;
+  std::vector<std::uint64_t> bytes;
+  record_rows rest = rows;
+  for (std::size_t k = 0; k < ids.size();) {  // run by run of records of one part
+    const std::size_t part = state_->part_of(ids[k]);
     const any_record_source& source = state_->parts[part].source;
-    if (!rows.bytes.empty()) {
-      mine.sizes.resize(mine.ids.size());
-      source.sizes(mine.ids, mine.sizes);
-      mine.bytes.resize(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
-    }
-    mine.labels.resize(mine.ids.size() * width);
-    std::vector<bad_record> of_part;
-    source.read(mine.ids, {rows.bytes.empty() ? std::span<std::byte>() : std::span(mine.bytes), mine.labels},
-                bad != nullptr ? &of_part : nullptr);
-    const std::byte* from = mine.bytes.data();
-    auto next_bad = of_part.begin();
-    for (std::size_t j = 0; j < mine.ids.size(); ++j) {
-      const std::size_t k = mine.places[j];
-      if (!rows.bytes.empty()) {
-        if (mine.sizes[j] != 0) std::memcpy(rows.bytes.data() + mine.ends[k] - mine.sizes[j], from, mine.sizes[j]);
-        from += mine.sizes[j];
-      }
-      std::copy_n(mine.labels.begin() + static_cast<std::ptrdiff_t>(j * width), width,
-                  rows.labels.begin() + static_cast<std::ptrdiff_t>(k * width));
-      if (next_bad == of_part.end() || next_bad->id != mine.ids[j]) continue;
-      found.emplace_back(k, std::move(*next_bad++));
-      found.back().second.id += state_->firsts[part];
-    }
+    own.clear();
+    for (; k < ids.size() && state_->part_of(ids[k]) == part; ++k) own.push_back(ids[k] - state_->firsts[part]);
+    bytes.resize(own.size());
+    if (!rows.bytes.empty()) source.sizes(own, bytes);
+    const std::size_t size = rows.bytes.empty() ? 0 : std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+    const std::size_t labels = rows.labels.empty() ? 0 : own.size() * schema().labels.size();
+    const std::size_t bad_before = bad == nullptr ? 0 : bad->size();
+    source.read(own, {rest.bytes.first(size), rest.labels.first(labels)}, bad);
+    rest = {rest.bytes.subspan(size), rest.labels.subspan(labels)};
+    if (bad == nullptr) continue;
+    for (auto& record : std::span(*bad).subspan(bad_before)) record.id += state_->firsts[part];
   }
-  if (bad == nullptr) return;
-  std::ranges::sort(found, {}, &std::pair<std::size_t, bad_record>::first);
-  for (auto& [place, record] : found) bad->push_back(std::move(record));
 }
 
 }  // namespace muster::inline v0

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include <muster/data/load.hpp>
 #include <muster/data/mixture.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/sources/cifar.hpp>
@@ -24,8 +23,7 @@
 namespace muster::inline v0 {
 namespace {
 
-constinit std::atomic<detail::query_reader> reader_of_queries{nullptr};
-constinit std::atomic<detail::query_source> source_of_queries{nullptr};
+constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
 
 constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -209,14 +207,13 @@ opened_source open_query(spec_reader& from, const read_options& given) {
   const read_options options = with_text_options(from, given);
   const auto connection = path_of(from);
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
-  const detail::query_reader read = reader_of_queries;
-  if (read == nullptr) {  // the text may hold a password
+  const detail::query_opener open = opener_of_queries;
+  if (open == nullptr) {  // the text may hold a password
     throw configuration_error(
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
   }
-  if (how.key.empty()) return read(connection, query, how, options);
-  return source_of_queries.load()(connection, query, how, options);
+  return open(connection, query, how, options);
 }
 
 struct known_source {
@@ -301,8 +298,7 @@ opened_source open_any(std::string_view specification, const read_options& optio
 
 }  // namespace
 
-void detail::set_query_reader(query_reader reader) noexcept { reader_of_queries = reader; }
-void detail::set_query_source(query_source source) noexcept { source_of_queries = source; }
+void detail::set_query_opener(query_opener opener) noexcept { opener_of_queries = opener; }
 
 std::vector<source_info> source_table() {
   std::vector<source_info> rows;

@@ -9,6 +9,13 @@ dtype detail::dtype_named(std::string_view name) noexcept {
   return dtype::none;
 }
 
+std::optional<std::uint64_t> detail::checked_product(std::uint64_t first, std::span<const std::uint64_t> extents) {
+  for (const std::uint64_t extent : extents) {
+    if (__builtin_mul_overflow(first, extent, &first)) return std::nullopt;
+  }
+  return first;
+}
+
 std::string to_string(const record_schema& schema) {
   std::string text;
   const auto add = [&text](const std::string& part) { text.append(text.empty() ? "" : ", ").append(part); };

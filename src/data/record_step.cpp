@@ -1,11 +1,11 @@
 #include <muster/data/record_step.hpp>
 
 #include <exception>
+#include <numeric>
 #include <string>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
-#include "steps.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -30,18 +30,19 @@ void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t>
   std::fill_n(out.begin(), ids.size(), record_bytes_);
 }
 
-void record_step::read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
+void record_step::read(const chain_request& request, chain_scratch& scratch) const {
   auto& mine = level_of(scratch);
   const std::size_t count = request.ids.size();
   mine.copied.resize(count);
   views(request, mine.copied, scratch);
   mine.sizes.resize(count);
   sizes(request.ids, mine.sizes);
-  std::byte* to = bytes.data();
+  std::byte* to = request.room.data();
   for (std::size_t k = 0; k < count; to += mine.sizes[k++]) {
+    if (mine.copied[k].empty() || mine.copied[k].data() == to) continue;
     // Where records lie is known before they are copied: the next one is on its way meanwhile.
     if (k + 1 < count) fetch_ahead(mine.copied[k + 1]);
-    if (!mine.copied[k].empty()) std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
+    std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
   }
 }
 
@@ -58,29 +59,17 @@ class source_step final : public record_step {
     see();
   }
 
-  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const override {
-    if (!source_.mapped() || record_bytes_ == 0) {
-      return source_.read(request.ids, {bytes, request.labels}, request.bad);
-    }
-    record_step::read(request, bytes, scratch);
-  }
-
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
-    if (source_.mapped()) return views_of_memory(request, out);
+    if (source_.mapped() && (request.room.empty() || record_bytes_ != 0)) return views_of_memory(request, out);
     auto& mine = level_of(scratch);
     mine.sizes.resize(request.ids.size());
     source_.sizes(request.ids, mine.sizes);
-    std::size_t all = 0;
-    for (const std::uint64_t size : mine.sizes) all += size;
-    const auto bytes = mine.room(all);
+    auto bytes = request.room;
+    if (bytes.empty()) bytes = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
     source_.read(request.ids, {bytes, request.labels}, request.bad);
-    std::size_t begin = 0;
-    for (std::size_t k = 0; k < out.size(); ++k) {
-      out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>()
-                                              : std::span<const std::byte>(bytes.data() + begin, mine.sizes[k]);
-      begin += mine.sizes[k];
-    }
+    for (std::size_t k = 0; k < out.size(); bytes = bytes.subspan(mine.sizes[k++]))
+      out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>() : bytes.first(mine.sizes[k]);
   }
 
  private:
@@ -118,18 +107,16 @@ void transform_step::look() {
   version_ = earlier == 0 || own == 0 ? 0 : digest().add(earlier).add(own).add(to_string(schema_)).value();
 }
 
-void transform_step::read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
-  auto& mine = level_of(scratch);
-  mine.views.resize(request.ids.size());
-  before().views(request, mine.views, scratch);
-  apply(request, mine.views, bytes, mine.aligned);
-}
-
 void transform_step::views(const chain_request& request, std::span<std::span<const std::byte>> out,
                            chain_scratch& scratch) const {
-  const auto bytes = level_of(scratch).room(request.ids.size() * record_bytes_);
+  auto& mine = level_of(scratch);
+  const auto bytes = request.room.empty() ? mine.room(request.ids.size() * record_bytes_) : request.room;
   const std::size_t bad_before = request.bad == nullptr ? 0 : request.bad->size();
-  read(request, bytes, scratch);
+  chain_request from = request;
+  from.room = {};
+  mine.views.resize(request.ids.size());
+  before().views(from, mine.views, scratch);
+  apply(request, mine.views, bytes, mine.aligned);
   const bool any_bad = request.bad != nullptr && request.bad->size() != bad_before;
   for (std::size_t k = 0; k < out.size(); ++k) {
     out[k] = bytes.subspan(k * record_bytes_, record_bytes_);

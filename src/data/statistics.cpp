@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -23,16 +23,10 @@ namespace {
 constexpr std::uint64_t most_columns = 1 << 16;
 constexpr std::size_t most_labels = 4096;
 
-// Which column an element of a field is in: `alternate` columns follow each other, each for `repeat` elements.
-struct field_columns {
-  std::size_t first = 0;
-  std::uint64_t alternate = 1;
-  std::uint64_t repeat = 1;
-};
-
+// Which column each element of a record of fields is of, or each feature of a sparse one.
 struct column_plan {
-  std::vector<field_columns> fields;  // none of sparse records
-  std::uint64_t columns = 0;
+  std::vector<std::uint32_t> columns_of_elements;
+  std::size_t columns = 0;
 };
 
 column_plan plan_of(const any_record_source& source) {
@@ -46,34 +40,19 @@ column_plan plan_of(const any_record_source& source) {
   column_plan plan;
   const auto image = detail::shape_of_image(schema);
   for (const record_field& field : schema.fields) {
-    field_columns columns{.first = plan.columns, .repeat = field.elements()};
+    std::uint64_t alternate = 1;  // so many columns follow each other, each for `repeat` elements
+    std::uint64_t repeat = field.elements();
     if (image) {
-      columns.alternate = image->channels;
-      columns.repeat = image->layout == image_layout::chw ? image->height * image->width : 1;
+      alternate = image->channels;
+      repeat = image->layout == image_layout::chw ? image->height * image->width : 1;
     } else if (field.shape.size() == 1 && field.elements() <= most_columns) {
-      columns.alternate = field.elements();
-      columns.repeat = 1;
+      std::swap(alternate, repeat);
     }
-    plan.fields.push_back(columns);
-    plan.columns += columns.alternate;
+    for (std::uint64_t k = 0; k < field.elements(); ++k)
+      plan.columns_of_elements.push_back(static_cast<std::uint32_t>(plan.columns + k / repeat % alternate));
+    plan.columns += alternate;
   }
   return plan;
-}
-
-// Adds the numbers of a record of fields.
-void add_fields(const record_schema& schema, const column_plan& plan, const std::byte* from,
-                std::vector<column_statistics>& to) {
-  for (std::size_t k = 0; k < schema.fields.size(); ++k) {
-    const auto convert = detail::float_reader(schema.fields[k].type);
-    const std::size_t size = size_of(schema.fields[k].type);
-    const field_columns& columns = plan.fields[k];
-    for (std::uint64_t left = schema.fields[k].elements(); left != 0; left -= columns.alternate * columns.repeat) {
-      for (std::uint64_t column = 0; column < columns.alternate; ++column) {
-        for (std::uint64_t n = 0; n < columns.repeat; ++n, from += size)
-          to[columns.first + column].add(double{convert(from)});
-      }
-    }
-  }
 }
 
 void note_label(source_statistics& of, float label, std::uint64_t count, bool& many) {
@@ -132,36 +111,32 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
   source_statistics found;
   found.columns.resize(plan.columns);
   bool many = false;
-  std::vector<sample_id> ids;
-  std::vector<std::uint64_t> sizes;
-  std::vector<std::byte> bytes;
-  std::vector<float> labels;
-  std::vector<bad_record> bad;
-  for (std::uint64_t at = first + range.first; at < first + range.last; at += ids.size()) {
-    ids.resize(std::min(each, first + range.last - at));
-    std::iota(ids.begin(), ids.end(), at);
-    sizes.resize(ids.size());
-    source.sizes(ids, sizes);
-    bytes.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
-    labels.resize(ids.size() * width);
-    bad.clear();
-    source.read(ids, {bytes, labels}, &bad);
-    const std::byte* from = bytes.data();
-    for (std::size_t k = 0; k < ids.size(); from += sizes[k++]) {
-      if (std::ranges::find(bad, ids[k], &bad_record::id) != bad.end()) {
+  record_run run;
+  for (std::uint64_t at = first + range.first; at < first + range.last; at += run.sizes.size()) {
+    run.read(source, at, std::min(each, first + range.last - at));
+    const std::byte* from = run.bytes.data();
+    for (std::size_t k = 0; k < run.sizes.size(); from += run.sizes[k++]) {
+      if (std::ranges::find(run.bad, at + k, &bad_record::id) != run.bad.end()) {
         ++found.left_out;
         continue;
       }
       ++found.records;
       if (width != 0) {
-        found.label.add(double{labels[k * width]});
-        if (std::isfinite(labels[k * width])) note_label(found, labels[k * width], 1, many);
+        const float label = run.labels[k * width];
+        found.label.add(double{label});
+        if (std::isfinite(label)) note_label(found, label, 1, many);
       }
       if (schema.form == record_form::fixed) {
-        add_fields(schema, plan, from, found.columns);
+        const std::byte* element = from;
+        auto column = plan.columns_of_elements.begin();
+        for (const record_field& field : schema.fields) {
+          const auto convert = float_reader(field.type);
+          for (std::uint64_t n = field.elements(); n > 0; --n, element += size_of(field.type))
+            found.columns[*column++].add(double{convert(element)});
+        }
         continue;
       }
-      for (std::size_t n = 0; n < sizes[k] / sizeof(sparse_entry); ++n) {
+      for (std::size_t n = 0; n < run.sizes[k] / sizeof(sparse_entry); ++n) {
         sparse_entry entry;
         std::memcpy(&entry, from + n * sizeof entry, sizeof entry);
         found.columns[plan.columns == 1 ? 0 : entry.index].add(double{entry.value});

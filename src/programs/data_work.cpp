@@ -42,14 +42,7 @@ std::string path_of_records(const std::string& specification) {
   return path.substr(0, path.ends_with("?follow") ? path.size() - std::string_view("?follow").size() : path.size());
 }
 
-// Some records in order, as they were read.
-struct run_of_records {
-  muster::sample_id first;
-  std::vector<std::uint64_t> sizes;
-  std::vector<std::byte> bytes;
-  std::vector<float> labels;
-  std::vector<muster::bad_record> bad;
-};
+using muster::detail::record_run;
 
 // So many records of a source as have about two megabytes: large against what it takes to hand them to a thread.
 std::uint64_t records_of_run(const muster::any_record_source& source) {
@@ -64,52 +57,40 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
   return std::clamp<std::uint64_t>(run_bytes * ids.size() / std::max<std::uint64_t>(sum, 1), 1, most);
 }
 
-run_of_records read_run(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count) {
-  run_of_records run;
-  run.first = first;
-  std::vector<muster::sample_id> ids(count);
-  std::iota(ids.begin(), ids.end(), first);
-  run.sizes.resize(count);
-  source.sizes(ids, run.sizes);
-  run.bytes.resize(std::accumulate(run.sizes.begin(), run.sizes.end(), std::size_t{0}));
-  run.labels.resize(count * source.schema().labels.size());
-  source.read(ids, {run.bytes, run.labels}, &run.bad);
-  return run;
-}
-
 // Reads the records of a source from `first` on, some runs ahead on `threads` threads (0: all there are), and hands
-// them to `use` in order.
+// them to `use` in order, each with its first record.
 void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
-                  const std::function<void(const run_of_records&)>& use) {
+                  const std::function<void(muster::sample_id, const record_run&)>& use) {
   const std::size_t most =
       threads > 0 ? static_cast<std::size_t>(threads) : std::max(std::thread::hardware_concurrency(), 1u);
   const std::uint64_t each = records_of_run(source);
   const auto start = muster::clock::now();
   muster::progress_line progress;
   std::uint64_t bytes = 0;
-  std::deque<std::future<run_of_records>> ahead;
-  for (muster::sample_id next = first;;) {
+  std::deque<std::future<record_run>> ahead;
+  muster::sample_id next = first;
+  for (muster::sample_id at = first; at < source.size();) {
     for (; next < source.size() && ahead.size() < most; next += std::min(each, source.size() - next)) {
-      ahead.push_back(std::async(std::launch::async | std::launch::deferred, read_run, std::cref(source), next,
-                                 std::min(each, source.size() - next)));
+      ahead.push_back(std::async(std::launch::async | std::launch::deferred, [&source, next, each] {
+        record_run run;
+        run.read(source, next, std::min(each, source.size() - next));
+        return run;
+      }));
     }
-    if (ahead.empty()) return;
-    const run_of_records run = ahead.front().get();
+    const record_run run = ahead.front().get();
     ahead.pop_front();
-    use(run);
+    use(at, run);
+    at += run.sizes.size();
     bytes += run.bytes.size();
     if (!progress.active()) continue;
     const double seconds = muster::seconds_since(start);
-    const auto done = static_cast<double>(run.first + run.sizes.size() - first);
-    const auto left = static_cast<double>(source.size() - run.first - run.sizes.size());
     char line[160];
-    std::snprintf(line, sizeof line, "%s %.0f of %llu records, %.1f MB/s, %.0f s to go", verb, double(first) + done,
-                  static_cast<unsigned long long>(source.size()), double(bytes) / 1e6 / seconds, left * seconds / done);
+    std::snprintf(line, sizeof line, "%s %llu of %llu records, %.1f MB/s, %.0f s to go", verb,
+                  static_cast<unsigned long long>(at), static_cast<unsigned long long>(source.size()),
+                  double(bytes) / 1e6 / seconds, double(source.size() - at) * seconds / double(at - first));
     progress.update(line);
   }
 }
-
-bool is_one_file(const std::string& path) { return path.ends_with(".muster"); }
 
 // What makes one copy another: a copy that was killed goes on only with the same.
 std::uint64_t work_of(const copy_request& request, const muster::any_record_source& source) {
@@ -126,58 +107,37 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
       .value();
 }
 
-// One file, or a folder of them, as asked.
-class output {
- public:
-  output(const copy_request& request, const muster::any_record_source& source) : path_(request.to) {
-    const muster::record_schema& schema = source.schema();
-    namespace fs = std::filesystem;
-    std::error_code ignored;
-    if (is_one_file(path_)) {
-      if (request.append || request.files > 1) {
-        throw muster::configuration_error("'" + path_ +
-                                          "' is one file (its name ends with .muster); name a folder for several");
-      }
-      file_.emplace(path_, schema, request.layout);
-      return;
-    }
-    const std::uint64_t work = work_of(request, source);
-    if (!request.append && fs::exists(fs::path(path_) / std::string(muster::manifest_name), ignored) &&
-        !muster::record_set_writer::is_unfinished(path_, work)) {
-      throw muster::configuration_error("'" + path_ +
-                                        "' has records already (nothing is overwritten); choose another folder, or add "
-                                        "to it with --append");
-    }
-    folder_.emplace(path_, schema, request.layout, request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
-    begin_ = folder_->resume(work);
-  }
-  // The first record that is not there yet, and how many of those before it are.
-  std::uint64_t begin() const { return begin_; }
-  std::uint64_t resumed() const { return folder_ ? folder_->resumed() : 0; }
-  void reached(std::uint64_t record) {
-    if (folder_) folder_->reached(record);
-  }
-  void append(std::span<const std::byte> record, std::span<const float> labels) {
-    file_ ? file_->append(record, labels) : folder_->append(record, labels);
-  }
-  void next_file() {
-    if (folder_) folder_->next_file();
-  }
-  std::vector<muster::manifest_entry> commit() {
-    if (file_) {
-      const auto summary = file_->commit();
-      return {{path_, summary.records, summary.bytes, summary.digest}};
-    }
-    folder_->commit();
-    return folder_->committed();
-  }
-
- private:
-  std::string path_;
-  std::optional<muster::record_file_writer> file_;
-  std::optional<muster::record_set_writer> folder_;
-  std::uint64_t begin_ = 0;
+// One file, or a folder of them, and the first record that is not there yet.
+struct output {
+  std::optional<muster::record_file_writer> one;
+  std::optional<muster::record_set_writer> folder;
+  std::uint64_t begin = 0;
 };
+
+output open_output(const copy_request& request, const muster::any_record_source& source) {
+  namespace fs = std::filesystem;
+  output made;
+  if (request.to.ends_with(".muster")) {
+    if (request.append || request.files > 1) {
+      throw muster::configuration_error("'" + request.to +
+                                        "' is one file (its name ends with .muster); name a folder for several");
+    }
+    made.one.emplace(request.to, source.schema(), request.layout);
+    return made;
+  }
+  const std::uint64_t work = work_of(request, source);
+  std::error_code ignored;
+  if (!request.append && fs::exists(fs::path(request.to) / std::string(muster::manifest_name), ignored) &&
+      !muster::record_set_writer::is_unfinished(request.to, work)) {
+    throw muster::configuration_error("'" + request.to +
+                                      "' has records already (nothing is overwritten); choose another folder, or add "
+                                      "to it with --append");
+  }
+  made.folder.emplace(request.to, source.schema(), request.layout,
+                      request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
+  made.begin = made.folder->resume(work);
+  return made;
+}
 
 muster::read_options options_for(bool keep_bad_records, int threads) {
   return {.threads = threads, .keep_bad_records = keep_bad_records};
@@ -196,8 +156,9 @@ json copy_records(const copy_request& request) {
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
   const auto source = muster::open_source(specification, options_for(keep, request.threads));
-  output out(request, source);
-  const std::uint64_t left_out_before = out.begin() - out.resumed();
+  output out = open_output(request, source);
+  auto& folder = out.folder;
+  const std::uint64_t left_out_before = folder ? out.begin - folder->resumed() : 0;
   muster::bad_record_options bad_options = request.bad;
   bad_options.limit -= std::min(bad_options.limit, left_out_before);
   muster::bad_record_log log(bad_options);
@@ -207,29 +168,37 @@ json copy_records(const copy_request& request) {
     return muster::part_of(source.size(), {static_cast<int>(file), static_cast<int>(request.files)}).last;
   };
   std::uint64_t file = 0;
-  while (file + 1 < request.files && end_of(file) < out.begin()) ++file;
+  while (file + 1 < request.files && end_of(file) < out.begin) ++file;
   std::uint64_t end_of_file = end_of(file);
-  for_each_run(source, "written", request.threads, out.begin(), [&](const run_of_records& run) {
+  for_each_run(source, "written", request.threads, out.begin, [&](muster::sample_id first, const record_run& run) {
     log.note(source.name(), run.bad);
     auto bad = run.bad.begin();
     std::size_t at = 0;
     for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
-      out.reached(run.first + k);
-      if (run.first + k == end_of_file) {
-        out.next_file();
+      if (folder) folder->reached(first + k);
+      if (first + k == end_of_file) {
+        if (folder) folder->next_file();
         end_of_file = end_of(++file);
       }
-      if (bad != run.bad.end() && bad->id == run.first + k) {
+      if (bad != run.bad.end() && bad->id == first + k) {
         ++bad;  // left out
-      } else {
-        out.append(std::span(run.bytes).subspan(at, run.sizes[k]),
-                   std::span(run.labels).subspan(k * labels_each, labels_each));
+        continue;
       }
+      const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
+      const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
+      out.one ? out.one->append(record, labels) : folder->append(record, labels);
     }
-    out.reached(run.first + run.sizes.size());
+    if (folder) folder->reached(first + run.sizes.size());
   });
-  const auto files = out.commit();
   json report = {{"source", specification}, {"to", request.to}, {"schema", to_string(source.schema())}};
+  std::vector<muster::manifest_entry> files;
+  if (out.one) {
+    const auto written = out.one->commit();
+    files.push_back({request.to, written.records, written.bytes, written.digest});
+  } else {
+    folder->commit();
+    files = folder->committed();
+  }
   std::uint64_t records = 0, bytes = 0;
   for (const auto& entry : files) {
     records += entry.records;
@@ -237,7 +206,7 @@ json copy_records(const copy_request& request) {
   }
   report["records"] = records;
   report["left_out"] = left_out_before + log.count();
-  if (out.begin() != 0) report["resumed_at"] = out.begin();
+  if (out.begin != 0) report["resumed_at"] = out.begin;
   report["files"] = files.size();
   report["bytes"] = bytes;
   report["digest"] = hex(muster::record_files(request.to).digest());
@@ -293,25 +262,23 @@ json describe_statistics(const std::string& specification, int threads) {
   return report;
 }
 
-verification verify_source(const std::string& specification, std::uint64_t most_shown, int threads) {
+json verify_source(const std::string& specification, std::uint64_t most_shown, int threads) {
   const auto start = muster::clock::now();
   const auto source = muster::open_source(specification, options_for(true, threads));
   muster::bad_record_log log({.policy = muster::bad_record_policy::skip});
-  verification found;
+  json shown = json::array();
   std::uint64_t bytes = 0;
-  for_each_run(source, "checked", threads, 0, [&](const run_of_records& run) {
+  for_each_run(source, "checked", threads, 0, [&](muster::sample_id /*first*/, const record_run& run) {
     log.note(source.name(), run.bad);
     bytes += run.bytes.size();
     for (const auto& bad : run.bad) {
-      if (found.bad.size() < most_shown) found.bad.push_back(bad);
+      if (shown.size() < most_shown) shown.push_back(describe_bad(bad));
     }
   });
-  const double seconds = muster::seconds_since(start);
-  found.report = {{"source", specification},        {"records", source.size()}, {"bytes", bytes},
-                  {"digest", hex(source.digest())}, {"bad", log.count()},       {"seconds", seconds}};
-  found.report["bad_by_file"] = json::object();
-  for (const auto& [file, count] : log.count_by_file()) found.report["bad_by_file"][file] = count;
-  found.report["bad_records"] = json::array();
-  for (const auto& bad : found.bad) found.report["bad_records"].push_back(describe_bad(bad));
-  return found;
+  json report = {{"source", specification}, {"records", source.size()},
+                 {"bytes", bytes},          {"digest", hex(source.digest())},
+                 {"bad", log.count()},      {"seconds", muster::seconds_since(start)}};
+  report["bad_by_file"] = log.count_by_file();
+  report["bad_records"] = shown;
+  return report;
 }

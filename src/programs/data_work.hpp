@@ -35,10 +35,5 @@ json describe_source(const std::string& specification, int threads);
 /// The statistics of a source; a folder of records keeps them.
 json describe_statistics(const std::string& specification, int threads);
 
-struct verification {
-  json report;
-  std::vector<muster::bad_record> bad;  // the first ones
-};
-
-/// Reads every record of a source.
-verification verify_source(const std::string& specification, std::uint64_t most_shown, int threads);
+/// Reads every record of a source, and says which are bad, the first ones one by one.
+json verify_source(const std::string& specification, std::uint64_t most_shown, int threads);

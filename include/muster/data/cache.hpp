@@ -13,7 +13,8 @@ namespace muster::inline v0 {
 
 /// Where a cache keeps records, and for how long.
 struct cache_options {
-  /// Bytes of records in the memory of this process; 0: none. When not all fit, the least recently used go.
+  /// Bytes of records in the memory of this process; 0: none. When not all fit, the first ones alone are kept: an epoch
+  /// asks for each once, so that their share is the share of hits, and the least recently used would be none.
   std::size_t memory = 0;
   /// A folder for records on disk, which the ranks of a host and later runs share; empty: none. It is made if missing.
   std::string folder = {};
@@ -31,7 +32,6 @@ struct cache_statistics {
   std::uint64_t hit_bytes = 0;   ///< of the hits
   std::uint64_t miss_bytes = 0;  ///< of the misses
   std::uint64_t bytes = 0;       ///< of records that this process keeps in memory and put on disk
-  std::uint64_t evictions = 0;   ///< records that left memory for want of it
 };
 
 /// Says that a cache is in memory, of any size: `cache(in_memory)`.

@@ -48,18 +48,14 @@ namespace detail {
 
 // What a dataset shares between its copies. Dense: `values` are `size` rows of `stride` floats. Sparse: row i has the
 // entries offsets[i] .. offsets[i + 1] of `indices` and `values`.
-struct samples {
-  std::string name;
-  std::size_t size = 0;
+struct samples : source_facts {
   std::size_t features = 0;
   std::size_t stride = 0;
   bool sparse = false;
-  std::uint64_t digest = 0;
   buffer<float> labels;
   buffer<float> values;
   buffer<std::uint64_t> offsets;
   buffer<std::uint32_t> indices;
-  record_schema schema;
   std::vector<bad_record> bad;  // by id
 };
 
@@ -67,15 +63,15 @@ struct samples {
 
 /// Samples that never change: a copy shares them (O(1)), and any number of threads may read them at once.
 /// Made by a reader such as read_libsvm(), by synthetic_epsilon(), or by hand with a dataset_builder.
-class dataset {
+class dataset : public detail::source_with_facts {
  public:
   /// A dataset without samples.
   dataset();
   /// Takes over what a dataset_builder made.
-  explicit dataset(std::shared_ptr<const detail::samples> samples) noexcept : samples_(std::move(samples)) {}
+  explicit dataset(std::shared_ptr<const detail::samples> samples) noexcept : samples_(std::move(samples)) {
+    facts_ = samples_.get();
+  }
 
-  /// The number of samples.
-  [[nodiscard]] std::size_t size() const noexcept { return samples_->size; }
   /// The number of features of every sample.
   [[nodiscard]] std::size_t features() const noexcept { return samples_->features; }
   /// Which of row() and sparse() is there.
@@ -108,19 +104,13 @@ class dataset {
 
   /// The distinct labels, ascending. Sorts all of them: O(n log n) at every call.
   [[nodiscard]] std::vector<float> classes() const;
-  /// A digest of labels, features and layout (not of the name), to tell whether two ranks hold the same data. O(1).
-  [[nodiscard]] std::uint64_t digest() const noexcept { return samples_->digest; }
-  /// What it was made from, for messages: "libsvm:PATH", "epsilon:1000".
-  [[nodiscard]] const std::string& name() const noexcept { return samples_->name; }
-
   /// The lines that say no sample, by id; none unless read_options::keep_bad_records let them in.
   [[nodiscard]] std::span<const bad_record> bad() const noexcept { return samples_->bad; }
 
   // As a record_source: a dense sample is a record of features() floats, a sparse one of as many sparse_entry as it has
-  // values; either has one label. Dense records are mapped.
+  // values; either has one label. Dense records are mapped. The digest is of labels, features and layout, not of the
+  // name, which is what it was made from: "libsvm:PATH", "epsilon:1000".
 
-  /// What a record is.
-  [[nodiscard]] const record_schema& schema() const noexcept { return samples_->schema; }
   /// Bytes of each record.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   /// Copies records and labels; see record_source.
@@ -136,5 +126,13 @@ class dataset {
   std::shared_ptr<const detail::samples> samples_;
 };
 static_assert(mapped_record_source<dataset>);
+
+/// Reads all records of a source into a dataset: the numbers of a fixed record, whatever their types, become its
+/// features, field after field; a sparse record stays one. The label is the first one, or 0 where there are none. Bad
+/// records are errors, or kept with read_options::keep_bad_records.
+///
+/// Throws configuration_error for records of bytes, which have no numbers, and for a layout that the records do not
+/// have; data_error for the first bad record.
+[[nodiscard]] dataset load(const any_record_source& source, const read_options& options = {});
 
 }  // namespace muster::inline v0

@@ -29,6 +29,8 @@ class dataset_builder {
   [[nodiscard]] std::span<float> row(std::size_t i) noexcept {
     return {samples_->values.data() + i * samples_->stride, samples_->features};
   }
+  /// Dense: floats from the start of one row to that of the next.
+  [[nodiscard]] std::size_t stride() const noexcept { return samples_->stride; }
   /// Sparse: rows + 1 offsets into indices() and values(); the first is 0, the last the number of entries.
   [[nodiscard]] std::span<std::uint64_t> offsets() noexcept { return samples_->offsets.span(); }
   /// Sparse: from 0, ascending within a sample.

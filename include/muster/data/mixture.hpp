@@ -22,21 +22,14 @@ struct mixture_part {
 /// global batch in which all proportions are whole numbers has exactly these, where batches before it had. The order is
 /// a function of seed and epoch as always, whatever the world, and a cursor goes on in it. An epoch has as many samples
 /// as all sources together; a source goes through epochs of its own, shuffled anew each, and begins in an epoch of the
-/// mixture where it ended in the one before: none of its records is used again before all of them were.
-class mixture {
+/// mixture where it ended in the one before: none of its records is used again before all of them were. Its digest is
+/// of those of the parts, and of the weights.
+class mixture : public detail::source_with_facts {
  public:
   /// Throws configuration_error for no parts, weights that are no numbers above 0 or too far apart (their whole is more
   /// than 2^20 of their greatest common measure), and sources of different schemas.
   explicit mixture(std::vector<mixture_part> parts);
 
-  /// "mix:" and the names and weights of its parts.
-  [[nodiscard]] const std::string& name() const noexcept;
-  /// Records of all sources together.
-  [[nodiscard]] std::uint64_t size() const noexcept;
-  /// Of the parts' digests and weights.
-  [[nodiscard]] std::uint64_t digest() const noexcept;
-  /// What a record of any of them is.
-  [[nodiscard]] const record_schema& schema() const noexcept;
   /// Of the part that has most; see any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
   /// See record_source.

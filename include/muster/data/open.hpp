@@ -13,8 +13,6 @@
 
 namespace muster::inline v0 {
 
-struct postgres_options;
-
 /// One kind of source that open_source() and open_dataset() know.
 struct source_info {
   std::string_view scheme;       ///< "libsvm"
@@ -47,13 +45,6 @@ using source_opener = opened_source (*)(spec_reader& from, const read_options& o
 void register_source(const source_info& info, source_opener open);
 
 namespace detail {
-
-/// read_postgres(), where it is linked.
-using query_reader = dataset (*)(const std::string& connection, const std::string& query, const postgres_options& how,
-                                 const read_options& options);
-
-/// Sets what opens "postgres:". Thread safe.
-void set_query_reader(query_reader reader) noexcept;
 
 /// Makes "postgres:" known, and returns true; defined in muster::postgres.
 bool register_postgres() noexcept;

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +69,9 @@ namespace detail {
 
 /// What to_string() calls so; dtype::none for nothing.
 [[nodiscard]] dtype dtype_named(std::string_view name) noexcept;
+
+/// first * the product of `extents`, which a file claims, or nothing when that does not fit into 64 bits.
+[[nodiscard]] std::optional<std::uint64_t> checked_product(std::uint64_t first, std::span<const std::uint64_t> extents);
 
 }  // namespace detail
 

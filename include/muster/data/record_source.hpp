@@ -21,8 +21,31 @@
 namespace muster::inline v0 {
 
 namespace detail {
+
 class proportions;
-}
+
+/// What stays for the life of a source.
+struct source_facts {
+  std::string name;
+  std::uint64_t size = 0;
+  std::uint64_t digest = 0;
+  record_schema schema;
+};
+
+/// The part of a record_source that says so.
+class source_with_facts {
+ public:
+  /// As record_source has them.
+  [[nodiscard]] const std::string& name() const noexcept { return facts_->name; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return facts_->size; }
+  [[nodiscard]] std::uint64_t digest() const noexcept { return facts_->digest; }
+  [[nodiscard]] const record_schema& schema() const noexcept { return facts_->schema; }
+
+ protected:
+  const source_facts* facts_ = nullptr;  // a part of what copies of the source share
+};
+
+}  // namespace detail
 
 /// Where a batch of records goes. Either part may be empty, and then is not read.
 struct record_rows {
@@ -118,7 +141,7 @@ class any_record_source {
   }
 
  private:
-  struct interface {
+  struct interface : detail::source_facts {
     virtual ~interface() = default;
     virtual void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const = 0;
     virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
@@ -127,11 +150,7 @@ class any_record_source {
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
-    // What stays for the life of a source.
-    std::string name;
-    std::uint64_t size = 0;
-    std::uint64_t digest = 0;
-    record_schema schema;
+    // These stay, too.
     std::optional<std::uint64_t> known_bad;
     std::uint64_t block_records = 0;
     std::shared_ptr<const detail::proportions> mixture_order;
@@ -141,10 +160,8 @@ class any_record_source {
   template <class Source>
   struct model final : interface {
     explicit model(Source wrapped) : source(std::move(wrapped)) {
-      name = source.name();
-      size = source.size();
-      digest = source.digest();
-      schema = source.schema();
+      static_cast<detail::source_facts&>(*this) = {std::string(source.name()), source.size(), source.digest(),
+                                                   source.schema()};
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
       if constexpr (requires { source.block_records(); }) block_records = source.block_records();
       if constexpr (requires { source.mixture_order(); }) mixture_order = source.mixture_order();
@@ -193,6 +210,17 @@ class any_record_source {
 static_assert(record_source<any_record_source>);
 
 namespace detail {
+
+/// Neighbours, as they were read.
+struct record_run {
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::byte> bytes;
+  std::vector<float> labels;
+  std::vector<bad_record> bad;
+
+  /// Reads `count` records from `first` on, into the memory that is there; bad ones are errors, or kept.
+  void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true);
+};
 
 /// Asks the processor for a record that comes next. In a shuffled order it lies anywhere, and the processor's own
 /// prefetcher, which begins anew at every page, would be late for most of it.

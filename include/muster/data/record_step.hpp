@@ -20,35 +20,25 @@
 
 namespace muster::inline v0::detail {
 
-/// What one thread keeps between pieces of batches, so that it allocates nothing: a level for each step of a chain.
-class chain_scratch {
- public:
-  struct level {
-    buffer<std::byte> bytes;
-    buffer<std::byte> aligned;
-    std::vector<std::span<const std::byte>> views;
-    std::vector<std::span<const std::byte>> copied;
-    std::vector<std::uint64_t> sizes;
-    std::vector<sample_id> ids;
-    std::vector<std::size_t> places;
-    std::vector<float> labels;
+/// What one thread keeps of a step between pieces of batches, so that it allocates nothing.
+struct chain_scratch_level {
+  buffer<std::byte> bytes;
+  buffer<std::byte> aligned;
+  std::vector<std::span<const std::byte>> views;
+  std::vector<std::span<const std::byte>> copied;
+  std::vector<std::uint64_t> sizes;
+  std::vector<sample_id> ids;
+  std::vector<std::size_t> places;
+  std::vector<float> labels;
 
-    /// `size` bytes, at least one, so that no view of them is null.
-    [[nodiscard]] std::span<std::byte> room(std::size_t size) {
-      if (bytes.size() < std::max<std::size_t>(size, 1)) bytes = buffer<std::byte>(std::max<std::size_t>(size, 1));
-      return bytes.span().first(size);
-    }
-  };
-
-  /// Good until the scratch is gone.
-  [[nodiscard]] level& operator[](std::size_t depth) {
-    while (levels_.size() <= depth) levels_.emplace_back();
-    return levels_[depth];
+  /// `size` bytes, at least one, so that no view of them is null.
+  [[nodiscard]] std::span<std::byte> room(std::size_t size) {
+    if (bytes.size() < std::max<std::size_t>(size, 1)) bytes = buffer<std::byte>(std::max<std::size_t>(size, 1));
+    return bytes.span().first(size);
   }
-
- private:
-  std::deque<level> levels_;
 };
+/// Of all steps of a chain; grows without moving what is there.
+using chain_scratch = std::deque<chain_scratch_level>;
 
 /// The piece of a batch that is asked for. What is bad is appended to `bad`, and null there.
 struct chain_request {
@@ -57,10 +47,10 @@ struct chain_request {
   std::uint64_t epoch = 0;
   std::span<float> labels;                 ///< to fill; empty: none
   std::vector<bad_record>* bad = nullptr;  ///< null: a bad record is a data_error
+  std::span<std::byte> room = {};          ///< where records that are made go, one behind another; empty: into scratch
 
   [[nodiscard]] bool is_bad(sample_id id) const noexcept {
-    return bad != nullptr &&
-           std::any_of(bad->begin(), bad->end(), [&](const bad_record& record) { return record.id == id; });
+    return bad != nullptr && std::ranges::find(*bad, id, &bad_record::id) != bad->end();
   }
   /// The labels of the k-th id.
   [[nodiscard]] std::span<float> labels_of(std::size_t k) const noexcept {
@@ -91,9 +81,9 @@ class record_step {
   [[nodiscard]] std::size_t randoms() const noexcept { return randoms_; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
 
-  /// The records one behind another; bad ones take room too. Copies the views, unless a step can do better.
-  virtual void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const;
-  /// Where they lie; null for bad ones; good until the scratch is used again.
+  /// Fills the request's room with the records, one behind another; bad ones take room too.
+  void read(const chain_request& request, chain_scratch& scratch) const;
+  /// Where the records lie; null for bad ones; good until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
 
@@ -104,7 +94,10 @@ class record_step {
   /// The part of see() of each kind of step: sets what is below.
   virtual void look() = 0;
   [[nodiscard]] const record_step& before() const noexcept { return *before_; }
-  [[nodiscard]] chain_scratch::level& level_of(chain_scratch& scratch) const { return scratch[depth_]; }
+  [[nodiscard]] chain_scratch_level& level_of(chain_scratch& scratch) const {
+    while (scratch.size() <= depth_) scratch.emplace_back();
+    return scratch[depth_];
+  }
 
   record_schema schema_;
   std::uint64_t version_ = 1;
@@ -116,10 +109,14 @@ class record_step {
   std::size_t depth_ = 0;
 };
 
+/// The start of a chain.
+[[nodiscard]] std::unique_ptr<record_step> make_source_step(any_record_source source);
+/// What cache() puts on a chain.
+[[nodiscard]] std::unique_ptr<record_step> make_cache_step(cache_options options);
+
 /// What map() and augment() put on a chain, but for the function.
 class transform_step : public record_step {
  public:
-  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const final;
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const final;
 

@@ -61,24 +61,15 @@ class typed_transform {
   }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
-  /// Calls `f` with both spans typed.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to)
-      const requires std::invocable<const F&, std::span<const From>, std::span<To>> {
-    f_(typed(from), typed(to));
-  }
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random)
-      const requires std::invocable<const F&, std::span<const From>, std::span<To>, random_stream&> {
-    f_(typed(from), typed(to), random);
+  /// Calls `f` with both spans typed; `random` is a random_stream or nothing.
+  template <class... Random>
+  requires std::invocable<const F&, std::span<const From>, std::span<To>, Random&...> void operator()(
+      std::span<const std::byte> from, std::span<std::byte> to, Random&... random) const {
+    f_(std::span(reinterpret_cast<const From*>(from.data()), from.size() / sizeof(From)),
+       std::span(reinterpret_cast<To*>(to.data()), to.size() / sizeof(To)), random...);
   }
 
  private:
-  static std::span<const From> typed(std::span<const std::byte> bytes) noexcept {
-    return {reinterpret_cast<const From*>(bytes.data()), bytes.size() / sizeof(From)};
-  }
-  static std::span<To> typed(std::span<std::byte> bytes) noexcept {
-    return {reinterpret_cast<To*>(bytes.data()), bytes.size() / sizeof(To)};
-  }
-
   std::vector<std::uint64_t> shape_;
   F f_;
   std::uint64_t version_;

@@ -1,6 +1,7 @@
 // Blocks of memory that were used of late; private to muster's own sources.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -8,65 +9,60 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace muster::inline v0::detail {
 
 /// Blocks by number, up to so many bytes (their size()): the least recently used go. Any thread may call any function;
 /// a block stays for as long as a caller holds it.
 template <class Block>
-class lru_cache_of {
+class lru_cache {
  public:
   using block = std::shared_ptr<const Block>;
 
-  explicit lru_cache_of(std::size_t budget) : budget_(budget) {}
+  explicit lru_cache(std::size_t budget) : budget_(budget) {}
 
-  /// Null when it is not here.
-  [[nodiscard]] block get(std::uint64_t key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    by_use_.splice(by_use_.begin(), by_use_, found->second);
-    return found->second->second;
-  }
-
-  /// How many bytes more are here, and how many blocks went.
-  struct change {
-    std::int64_t bytes = 0;
-    std::uint64_t evictions = 0;
-  };
-  /// Does nothing for a block that is here already, or is larger than the budget.
-  change put(std::uint64_t key, block made) {
-    change told;
-    const std::size_t size = made->size();
-    const std::lock_guard lock(mutex_);
-    if (size + overhead > budget_ || places_.contains(key)) return told;
-    while (bytes_ + size + overhead > budget_) {
-      const std::size_t oldest = by_use_.back().second->size();
-      bytes_ -= oldest + overhead;
-      told.bytes -= static_cast<std::int64_t>(oldest);
-      ++told.evictions;
-      places_.erase(by_use_.back().first);
-      by_use_.pop_back();
-    }
-    by_use_.emplace_front(key, std::move(made));
-    places_[key] = by_use_.begin();
-    bytes_ += size + overhead;
-    told.bytes += static_cast<std::int64_t>(size);
-    return told;
+  /// Block `key`; if it is not here, make() makes it, or null. Threads that want the same one wait for the first.
+  template <class Make>
+  [[nodiscard]] block get(std::uint64_t key, const Make& make) {
+    if (block found = find(key)) return found;
+    const std::lock_guard lock(making_[key % making_.size()]);
+    if (block found = find(key)) return found;
+    block made = make();
+    if (made) keep(key, made);
+    return made;
   }
 
  private:
   using entry = std::pair<std::uint64_t, block>;
   static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for a block
 
+  [[nodiscard]] block find(std::uint64_t key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = places_.find(key);
+    if (found == places_.end()) return nullptr;
+    by_use_.splice(by_use_.begin(), by_use_, found->second);
+    return found->second->second;
+  }
+  /// Does nothing for a block that is larger than the budget.
+  void keep(std::uint64_t key, const block& made) {
+    const std::size_t size = made->size() + overhead;
+    if (size > budget_) return;
+    const std::lock_guard lock(mutex_);
+    for (; bytes_ + size > budget_; by_use_.pop_back()) {
+      bytes_ -= by_use_.back().second->size() + overhead;
+      places_.erase(by_use_.back().first);
+    }
+    by_use_.emplace_front(key, made);
+    places_[key] = by_use_.begin();
+    bytes_ += size;
+  }
+
   const std::size_t budget_;
   std::mutex mutex_;
   std::size_t bytes_ = 0;
   std::list<entry> by_use_;  // the last used first
   std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> places_;
+  std::array<std::mutex, 64> making_;  // of blocks of that number modulo theirs
 };
-
-using lru_cache = lru_cache_of<std::vector<std::byte>>;
 
 }  // namespace muster::inline v0::detail

@@ -1,6 +1,9 @@
 #include "batch_sampler.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -8,6 +11,58 @@
 #include <muster/core/hash.hpp>
 
 namespace muster::inline v0::detail {
+
+namespace {
+
+// A cursor that stands for its whole epoch.
+cursor start_of_epoch(cursor where) noexcept {
+  where.position = 0;
+  return where;
+}
+
+}  // namespace
+
+bool sampler::is_of(const cursor& where) const noexcept { return of_ == start_of_epoch(where); }
+
+void sampler::assign(const cursor& where) {
+  if (is_of(where)) return;
+  const cursor wanted = start_of_epoch(where);
+  switch (wanted.order) {
+    case sample_order::sequential:
+      break;
+    case sample_order::shuffled:
+      of_.size = 0;  // should there be too many
+      exact_.assign(wanted.seed, wanted.epoch, wanted.size);
+      break;
+    case sample_order::feistel:
+      feistel_ = feistel_permutation(wanted.seed, wanted.epoch, wanted.size);
+      break;
+    case sample_order::block_window:
+      blocks_ = block_window_permutation(wanted.seed, wanted.epoch, wanted.size, wanted.block, wanted.window);
+      break;
+    default:
+      throw configuration_error("there is no order " + std::to_string(static_cast<std::uint32_t>(wanted.order)) +
+                                " of samples (this version knows 0 to 3); the cursor is of another version or damaged");
+  }
+  of_ = wanted;
+}
+
+void sampler::fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
+  switch (of_.order) {
+    case sample_order::sequential:
+      std::iota(ids.begin(), ids.end(), first);
+      break;
+    case sample_order::shuffled:
+      for (sample_id& id : ids) id = exact_[first++];
+      break;
+    case sample_order::feistel:
+      feistel_.fill(first, ids);
+      break;
+    case sample_order::block_window:
+      blocks_.fill(first, ids);
+      break;
+  }
+}
 
 std::uint64_t batch_sampler::end(const muster::cursor& of) noexcept {
   return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
@@ -117,3 +172,45 @@ void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t fi
 }
 
 }  // namespace muster::inline v0::detail
+
+namespace muster::inline v0 {
+
+live_cursor::live_cursor(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
+const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
+bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
+void live_cursor::open(const cursor& there) const { plan_->open(there); }
+void live_cursor::commit() const { plan_->commit(); }
+void live_cursor::next_epoch() const { plan_->next_epoch(); }
+
+std::string_view to_string(sample_order order) noexcept {
+  constexpr std::string_view names[] = {"sequential", "shuffled", "feistel", "block_window"};
+  const auto index = static_cast<std::size_t>(order);
+  return index < std::size(names) ? names[index] : std::string_view("unknown");
+}
+
+std::string detail::difference(const cursor& there, const cursor& here) {
+  std::string text;
+  const auto compare = [&](const char* what, const std::string& one, const std::string& other) {
+    if (one == other) return;
+    text.append(text.empty() ? "" : ", ").append("the ").append(what);
+    text.append(" is ").append(one).append(" there and ").append(other).append(" here");
+  };
+  const auto hex = [](std::uint64_t digest) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(digest));
+    return std::string(digits);
+  };
+  compare("version", std::to_string(there.version), std::to_string(here.version));
+  compare("number of samples", std::to_string(there.size), std::to_string(here.size));
+  compare("dataset's digest", hex(there.dataset), hex(here.dataset));
+  compare("order", std::string(to_string(there.order)), std::string(to_string(here.order)));
+  compare("seed", std::to_string(there.seed), std::to_string(here.seed));
+  compare("block", std::to_string(there.block), std::to_string(here.block));
+  compare("window", std::to_string(there.window), std::to_string(here.window));
+  compare("drop_last", std::to_string(there.drop_last), std::to_string(here.drop_last));
+  compare("batch per rank", std::to_string(there.per_rank), std::to_string(here.per_rank));
+  compare(here.per_rank != 0 ? "batch" : "global batch", std::to_string(there.batch), std::to_string(here.batch));
+  return text;
+}
+
+}  // namespace muster::inline v0

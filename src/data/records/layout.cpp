@@ -11,8 +11,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include "../../core/wire.hpp"
-#include "../checked_size.hpp"
-#include "magic.hpp"
 
 namespace muster::inline v0::detail::records {
 namespace {
@@ -214,9 +212,7 @@ void shard::check_blocks() const {
 }
 
 std::size_t shard::block_of(std::uint64_t record) const noexcept {
-  const auto behind =
-      std::upper_bound(blocks.begin(), blocks.end(), record,
-                       [](std::uint64_t wanted, const auto& block) { return wanted < block.first_record; });
+  const auto behind = std::ranges::upper_bound(blocks, record, {}, &block_entry::first_record);
   return static_cast<std::size_t>(behind - blocks.begin()) - 1;
 }
 

@@ -14,6 +14,12 @@
 
 namespace muster::inline v0::detail::records {
 
+// How files begin and end: a byte that no text has, a name, and line ends that a transfer as text would change.
+inline constexpr char header_magic[9] = "\x8dMUSTR\r\n";
+inline constexpr char footer_magic[9] =
+    "\x8d"
+    "ENDMR\r\n";
+inline constexpr std::uint32_t format_version = 1;
 inline constexpr std::uint64_t page = 4096;           // where the first record begins: a multiple of this
 inline constexpr std::uint64_t table_alignment = 64;  // and the tables of this
 inline constexpr std::uint64_t most_raw_bytes = std::uint64_t{1} << 30;  // of a block

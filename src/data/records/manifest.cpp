@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <locale>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include <muster/core/atomic_file.hpp>
@@ -39,20 +40,6 @@ std::string with_crc(const std::string& line) {
   return hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
 }
 
-template <class T>
-bool number(std::string_view word, T& value, int base = 10) {
-  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value, base);
-  return code == std::errc() && end == word.data() + word.size();
-}
-
-// Takes the first word off the line.
-std::string_view take_word(std::string_view& line) {
-  const auto blank = std::min(line.find(' '), line.size());
-  const std::string_view word = line.substr(0, blank);
-  line.remove_prefix(std::min(blank + 1, line.size()));
-  return word;
-}
-
 bool usable_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
 }
@@ -75,14 +62,12 @@ detail::manifest_content parse(std::string_view text, const std::string& path) {
   for (std::uint64_t more = 0;;) {
     const auto newline = text.find('\n', at);
     if (newline == std::string_view::npos) break;
-    std::string_view line = text.substr(at, newline - at);
+    const std::string written(text.substr(at, newline - at));
     at = newline + 1;
     ++number_of_line;
-    std::uint32_t crc = 0;
-    const std::string_view crc_word = take_word(line);
-    if (!number(crc_word, crc, 16) || crc != crc32c(std::as_bytes(std::span(line)))) {
-      fail("the line does not match its checksum (the manifest was damaged)");
-    }
+    constexpr std::size_t crc_and_blank = 9;
+    const std::string line = written.substr(std::min(crc_and_blank, written.size()));
+    if (with_crc(line) != written + '\n') fail("the line does not match its checksum (the manifest was damaged)");
     if (number_of_line == 1) {
       if (line != heading) fail("the line is not the heading of a manifest that this version knows");
       content.bytes = at;
@@ -95,10 +80,11 @@ detail::manifest_content parse(std::string_view text, const std::string& path) {
       continue;
     }
     manifest_entry entry;
-    entry.file = take_word(line);
     const std::uint64_t expected = more != 0 ? more - 1 : 0;
-    const bool read = number(take_word(line), entry.records) && number(take_word(line), entry.bytes) &&
-                      number(take_word(line), entry.digest, 16) && number(take_word(line), more) && line.empty();
+    std::istringstream words(line);
+    words.imbue(std::locale::classic());
+    words >> entry.file >> entry.records >> entry.bytes >> std::hex >> entry.digest >> std::dec >> more;
+    const bool read = words && words.eof();
     if (!read || !usable_name(entry.file)) fail("the line is no entry of a manifest");
     if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the one before");
     content.entries.push_back(std::move(entry));
@@ -120,17 +106,13 @@ std::vector<manifest_entry> parse_manifest(std::string_view text, const std::str
   return parse(text, path).entries;
 }
 
-std::vector<manifest_entry> detail::find_manifest(const std::string& folder) {
-  const std::string path = path_of_manifest(folder);
-  return parse_manifest(text_of(path).value_or(""), path);
-}
-
-detail::manifest_content detail::read_contents(const std::string& folder) {
+detail::manifest_content detail::read_contents(const std::string& folder, bool required) {
   const std::string path = path_of_manifest(folder);
   const auto text = text_of(path);
-  if (!text) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
-  manifest_content content = parse(*text, path);
-  if (content.entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
+  if (!text && required) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
+  manifest_content content = parse(text.value_or(""), path);
+  if (content.entries.empty() && required)
+    throw data_error({path}, "names no files yet; write records into the folder");
   return content;
 }
 

@@ -22,8 +22,9 @@ struct manifest_content {
 inline constexpr const char* statistics_note = ".statistics ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
-/// The manifest of a folder, as it is now. Throws data_error for none, one without files, and a damaged one.
-[[nodiscard]] manifest_content read_contents(const std::string& folder);
+/// The manifest of a folder, as it is now. Throws data_error for a damaged one and, if it is required, for none and for
+/// one without files.
+[[nodiscard]] manifest_content read_contents(const std::string& folder, bool required = true);
 
 /// Made if it is missing, and locked against other writers as long as this object is there.
 class manifest_file {

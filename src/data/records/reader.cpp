@@ -17,16 +17,10 @@
 #include "manifest_file.hpp"
 
 namespace muster::inline v0 {
-namespace {
-
 namespace format = detail::records;
 
-constexpr const char* damaged =
-    "does not match its checksum (it was damaged on the disk or on the way); restore the file from a copy";
-
-}  // namespace
-
-struct record_files::state {
+struct record_files::state : detail::source_facts {
+  using blocks = detail::lru_cache<std::vector<std::byte>>;
   struct opened {
     std::shared_ptr<const format::shard> shard;
     sample_id first = 0;
@@ -35,11 +29,8 @@ struct record_files::state {
   // The files of a manifest (none: the one at `path`); those that `before` has open are taken from there.
   state(const std::string& where, const record_read_options& chosen, detail::manifest_content content,
         const state* before = nullptr)
-      : path(where),
-        name("records:" + where),
-        options(chosen),
-        statistics(std::move(content.statistics)),
-        cache(chosen.block_cache_bytes) {
+      : path(where), options(chosen), statistics(std::move(content.statistics)), cache(chosen.block_cache_bytes) {
+    name = "records:" + where;
     const std::vector<manifest_entry>& entries = content.entries;
     std::vector<std::string> paths;
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
@@ -75,7 +66,8 @@ struct record_files::state {
     });
     std::uint64_t sum = 0;
     for (const std::uint64_t part : sums) sum += part;
-    digest = format::digest_of(sum, size, shards.front().shard->schema);
+    schema = shards.front().shard->schema;
+    digest = format::digest_of(sum, size, schema);
   }
 
   static void check_entry(const manifest_entry& entry, const format::shard& shard) {
@@ -89,16 +81,14 @@ struct record_files::state {
 
   const opened& shard_of(sample_id id) const noexcept {
     if (shards.size() == 1) return shards.front();
-    const auto behind = std::upper_bound(shards.begin(), shards.end(), id,
-                                         [](sample_id wanted, const opened& at) { return wanted < at.first; });
-    return *(behind - 1);
+    return *(std::ranges::upper_bound(shards, id, {}, &opened::first) - 1);
   }
 
   // A record, and what keeps it in memory. Empty data with a null pointer: it cannot be used.
   struct found {
     const std::byte* data = nullptr;
     std::size_t size = 0;
-    detail::lru_cache::block block{};
+    blocks::block block{};
   };
   found find(const opened& at, std::uint64_t record) const {
     const format::shard& shard = *at.shard;
@@ -113,13 +103,8 @@ struct record_files::state {
       const auto number = static_cast<std::uint64_t>(&at - shards.data());
       const std::uint64_t key = number << 40 | block;
       result.size = place.size;
-      result.block = cache.get(key);
-      if (result.block == nullptr) {  // two threads that want it at the same time both make it
-        result.block = decompress(shard, block);
-        if (result.block == nullptr) return result;
-        cache.put(key, result.block);
-      }
-      result.data = result.block->data() + place.begin;
+      result.block = cache.get(key, [&] { return decompress(shard, block); });
+      if (result.block != nullptr) result.data = result.block->data() + place.begin;
     }
     return result;
   }
@@ -133,14 +118,14 @@ struct record_files::state {
     detail::fetch_ahead(at.shard->payload.subspan(place.begin, place.size));
   }
 
-  detail::lru_cache::block decompress(const format::shard& shard, std::size_t block) const {
+  blocks::block decompress(const format::shard& shard, std::size_t block) const {
     const std::uint64_t begin = block == 0 ? 0 : shard.blocks[block - 1].end;
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
     if (!codec->decompress(shard.payload.subspan(begin, shard.blocks[block].end - begin), *raw)) return nullptr;
     return raw;
   }
 
-  static bad_record tell(const opened& at, std::uint64_t record) {
+  static data_error damage(const opened& at, std::uint64_t record) {
     const format::shard& shard = *at.shard;
     std::uint64_t offset = shard.footer.payload_offset;
     if (!shard.compressed()) {
@@ -148,20 +133,24 @@ struct record_files::state {
     } else if (const std::size_t block = shard.block_of(record); block != 0) {
       offset += shard.blocks[block - 1].end;
     }
-    return {at.first + record, {shard.path, 0, 0, offset}, "record " + std::to_string(record) + " " + damaged};
+    return data_error({shard.path, 0, 0, offset},
+                      "record " + std::to_string(record) +
+                          " does not match its checksum (it was damaged on the disk or on the way); restore the file "
+                          "from a copy");
   }
 
   std::string path;
-  std::string name;
   record_read_options options;
   std::vector<opened> shards;
-  std::uint64_t size = 0;
-  std::uint64_t digest = 0;
   std::string statistics;  // the manifest's note of them
   bool compressed = false;
   const format::block_codec* codec = nullptr;
-  mutable detail::lru_cache cache;
+  mutable blocks cache;
 };
+
+record_files::record_files(std::shared_ptr<const state> opened) noexcept : state_(std::move(opened)) {
+  facts_ = state_.get();
+}
 
 record_files::record_files(const std::string& path, const record_read_options& options) {
   std::error_code ignored;
@@ -171,8 +160,8 @@ record_files::record_files(const std::string& path, const record_read_options& o
                               "' cannot be followed (it is no folder of records, and a file never grows); "
                               "leave out follow");
   }
-  state_ =
-      std::make_shared<const state>(path, options, folder ? detail::read_contents(path) : detail::manifest_content());
+  *this = record_files(
+      std::make_shared<const state>(path, options, folder ? detail::read_contents(path) : detail::manifest_content()));
 }
 
 std::uint64_t record_files::newest() const {
@@ -205,10 +194,6 @@ record_files record_files::version(std::uint64_t records) const {
   }
 }
 
-const std::string& record_files::name() const noexcept { return state_->name; }
-std::uint64_t record_files::size() const noexcept { return state_->size; }
-std::uint64_t record_files::digest() const noexcept { return state_->digest; }
-const record_schema& record_files::schema() const noexcept { return state_->shards.front().shard->schema; }
 std::optional<source_statistics> record_files::known_statistics() const {
   if (state_->statistics.empty()) return std::nullopt;
   auto found = detail::statistics_from_text(state_->statistics, state_->name);
@@ -240,9 +225,9 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
       if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
       usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
       if (!usable) {
-        const bad_record told = state::tell(at, record);
-        if (bad == nullptr) throw data_error(told.where, told.problem);
-        bad->push_back(told);
+        const data_error damage = state::damage(at, record);
+        if (bad == nullptr) throw damage;
+        bad->push_back({ids[k], damage.where(), damage.problem()});
         std::memset(to, 0, found.size);
       }
       to += found.size;
@@ -258,10 +243,8 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
 std::span<const std::byte> record_files::view(sample_id id) const {
   const auto& at = state_->shard_of(id);
   const state::found found = state_->find(at, id - at.first);
-  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size})) {
-    const bad_record told = state::tell(at, id - at.first);
-    throw data_error(told.where, told.problem);
-  }
+  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size}))
+    throw state::damage(at, id - at.first);
   return {found.data, found.size};
 }
 

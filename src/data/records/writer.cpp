@@ -17,31 +17,16 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/records/manifest.hpp>
 #include "layout.hpp"
-#include "magic.hpp"
 #include "manifest_file.hpp"
 
 namespace muster::inline v0 {
-namespace {
-
 namespace format = detail::records;
-
-template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-
-std::uint32_t alignment_for(const record_schema& schema, std::uint32_t asked) {
-  if (asked != 0) return asked;
-  return schema.record_bytes() >= 1024 ? 64 : 8;
-}
-
-}  // namespace
 
 struct record_file_writer::state {
   state(std::string file_path, record_schema what, const record_file_options& chosen)
       : path(std::move(file_path)), schema(std::move(what)), options(chosen), out(path) {
     format::require_little_endian(path);
-    options.alignment = alignment_for(schema, options.alignment);
+    if (options.alignment == 0) options.alignment = schema.record_bytes() >= 1024 ? 64 : 8;
     if (!std::has_single_bit(options.alignment) || options.alignment > format::page) {
       refuse("an alignment of " + std::to_string(options.alignment) + " is not possible",
              "choose a power of two up to 4096");
@@ -130,15 +115,16 @@ struct record_file_writer::state {
     footer.digest = format::digest_of(digest, crcs.size(), schema);
     pad_to(format::table_alignment);
     std::uint32_t crc = 0;
-    const auto table = [&](std::span<const std::byte> content) {
+    const auto table = [&](const auto& values) {
+      const auto content = std::as_bytes(std::span(values));
       crc = crc32c(content, crc);
       out.write(content);
     };
-    table(bytes_of(labels));
-    table(bytes_of(crcs));
-    table(std::as_bytes(std::span("\0\0\0\0\0\0\0\0")).first(detail::round_up(out.size(), 8) - out.size()));
-    table(bytes_of(ends));
-    table(bytes_of(blocks));
+    table(labels);
+    table(crcs);
+    table(std::string(detail::round_up(out.size(), 8) - out.size(), '\0'));
+    table(ends);
+    table(blocks);
     footer.tables_crc = crc;
     footer.file_bytes = out.size() + sizeof footer;
     std::memcpy(footer.magic, format::footer_magic, sizeof footer.magic);
@@ -174,7 +160,8 @@ void record_file_writer::append(std::span<const std::byte> record, std::span<con
 }
 std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
 std::uint64_t record_file_writer::table_bytes() const noexcept {
-  return bytes_of(state_->labels).size() + bytes_of(state_->crcs).size() + bytes_of(state_->ends).size();
+  return state_->labels.size() * sizeof(float) + state_->crcs.size() * sizeof(std::uint32_t) +
+         state_->ends.size() * sizeof(std::uint64_t);
 }
 record_file_summary record_file_writer::commit() { return state_->commit(); }
 
@@ -214,7 +201,7 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
     throw configuration_error("cannot make the folder '" + folder_ + "' (" +
                               (code ? code.message() : "there is a file of this name") + "); choose another");
   }
-  const auto entries = detail::find_manifest(folder_);
+  const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
   const format::shard there(path_in(folder_, entries.front().file));
   if (there.schema == schema_) return;
@@ -240,7 +227,7 @@ std::uint64_t record_set_writer::resume(std::uint64_t work) {
   namespace fs = std::filesystem;
   const std::string name = name_of_notes(work);
   notes_ = std::make_unique<detail::manifest_file>(path_in(folder_, name), false);
-  const auto committed = detail::find_manifest(folder_);
+  const auto committed = detail::read_contents(folder_, false).entries;
   std::error_code ignored;
   for (const fs::directory_entry& other : fs::directory_iterator(folder_, ignored)) {
     if (!other.path().filename().string().starts_with(notes_prefix) || other.path().filename() == name) continue;

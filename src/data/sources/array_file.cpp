@@ -1,24 +1,41 @@
 #include "array_file.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include <muster/core/error.hpp>
-#include "../checked_size.hpp"
+#include <muster/data/sources/idx.hpp>
+#include <muster/data/sources/npy.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster::inline v0 {
+namespace {
 
-void check_array(const array_header& header, std::span<const std::byte> bytes, const std::string& path) {
-  const auto promised = checked_product(size_of(header.type), header.shape);
-  const std::uint64_t there = bytes.size() - header.bytes;
-  if (!promised || *promised != there) {
-    throw data_error({path, 0, 0, header.bytes}, "has " + std::to_string(there) +
-                                                     " bytes of numbers where its header promises " +
-                                                     (promised ? std::to_string(*promised) : "more than there can be") +
-                                                     "; copy or download it again");
-  }
-  if (*promised == 0) throw data_error({path, 0, 0, header.bytes}, "has no records; check how it was made");
+using detail::array_file;
+using detail::array_header;
+
+[[noreturn]] void refuse_at(const std::string& path, std::uint64_t offset, const std::string& text) {
+  throw data_error({path, 0, 0, offset}, text);
 }
 
+// Refuses a file unless as many bytes follow the header as it promises, and some.
+void check_array(const array_header& header, std::span<const std::byte> bytes, const std::string& path) {
+  const auto promised = detail::checked_product(size_of(header.type), header.shape);
+  const std::uint64_t there = bytes.size() - header.bytes;
+  if (!promised || *promised != there) {
+    refuse_at(path, header.bytes,
+              "has " + std::to_string(there) + " bytes of numbers where its header promises " +
+                  (promised ? std::to_string(*promised) : "more than there can be") + "; copy or download it again");
+  }
+  if (*promised == 0) refuse_at(path, header.bytes, "has no records; check how it was made");
+}
+
+// Record i is slice i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
+// shape (n), or of shape (n, k) with k labels each, or empty for none.
 fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
                          array_file (*open)(const std::string& path)) {
   const auto [file, header] = open(path);
@@ -48,4 +65,173 @@ fixed_records open_array(const std::string& scheme, const std::string& path, con
                        std::move(columns));
 }
 
-}  // namespace muster::inline v0::detail
+dtype idx_type(unsigned code) {
+  constexpr dtype types[] = {dtype::uint8, dtype::int8,    dtype::none,   dtype::int16,
+                             dtype::int32, dtype::float32, dtype::float64};  // of 8 to 14
+  return code >= 8 && code < 8 + std::size(types) ? types[code - 8] : dtype::none;
+}
+
+detail::array_file open_idx_file(const std::string& path) {
+  auto file = std::make_shared<const mapped_file>(path);
+  detail::array_header header = detail::read_idx_header(file->bytes(), path);
+  const std::size_t size = size_of(header.type);
+  if (size != 1 && std::endian::native != std::endian::big) {
+    const std::string_view text = file->text();
+    std::vector<char> turned(text.begin(), text.end());
+    for (auto at = turned.begin() + static_cast<std::ptrdiff_t>(header.bytes); at != turned.end();) {
+      const auto next = at + static_cast<std::ptrdiff_t>(size);
+      std::reverse(at, next);
+      at = next;
+    }
+    file = std::make_shared<const mapped_file>(std::move(turned));
+  }
+  return {std::move(file), std::move(header)};
+}
+
+// The header is the text of a Python dictionary with three keys, such as
+//   {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }
+// which this writes as JSON does.
+std::string as_json(std::string_view text) {
+  std::string json;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::string_view rest = text.substr(at);
+    if (rest.starts_with("True") || rest.starts_with("False")) {
+      json += static_cast<char>(text[at] - 'A' + 'a');
+    } else if (text[at] == ',') {
+      const auto next = text.find_first_not_of(" \n\t", at + 1);
+      const bool last = next != std::string_view::npos && (text[next] == ')' || text[next] == '}');
+      if (!last) json += ',';
+    } else {
+      constexpr std::string_view python = "'()", same = "\"[]";
+      const auto found = python.find(text[at]);
+      json += found != std::string_view::npos ? same[found] : text[at];
+    }
+  }
+  return json;
+}
+
+// What is wrong with a header, and what to do about it.
+struct refusal {
+  std::string problem;
+  std::string suggestion = "save the array again";
+};
+
+dtype npy_type(const nlohmann::json& descr) {
+  if (descr.is_array()) {
+    throw refusal{"is a structured array (its elements are records of their own)",
+                  "save each of its fields as an array"};
+  }
+  const std::string word = descr.is_string() ? descr.get<std::string>() : "";
+  constexpr std::pair<std::string_view, dtype> known[] = {
+      {"b1", dtype::boolean}, {"i1", dtype::int8},    {"u1", dtype::uint8},   {"i2", dtype::int16},
+      {"u2", dtype::uint16},  {"i4", dtype::int32},   {"u4", dtype::uint32},  {"i8", dtype::int64},
+      {"u8", dtype::uint64},  {"f2", dtype::float16}, {"f4", dtype::float32}, {"f8", dtype::float64}};
+  for (const auto& [name, type] : known) {
+    if (word.size() != 3 || word.substr(1) != name) continue;
+    constexpr char native = std::endian::native == std::endian::little ? '<' : '>';
+    if (word[0] == native || word[0] == '=' || size_of(type) == 1) return type;
+    throw refusal{"has numbers of the other byte order", "save array.astype(array.dtype.newbyteorder('='))"};
+  }
+  throw refusal{"has elements that are no plain numbers (Python objects, strings, dates, complex numbers)",
+                "save an array of integers or floats"};
+}
+
+detail::array_header parse_header(std::string_view text) {
+  int keys = 0;
+  const auto count = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& /*parsed*/) {
+    keys += depth == 1 && event == nlohmann::json::parse_event_t::key ? 1 : 0;
+    return true;
+  };
+  const auto json = nlohmann::json::parse(as_json(text), count, false);
+  if (!json.is_object()) throw refusal{"has a header that is no dictionary of Python"};
+  if (!json.contains("descr") || !json.contains("fortran_order") || !json.contains("shape")) {
+    throw refusal{"has a header that lacks one of descr, fortran_order and shape"};
+  }
+  if (keys != 3) throw refusal{"has a header with an unknown or repeated key"};
+  detail::array_header header{npy_type(json["descr"]), {}, 0};
+  if (!json["fortran_order"].is_boolean()) {
+    throw refusal{"has a header whose fortran_order is neither True nor False"};
+  }
+  const auto& shape = json["shape"];
+  if (!shape.is_array() ||
+      !std::all_of(shape.begin(), shape.end(), [](const auto& n) { return n.is_number_unsigned(); })) {
+    throw refusal{"has a header whose shape is no list of whole numbers"};
+  }
+  header.shape = shape.get<std::vector<std::uint64_t>>();
+  if (json["fortran_order"].get<bool>() && header.shape.size() > 1) {
+    throw refusal{"is in Fortran order (records would not lie together)", "save numpy.ascontiguousarray(array)"};
+  }
+  if (header.shape.empty()) {
+    throw refusal{"is a single number (an array of records has at least one extent)", "reshape it"};
+  }
+  return header;
+}
+
+detail::array_file open_npy_file(const std::string& path) {
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are);
+  detail::array_header header = detail::read_npy_header(file->bytes(), path);
+  return {std::move(file), std::move(header)};
+}
+
+}  // namespace
+
+detail::array_header detail::read_idx_header(std::span<const std::byte> bytes, const std::string& path) {
+  const auto byte = [&](std::uint64_t at) {
+    if (at >= bytes.size()) refuse_at(path, at, "ends within the header of IDX; copy or download it again");
+    return static_cast<unsigned>(bytes[at]);
+  };
+  if (byte(0) != 0 || byte(1) != 0) {
+    refuse_at(path, 0, "is not an IDX file (which begins with two zero bytes); check the path");
+  }
+  array_header header{idx_type(byte(2)), {}, 4};
+  if (header.type == dtype::none) {
+    refuse_at(path, 2,
+              "has numbers of an unknown type (code " + std::to_string(byte(2)) +
+                  ", and IDX knows 8, 9 and 11 to 14); check the file");
+  }
+  const unsigned extents = byte(3);
+  if (extents == 0) refuse_at(path, 3, "has no extents (a file of records has at least one); check the file");
+  for (unsigned i = 0; i < extents; ++i, header.bytes += 4) {
+    std::uint64_t extent = 0;
+    for (std::uint64_t k = 0; k < 4; ++k) extent = extent << 8 | byte(header.bytes + k);
+    header.shape.push_back(extent);
+  }
+  check_array(header, bytes, path);
+  return header;
+}
+
+fixed_records open_idx(const std::string& path, const std::string& labels) {
+  return open_array("idx", path, labels, open_idx_file);
+}
+
+detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, const std::string& path) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::string_view magic = "\x93NUMPY";
+  if (!text.starts_with(magic)) refuse_at(path, 0, "is not an NPY file (it does not begin as one); check the path");
+  const unsigned version = text.size() > magic.size() ? static_cast<unsigned char>(text[magic.size()]) : 0;
+  const std::size_t length_bytes = version == 1 ? 2 : 4;
+  const std::size_t begin = magic.size() + 2 + length_bytes;
+  if (version < 1 || version > 3)
+    refuse_at(path, 6, "has an unknown version of NPY (1 to 3 are known); save the array again");
+  if (text.size() < begin) refuse_at(path, text.size(), "ends within its header; copy or download it again");
+  std::uint64_t length = 0;
+  for (std::size_t k = length_bytes; k > 0; --k) {
+    length = length << 8 | static_cast<unsigned char>(text[magic.size() + 1 + k]);
+  }
+  if (length > text.size() - begin) refuse_at(path, text.size(), "ends within its header; copy or download it again");
+  array_header header;
+  try {
+    header = parse_header(text.substr(begin, length));
+  } catch (const refusal& why) {
+    refuse_at(path, begin, why.problem + "; " + why.suggestion);
+  }
+  header.bytes = begin + length;
+  check_array(header, bytes, path);
+  return header;
+}
+
+fixed_records open_npy(const std::string& path, const std::string& labels) {
+  return open_array("npy", path, labels, open_npy_file);
+}
+
+}  // namespace muster::inline v0

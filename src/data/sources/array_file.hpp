@@ -1,4 +1,4 @@
-// Files that are one array of numbers behind a header: what IDX and NPY have in common. Private to their readers.
+// Files that are one array of numbers behind a header: what IDX and NPY have in common. Private to their reader.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +26,10 @@ struct array_header {
 /// objects, strings, complex numbers or records, of the other byte order, in Fortran order, or without extents.
 [[nodiscard]] array_header read_npy_header(std::span<const std::byte> bytes, const std::string& path);
 
-/// Throws data_error unless as many bytes follow the header as it promises, and some.
-void check_array(const array_header& header, std::span<const std::byte> bytes, const std::string& path);
-
 /// A file and what its header says of it; the numbers are of this machine's byte order.
 struct array_file {
   std::shared_ptr<const mapped_file> file;
   array_header header;
 };
-
-/// Record i is shard i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
-/// shape (n), or of shape (n, k) with k labels each, or empty for none. Throws data_error.
-[[nodiscard]] fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
-                                       array_file (*open)(const std::string& path));
 
 }  // namespace muster::inline v0::detail

@@ -2,32 +2,63 @@
 // text and tables of a database have in common; private to muster's own sources.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <muster/core/error.hpp>
 #include <muster/data/record_source.hpp>
 #include "../cache/lru_cache.hpp"
 
 namespace muster::inline v0::detail {
+
+/// Where rows that are parsed go: each pointer is to what is of the first of them.
+struct row_places {
+  float* labels = nullptr;
+  std::size_t width = 0;                   ///< features of a row
+  float* values = nullptr;                 ///< of dense rows, or of the entries of sparse ones
+  std::size_t step = 0;                    ///< floats from a dense row to the next, words from an entry to the next
+  std::uint32_t* indices = nullptr;        ///< of entries; null: rows are dense
+  std::uint64_t entries = 0;               ///< room for so many
+  std::uint64_t* ends = nullptr;           ///< of each sparse row, in entries
+  std::uint64_t entries_before = 0;        ///< which they count too
+  std::vector<bad_record>* bad = nullptr;  ///< null: a bad row is an error
+
+  [[nodiscard]] std::span<float> row(std::size_t at) const noexcept { return {values + at * step, width}; }
+  /// What becomes of row `at`, of this id, for which `error` is being handled: zeros.
+  void refuse(std::size_t at, sample_id id, const data_error& error) const {
+    if (bad == nullptr) throw;
+    labels[at] = 0;
+    if (indices == nullptr) std::ranges::fill(row(at), 0.0f);
+    bad->push_back({id, error.where(), error.problem()});
+  }
+};
 
 /// The records of a block, in order.
 struct record_block {
   std::vector<float> labels;
   std::vector<std::byte> bytes;
   std::size_t width = 0;            ///< floats of a record; 0: they are sparse
-  std::vector<std::uint64_t> ends;  ///< of each sparse record, in `bytes`
+  std::vector<std::uint64_t> ends;  ///< of each sparse record, in entries
   std::vector<bad_record> bad;      ///< by id; theirs are zeros
 
-  /// The floats of record `at` of the block.
-  [[nodiscard]] std::span<float> row(std::size_t at) noexcept {
-    return {reinterpret_cast<float*>(bytes.data()) + at * width, width};
+  /// The places of all of them, of so many entries if they are sparse.
+  [[nodiscard]] row_places rows(std::uint64_t entries = 0) {
+    if (width == 0) bytes.resize(std::max<std::uint64_t>(entries, 1) * sizeof(sparse_entry));
+    auto* const floats = reinterpret_cast<float*>(bytes.data());
+    if (width != 0) return {.labels = labels.data(), .width = width, .values = floats, .step = width, .bad = &bad};
+    return {.labels = labels.data(),
+            .values = floats + 1,
+            .step = 2,
+            .indices = reinterpret_cast<std::uint32_t*>(bytes.data()),
+            .entries = entries,
+            .ends = ends.data(),
+            .bad = &bad};
   }
   /// Bytes of memory.
   [[nodiscard]] std::size_t size() const noexcept {
@@ -37,14 +68,12 @@ struct record_block {
 };
 
 /// What blocked_records is made of.
-struct block_index {
-  std::string name;
-  std::uint64_t digest = 0;
-  record_schema schema;               ///< of rows of floats, or sparse, with one label
+struct block_index : source_facts {
   std::vector<std::uint64_t> firsts;  ///< the first record of each block, and how many there are
   std::uint64_t mean_bytes = 1;       ///< of a record
   bool keep_bad = false;              ///< otherwise a bad record is an error, whatever the reader asks for
-  /// Makes the records of a block; called by several threads at once, not of the same block.
+  /// Makes the records of a block, of rows of floats, or sparse, with one label; called by several threads at once, not
+  /// of the same block.
   std::function<void(std::size_t number, record_block& to)> make;
 };
 
@@ -54,30 +83,25 @@ struct block_index {
 }
 
 /// A record_source of such blocks.
-class blocked_records {
+class blocked_records : public source_with_facts {
  public:
   /// Keeps up to so many bytes of blocks.
   blocked_records(block_index index, std::size_t cache_bytes);
 
-  [[nodiscard]] const std::string& name() const noexcept { return state_->index.name; }
-  [[nodiscard]] std::uint64_t size() const noexcept { return state_->index.firsts.back(); }
-  [[nodiscard]] std::uint64_t digest() const noexcept { return state_->index.digest; }
-  [[nodiscard]] const record_schema& schema() const noexcept { return state_->index.schema; }
   /// Records that are better read together: in block_window order, a block has so many.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
 
  private:
-  struct state {
-    state(block_index of, std::size_t cache_bytes) : index(std::move(of)), cache(cache_bytes) {}
-    block_index index;
-    std::uint64_t record_bytes = index.schema.record_bytes();  // 0: sparse
-    mutable lru_cache_of<record_block> cache;
-    mutable std::array<std::mutex, 64> making;  // of block number modulo their number
+  struct state : block_index {
+    state(block_index of, std::size_t cache_bytes) : block_index(std::move(of)), cache(cache_bytes) {}
+    std::uint64_t record_bytes = schema.record_bytes();  // 0: sparse
+    mutable lru_cache<record_block> cache;
   };
-  [[nodiscard]] std::size_t block_of(sample_id id) const noexcept;
-  [[nodiscard]] std::shared_ptr<const record_block> block(std::size_t number) const;
+  struct found_record;
+  /// The block that a record is in, and its place there.
+  void find(sample_id id, found_record& found) const;
 
   std::shared_ptr<const state> state_;
 };

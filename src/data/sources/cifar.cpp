@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include <muster/data/sources/raw.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -25,34 +26,26 @@ std::vector<std::string> files_of(const std::string& path, const std::string& ar
   return files;
 }
 
-// Stretches of all files: records of some label bytes and an image.
-struct cifar_files {
-  cifar_files(const std::vector<std::string>& paths, const std::vector<unsigned>& classes) : labels(classes.size()) {
-    const std::uint64_t stride = classes.size() + image_bytes;
-    for (const std::string& path : paths) {
-      const auto [file, skip, step, count] = detail::stretch_of_file(path, 0, stride);
-      const auto bytes = file->bytes();
+// Records of a byte for each label, which is below so many classes, and an image.
+fixed_records open_images(std::string name, const std::vector<std::string>& paths, const std::vector<unsigned>& classes,
+                          std::vector<raw_layout::label> labels) {
+  const std::uint64_t stride = classes.size() + image_bytes;
+  for (const std::string& path : paths) {
+    const record_stretch records = detail::stretch_of_file(path, 0, stride);
+    const auto bytes = records.file->bytes();
+    for (std::uint64_t at = 0; at < bytes.size(); at += stride) {
       for (std::size_t which = 0; which < classes.size(); ++which) {
-        for (std::uint64_t at = which; at < bytes.size(); at += stride) {
-          const auto label = static_cast<unsigned>(bytes[at]);
-          if (label < classes[which]) continue;
-          throw data_error({path, 0, 0, at}, "label " + std::to_string(label) + " of record " +
-                                                 std::to_string(at / stride) + " is not below " +
-                                                 std::to_string(classes[which]) +
-                                                 " (is this the binary version of CIFAR?); copy or download it again");
-        }
-        labels[which].stretches.push_back({file, which, stride, count});
+        const auto label = static_cast<unsigned>(bytes[at + which]);
+        if (label < classes[which]) continue;
+        throw data_error({path, 0, 0, at + which},
+                         "label " + std::to_string(label) + " of record " + std::to_string(at / stride) +
+                             " is not below " + std::to_string(classes[which]) +
+                             " (is this the binary version of CIFAR?); copy or download it again");
       }
-      images.push_back({file, classes.size(), stride, count});
     }
   }
-
-  std::vector<record_stretch> images;
-  std::vector<label_column> labels;
-};
-
-record_schema images_with(std::vector<std::string> labels) {
-  return {record_form::fixed, {{"image", dtype::uint8, {3, 32, 32}}}, 0, std::move(labels)};
+  return detail::open_raw(std::move(name), "image", paths,
+                          {.shape = {3, 32, 32}, .offset = classes.size(), .labels = std::move(labels)});
 }
 
 }  // namespace
@@ -63,24 +56,15 @@ fixed_records open_cifar10(const std::string& path, cifar_split split) {
     names.clear();
     for (const char number : std::string("12345")) names.push_back(std::string("data_batch_") + number + ".bin");
   }
-  cifar_files files(files_of(path, "cifar-10-batches-bin", names), {10});
-  return fixed_records("cifar10:" + path, images_with({"label"}), std::move(files.images), std::move(files.labels));
+  return open_images("cifar10:" + path, files_of(path, "cifar-10-batches-bin", names), {10}, {{}});
 }
 
 fixed_records open_cifar100(const std::string& path, cifar_split split, cifar100_labels labels) {
-  cifar_files files(files_of(path, "cifar-100-binary", {split == cifar_split::train ? "train.bin" : "test.bin"}),
-                    {20, 100});
-  std::vector<label_column> chosen;
-  std::vector<std::string> names;
-  if (labels != cifar100_labels::coarse) {
-    chosen.push_back(std::move(files.labels[1]));
-    names.emplace_back("fine");
-  }
-  if (labels != cifar100_labels::fine) {
-    chosen.push_back(std::move(files.labels[0]));
-    names.emplace_back("coarse");
-  }
-  return fixed_records("cifar100:" + path, images_with(std::move(names)), std::move(files.images), std::move(chosen));
+  std::vector<raw_layout::label> chosen;
+  if (labels != cifar100_labels::coarse) chosen.push_back({"fine", dtype::uint8, 1});
+  if (labels != cifar100_labels::fine) chosen.push_back({"coarse", dtype::uint8, 0});
+  const std::string file = split == cifar_split::train ? "train.bin" : "test.bin";
+  return open_images("cifar100:" + path, files_of(path, "cifar-100-binary", {file}), {20, 100}, std::move(chosen));
 }
 
 }  // namespace muster::inline v0

@@ -86,9 +86,7 @@ detail::record_places::record_places(std::span<const record_stretch> stretches, 
 }
 
 const detail::record_places::part* detail::record_places::find(sample_id id) const noexcept {
-  const auto behind = std::upper_bound(parts_.begin(), parts_.end(), id,
-                                       [](sample_id wanted, const part& at) { return wanted < at.first_id; });
-  return &*(behind - 1);
+  return &*(std::ranges::upper_bound(parts_, id, {}, &part::first_id) - 1);
 }
 
 fixed_records::fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
@@ -132,9 +130,11 @@ fixed_records::fixed_records(std::string name, record_schema schema, std::vector
     keep(column.stretches, size_of(column.type));
   }
   made->digest = all.value();
+  made->size = made->records.size();
   made->name = std::move(name);
   made->schema = std::move(schema);
   state_ = std::move(made);
+  facts_ = state_.get();
 }
 
 void fixed_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {

@@ -1,31 +1,134 @@
 #include <muster/data/sources/libsvm.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include <muster/core/error.hpp>
-#include <muster/data/dataset_builder.hpp>
 #include "decimal.hpp"
-#include "libsvm_lines.hpp"
-#include "scan.hpp"
-#include "text_records.hpp"
+#include "text.hpp"
 
-// The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
-// without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
-// pieces are parsed right into it, at the same time. Only the second pass judges: what is wrong may survey wrongly, but
-// then it is found before anything is handed out, and nothing is written outside its place on the way. Where bad lines
-// are kept, which have no entries, the survey parses to find them.
+// Where bad lines are kept, which have no entries, the survey parses to find them.
 
 namespace muster::inline v0 {
 namespace {
 
-using namespace detail::libsvm;
-
 using detail::text_survey;
+
+constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
+
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+const char* skip_blanks(const char* p, const char* end) {
+  while (p != end && is_blank(*p)) ++p;
+  return p;
+}
+
+// What a line says: without its newline, a carriage return before that, and a comment.
+struct line_of_text {
+  const char* begin;
+  const char* end;
+
+  bool blank() const { return skip_blanks(begin, end) == end; }
+};
+
+// Most files have no comments, and are not searched for them line by line.
+bool has_comments(std::string_view text) { return std::memchr(text.data(), '#', text.size()) != nullptr; }
+
+// Takes the first line off `rest`, which is not empty.
+line_of_text take_line(std::string_view& rest, bool comments) {
+  const char* const begin = rest.data();
+  const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
+  const char* end = newline != nullptr ? newline : begin + rest.size();
+  rest.remove_prefix(static_cast<std::size_t>(end - begin) + (newline != nullptr ? 1 : 0));
+  if (end != begin && end[-1] == '\r') --end;
+  if (!comments) return {begin, end};
+  const auto* comment = static_cast<const char*>(std::memchr(begin, '#', static_cast<std::size_t>(end - begin)));
+  return {begin, comment != nullptr ? comment : end};
+}
+
+// The words of an error about the word that `p` is in or at the start of.
+class complaint {
+ public:
+  complaint(const std::string& file, std::uint64_t number, line_of_text line)
+      : file_(file), number_(number), line_(line) {}
+
+  [[noreturn]] void fail(const char* at, const std::string& text) const {
+    throw data_error({file_, number_, static_cast<std::uint64_t>(at - line_.begin) + 1}, text);
+  }
+
+  // The word that starts at `p`, in quotes.
+  std::string quote(const char* p) const { return detail::quoted({p, static_cast<std::size_t>(end_of_word(p) - p)}); }
+
+  const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
+
+  [[noreturn]] void bad_label(const char* p) const { bad_number(p, "label " + quote(p)); }
+
+  // Something is wrong with the index of the word at `p`; `previous` is the index before it, or 0.
+  [[noreturn]] void bad_index(const char* p, std::uint64_t previous) const {
+    const std::string word = quote(p);
+    if (std::string_view(p, static_cast<std::size_t>(line_.end - p)).starts_with("qid:")) {
+      fail(p,
+           word + " belongs to ranking data (this reader knows classification and regression); remove the qid words");
+    }
+    const char* const end = std::find_if_not(p, line_.end, detail::is_digit);
+    if (std::find(p, end_of_word(p), ':') == end_of_word(p)) {
+      fail(p, word + " is not a feature (a feature is index:value, without blanks); correct the line");
+    }
+    if (end == p || *end != ':') {
+      fail(p, "bad index in " + word + " (an index is a whole number from 1 on); correct the line");
+    }
+    const char* leading = std::find_if(p, end, [](char c) { return c != '0'; });
+    std::uint64_t index = 0;
+    for (; leading != end && index <= largest_index; ++leading) {
+      index = index * 10 + static_cast<std::uint64_t>(*leading - '0');
+    }
+    if (index > largest_index) {
+      fail(p, "index in " + word + " is too large (at most 4294967295); renumber the features");
+    }
+    if (index == 0) {
+      fail(p, "index 0 in " + word + " (LIBSVM counts features from 1); add 1 to every index of the file");
+    }
+    if (index == previous) {
+      fail(p, "index " + std::to_string(index) + " is there twice, again in " + word +
+                  " (a feature has one value); remove one of them");
+    }
+    fail(p, "index " + std::to_string(index) + " in " + word + " is out of order (it follows " +
+                std::to_string(previous) + ", and indices ascend); sort the features of the line");
+  }
+
+  [[noreturn]] void bad_value(const char* p, std::uint64_t index) const {
+    const std::string of = " of feature " + std::to_string(index);
+    if (p == end_of_word(p)) {
+      fail(p, "no value" + of + " (a feature is index:value, without blanks); correct the line");
+    }
+    bad_number(p, "value " + quote(p) + of);
+  }
+
+ private:
+  [[noreturn]] void bad_number(const char* p, const std::string& what) const {
+    const char* const end = end_of_word(p);
+    float value = 0;
+    const auto [ptr, code] = detail::parse_float(p, end, value);
+    if (code == std::errc::result_out_of_range && ptr == end) {
+      fail(p, what + " is too large (a float32 reaches 3.4e38); scale it or correct the line");
+    }
+    const char* const letters = p + (p != end && (*p == '-' || *p == '+') ? 1 : 0);
+    const auto [behind, known] = std::from_chars(letters, end, value);
+    if (known == std::errc() && behind == end && !std::isfinite(value)) {
+      fail(p, what + " is not finite (training needs finite numbers); remove it or correct the line");
+    }
+    fail(p, what + " is not a number (it is a decimal such as -1, 0.25 or 1e-3); correct the line");
+  }
+
+  const std::string& file_;
+  std::uint64_t number_;
+  line_of_text line_;
+};
 
 // Indices ascend, so that the last one of a line is the largest. One that is none counts as 0.
 std::uint64_t last_index(line_of_text line) {
@@ -40,30 +143,17 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-text_survey look_over(std::string_view text) {
-  text_survey found;
-  const bool comments = has_comments(text);
-  if (!comments) found.entries = detail::count_byte(text, ':');
-  while (!text.empty()) {
-    const line_of_text line = take_line(text, comments);
-    ++found.lines;
-    if (line.blank()) continue;
-    ++found.rows;
-    if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
-    found.largest = std::max(found.largest, last_index(line));
-  }
-  return found;
-}
-
 bool ends_word(const char* p, const char* end) { return p == end || is_blank(*p); }
 
-// Parses one line that is not blank; calls store(index from 0, value) for each feature, in order.
+// Parses one line that is not blank; calls store(k, index from 0, value) for the k-th feature, and returns how many
+// there are.
 template <class Store>
-void parse_line(line_of_text line, const complaint& complaint, float& label, Store store) {
+std::uint64_t parse_line(line_of_text line, const complaint& complaint, float& label, Store store) {
   const char* p = skip_blanks(line.begin, line.end);
   auto [after, code] = detail::parse_float(p, line.end, label);
   if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
   std::uint64_t previous = 0;
+  std::uint64_t count = 0;
   while ((p = skip_blanks(after, line.end)) != line.end) {
     // Digit by digit: the next index mostly has as many as the last one, which is guessed right.
     std::uint64_t index = 0;
@@ -82,166 +172,116 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
       if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
       after = read.ptr;
     }
-    store(static_cast<std::uint32_t>(index - 1), value);
+    store(count++, static_cast<std::uint32_t>(index - 1), value);
     previous = index;
   }
+  return count;
 }
 
-// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`.
-template <class Each>
-void for_each_sample(std::string_view piece, const std::string& file, const text_survey& first, Each each) {
-  std::uint64_t number = first.lines;
-  std::uint64_t row = first.rows;
-  const bool comments = has_comments(piece);
-  while (!piece.empty()) {
-    const line_of_text line = take_line(piece, comments);
-    ++number;
-    if (!line.blank()) each(line, complaint(file, number, line), row++);
+class libsvm_format final : public detail::text_format {
+ public:
+  libsvm_format(const std::string& path, const read_options& options) : text_format(path), options_(options) {}
+
+  text_survey look_over(std::string_view piece) const override {
+    return options_.keep_bad_records ? look_for_good(piece) : look_for_all(piece);
   }
-}
 
-// look_over() that parses, so that it knows the lines that say no sample: they are rows without entries, with their
-// lines and rows counted from those of the piece.
-text_survey look_for_bad(std::string_view piece, const std::string& file, std::vector<bad_record>& bad) {
-  text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n'))};
-  for_each_sample(piece, file, {}, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
-    text_survey of_line{.rows = 1};
-    float label = 0;
-    try {
-      parse_line(line, complaint, label, [&](std::uint32_t index, float /*value*/) {
-        ++of_line.entries;
-        of_line.largest = index + std::uint64_t{1};
-      });
-    } catch (const data_error& error) {
-      of_line = {.rows = 1};
-      bad.push_back({row, error.where(), error.problem()});
+  std::pair<std::size_t, bool> shape(const text_survey& total) const override {
+    if (total.rows == 0) {
+      throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
     }
-    found += of_line;
-  });
-  return found;
-}
-
-// Parses a piece right into the result, but for the bad ones of its rows.
-void parse_piece(std::string_view piece, const std::string& file, const text_survey& first,
-                 std::span<const bad_record> bad, dataset_builder& to) {
-  const bool sparse = !to.offsets().empty();
-  const auto labels = to.labels();
-  const auto offsets = to.offsets();
-  std::uint64_t next = first.entries;
-  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
-    if (!bad.empty() && bad.front().id == row) {
-      bad = bad.subspan(1);
-    } else if (sparse) {
-      // Each feature has taken a colon that the survey counted, so that `next` stays within its piece.
-      parse_line(line, complaint, labels[row],
-                 [&next, indices = to.indices(), values = to.values()](std::uint32_t index, float value) {
-                   indices[next] = index;
-                   values[next++] = value;
-                 });
-    } else {
-      parse_line(line, complaint, labels[row], [values = to.row(row)](std::uint32_t index, float value) {
-        if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
-      });
-    }
-    if (sparse) offsets[row + 1] = next;
-  });
-}
-
-// The features of the data, and whether they are dense.
-std::pair<std::size_t, bool> shape_of(const text_survey& total, const read_options& options, const std::string& file) {
-  if (total.rows == 0) {
-    throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
+    const std::size_t features = std::max<std::size_t>(total.largest, options_.min_features);
+    const bool mostly_given = features <= 2 * total.entries / total.rows;
+    return {features, options_.layout == layout::dense || (options_.layout == layout::automatic && mostly_given)};
   }
-  const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
-  const bool mostly_given = features <= 2 * total.entries / total.rows;
-  return {features, options.layout == layout::dense || (options.layout == layout::automatic && mostly_given)};
-}
 
-[[noreturn]] void refuse_without_features(const std::string& file) {
-  throw data_error({file}, "has no features (every line is a label alone); check how it was made");
-}
-
-// Parses a piece of `features` that are dense, or sparse (0).
-void parse_block(std::string_view piece, const std::string& file, const text_survey& before, std::size_t features,
-                 detail::record_block& to) {
-  std::size_t entries = 0;
-  for_each_sample(piece, file, before, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
-    const std::size_t at = row - before.rows;
-    const std::size_t first = entries;
-    try {
-      if (features == 0) {
-        parse_line(line, complaint, to.labels[at], [&](std::uint32_t index, float value) {
-          const sparse_entry entry{index, value};
-          const std::size_t place = entries++ * sizeof entry;
+  void parse(std::string_view piece, const text_survey& before, const detail::row_places& to) const override {
+    std::size_t at = 0;
+    std::uint64_t next = 0;
+    for_each_sample(piece, before, [&](line_of_text line, const complaint& complaint) {
+      try {
+        if (to.indices == nullptr) {
+          parse_line(line, complaint, to.labels[at], [values = to.row(at)](auto, std::uint32_t index, float value) {
+            if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
+          });
+        } else {
           // A bad line may have more than is left: there is room for those of the others.
-          if (place < to.bytes.size()) std::memcpy(to.bytes.data() + place, &entry, sizeof entry);
-        });
-      } else {
-        parse_line(line, complaint, to.labels[at], [values = to.row(at)](std::uint32_t index, float value) {
-          if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
-        });
+          next += parse_line(line, complaint, to.labels[at],
+                             [indices = to.indices + next * to.step, values = to.values + next * to.step,
+                              step = to.step, room = to.entries - next](auto k, std::uint32_t index, float value) {
+                               if (k >= room) return;
+                               indices[k * step] = index;
+                               values[k * step] = value;
+                             });
+        }
+      } catch (const data_error& error) {
+        to.refuse(at, before.rows + at, error);
       }
-    } catch (const data_error& error) {
-      entries = first;
-      if (features != 0) std::ranges::fill(to.row(at), 0.0f);
-      to.labels[at] = 0;
-      to.bad.push_back({row, error.where(), error.problem()});
+      if (to.ends != nullptr) to.ends[at] = to.entries_before + next;
+      ++at;
+    });
+  }
+
+ private:
+  // Calls each(line, complaint about it) for every sample of a piece.
+  template <class Each>
+  void for_each_sample(std::string_view piece, const text_survey& before, Each each) const {
+    std::uint64_t number = before.lines;
+    const bool comments = has_comments(piece);
+    while (!piece.empty()) {
+      const line_of_text line = take_line(piece, comments);
+      ++number;
+      if (!line.blank()) each(line, complaint(file, number, line));
     }
-    if (features == 0) to.ends[at] = entries * sizeof(sparse_entry);
-  });
-}
+  }
+
+  static text_survey look_for_all(std::string_view text) {
+    text_survey found;
+    const bool comments = has_comments(text);
+    if (!comments) found.entries = detail::count_byte(text, ':');
+    while (!text.empty()) {
+      const line_of_text line = take_line(text, comments);
+      ++found.lines;
+      if (line.blank()) continue;
+      ++found.rows;
+      if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+      found.largest = std::max(found.largest, last_index(line));
+    }
+    return found;
+  }
+
+  // The same that parses, so that it knows the lines that say no sample: they are rows without entries.
+  text_survey look_for_good(std::string_view piece) const {
+    text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n'))};
+    for_each_sample(piece, {}, [&](line_of_text line, const complaint& complaint) {
+      text_survey of_line{.rows = 1};
+      float label = 0;
+      try {
+        of_line.entries = parse_line(line, complaint, label, [&](auto, std::uint32_t index, float /*value*/) {
+          of_line.largest = index + std::uint64_t{1};
+        });
+      } catch (const data_error&) {
+        of_line = {.rows = 1};
+      }
+      found += of_line;
+    });
+    return found;
+  }
+
+  read_options options_;
+};
 
 }  // namespace
 
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
                              const read_options& options, std::size_t piece_bytes) {
-  const auto pieces = cut_text(text, [&](std::string_view rest) { return first_lines(rest, piece_bytes); });
-  std::vector<text_survey> before;
-  std::vector<std::vector<bad_record>> bad(pieces.size());
-  const text_survey total = look_over_pieces(pieces.size(), options.threads, before, {}, [&](std::size_t i) {
-    return options.keep_bad_records ? look_for_bad(pieces[i], file, bad[i]) : look_over(pieces[i]);
-  });
-  const auto [features, dense] = shape_of(total, options, file);
-  dataset_builder builder = make_builder(std::move(name), file, total, features, dense);
-  std::vector<bad_record> all;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    for (bad_record& record : bad[i]) {
-      record.id += before[i].rows;
-      record.where.line += before[i].lines;
-      all.push_back(record);
-    }
-  }
-  parallel_for(pieces.size(), options.threads,
-               [&](std::size_t i) { parse_piece(pieces[i], file, before[i], bad[i], builder); });
-  if (features == 0) {
-    if (!all.empty()) throw data_error(all.front().where, all.front().problem);
-    refuse_without_features(file);
-  }
-  builder.set_bad(std::move(all));
-  return builder.finish(options.threads);
+  return dataset_of_text(text, libsvm_format(file, options), std::move(name), options, piece_bytes);
 }
 
 any_record_source detail::libsvm_records(std::shared_ptr<const mapped_file> text, const std::string& file,
                                          const read_options& options, const text_limits& limits) {
-  text_format format;
-  format.name = "libsvm:" + file;
-  format.file = file;
-  format.first_piece = [](std::string_view rest, std::size_t bytes, bool /*quotes*/) {
-    return first_lines(rest, bytes);
-  };
-  format.look_over = [file, keep = options.keep_bad_records](std::string_view piece) {
-    std::vector<bad_record> bad;
-    return keep ? look_for_bad(piece, file, bad) : look_over(piece);
-  };
-  format.schema = [file, options](const text_survey& total) {
-    const auto [features, dense] = shape_of(total, options, file);
-    if (features == 0) refuse_without_features(file);
-    return dense ? dense_schema(features) : record_schema{record_form::sparse, {}, features, {"label"}};
-  };
-  format.parse = [file](std::string_view piece, const text_survey& before, record_block& to) {
-    parse_block(piece, file, before, to.width, to);
-  };
-  return any_record_source(records_of_text(std::move(text), std::move(format), options, limits));
+  return records_of_text(std::move(text), std::make_shared<const libsvm_format>(file, options), "libsvm:" + file,
+                         options, limits);
 }
 
 any_record_source libsvm_source(const std::string& path, const read_options& options) {

@@ -1,109 +1,418 @@
 // The rows of a query, a library of its own so that the core does not need libpq.
 #include <muster/data/sources/postgres.hpp>
 
+#include <poll.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
+#include <libpq-fe.h>
+
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/open.hpp>
+#include "blocked_records.hpp"
 #include "decimal.hpp"
-#include "postgres_session.hpp"
 #include "table_columns.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-using detail::session;
-using result_ptr = detail::query_result;
+// Of rows in a range: a read of the server is large against what it takes to ask for it.
+constexpr std::uint64_t range_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t most_rows_of_range = 1 << 14;
+constexpr std::size_t cache_bytes = std::size_t{64} << 20;
 
-using detail::ignored;
-using detail::label_place;
+struct close_connection {
+  void operator()(PGconn* connection) const noexcept { PQfinish(connection); }
+};
+struct free_result {
+  void operator()(PGresult* result) const noexcept { PQclear(result); }
+};
+struct free_memory {
+  void operator()(char* memory) const noexcept { PQfreemem(memory); }
+};
+using query_result = std::unique_ptr<PGresult, free_result>;
 
-float read_value(const PGresult& result, int row, int column, const postgres_options& how, const std::string& name,
-                 std::uint64_t row_number, const std::string& column_name) {
-  const std::string_view word(PQgetvalue(&result, row, column),
-                              static_cast<std::size_t>(PQgetlength(&result, row, column)));
-  const auto refuse = [&](const std::string& problem) {
-    throw data_error({name, row_number, static_cast<std::uint64_t>(column) + 1},
-                     problem + " in column " + column_name + "; correct the query");
-  };
-  if (PQgetisnull(&result, row, column) != 0 || word == "NaN") {
-    if (how.missing == missing_values::fail) refuse("a value is missing (NULL or NaN)");
-    return how.missing == missing_values::zero ? 0 : std::numeric_limits<float>::quiet_NaN();
-  }
-  if (word == "t" || word == "f") return word == "t" ? 1.0f : 0.0f;
-  float value = 0;
-  const auto [end, code] = detail::parse_float(word.data(), word.data() + word.size(), value);
-  if (code != std::errc() || end != word.data() + word.size()) {
-    refuse("'" + std::string(word.substr(0, 40)) + "' is not a number that a float can hold");
-  }
-  return value;
+// The connection is lost, or was never there: another may do.
+class lost_connection : public configuration_error {
+  using configuration_error::configuration_error;
+};
+
+// A message of the server in one line, without its line end.
+std::string one_line(const char* message) {
+  std::string text = message;
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
+
+// The next of the fields of a row of binary COPY: nothing for NULL.
+class row_fields {
+ public:
+  explicit row_fields(std::string_view row) noexcept : rest_(row) {}
+
+  std::optional<std::string_view> next() {
+    const std::string_view size = take(4);
+    return size == "\xff\xff\xff\xff" ? std::nullopt : std::optional(take(number<std::uint32_t>(size)));
+  }
+  std::string_view take(std::size_t bytes) {
+    if (bytes > rest_.size()) throw configuration_error("the database sends rows that are cut short; check the server");
+    const std::string_view taken = rest_.substr(0, bytes);
+    rest_.remove_prefix(bytes);
+    return taken;
+  }
+  template <class T>
+  static T number(std::string_view big_endian) {
+    T value = 0;
+    for (const char byte : big_endian) value = static_cast<T>(value << 8 | static_cast<unsigned char>(byte));
+    return value;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+class session {
+ public:
+  // A server that sends nothing for so long is given up: the connection is lost then.
+  explicit session(const std::string& connection, seconds patience = seconds::max()) : patience_(patience) {
+    // Of a keyword that is there twice the last one counts, which is the user's.
+    constexpr std::array<const char*, 3> words = {"connect_timeout", "dbname", nullptr};
+    const std::array<const char*, 3> values = {"10", connection.c_str(), nullptr};
+    connection_.reset(PQconnectdbParams(words.data(), values.data(), /*expand_dbname=*/1));
+    if (connection_ != nullptr && PQstatus(connection_.get()) == CONNECTION_OK) return;
+    throw lost_connection("cannot connect to the database (" +
+                          one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
+                          "); check the connection");
+  }
+  // One command; several in one text are refused by the server.
+  [[nodiscard]] query_result run(const std::string& command) const {
+    query_result result;
+    if (PQsendQueryParams(connection_.get(), command.c_str(), 0, nullptr, nullptr, nullptr, nullptr, 0) == 0) refuse();
+    for (query_result next = next_result(); next; next = next_result()) {
+      result = std::move(next);
+      if (PQresultStatus(result.get()) == PGRES_COPY_OUT) break;
+    }
+    const auto status = PQresultStatus(result.get());
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_COPY_OUT) refuse();
+    return result;
+  }
+  // Calls each(its fields) for each row that a query selects.
+  template <class Each>
+  void select(const std::string& query, const Each& each) const {
+    (void)run("COPY (" + query + ") TO STDOUT (FORMAT binary)");
+    for (int size = 0; size != -1;) {
+      char* data = nullptr;
+      size = PQgetCopyData(connection_.get(), &data, /*async=*/1);
+      const std::unique_ptr<char, free_memory> held(data);
+      if (size < -1) refuse();
+      if (size == 0) wait();
+      if (size <= 0) continue;
+      // A row a message: the number of its fields, or -1 behind the last one. The first has a header before it.
+      row_fields row(std::string_view(data, static_cast<std::size_t>(size)));
+      std::string_view count = row.take(2);
+      if (count == "PG") {
+        constexpr std::size_t signature_and_flags = 15;
+        (void)row.take(signature_and_flags - count.size());
+        (void)row.next();  // an extension
+        count = row.take(2);
+      }
+      if (count != "\xff\xff") each(row);
+    }
+    bool done = true;
+    while (const query_result last = next_result()) done = done && PQresultStatus(last.get()) == PGRES_COMMAND_OK;
+    if (!done) refuse();
+  }
+  [[nodiscard]] std::string database() const { return PQdb(connection_.get()); }
+  // A value as it stands in a command.
+  [[nodiscard]] std::string literal(const std::string& of) const {
+    return std::unique_ptr<char, free_memory>(PQescapeLiteral(connection_.get(), of.data(), of.size())).get();
+  }
+
+ private:
+  // Null when there are no more of a command.
+  query_result next_result() const {
+    while (PQisBusy(connection_.get()) != 0) wait();
+    return query_result(PQgetResult(connection_.get()));
+  }
+  // For more of what the server sends.
+  void wait() const {
+    pollfd socket{PQsocket(connection_.get()), POLLIN, 0};
+    const double most = 1000.0 * patience_.count();
+    const int milliseconds = most < 1e9 ? static_cast<int>(most) : -1;  // the user's own deadline is the server's then
+    const int found = ::poll(&socket, 1, milliseconds);
+    if (found == 0) throw lost_connection("the database has sent nothing for too long; check the server");
+    if (found > 0 && PQconsumeInput(connection_.get()) == 0) refuse();
+  }
+  [[noreturn]] void refuse() const {
+    const std::string why = one_line(PQerrorMessage(connection_.get()));
+    if (PQstatus(connection_.get()) == CONNECTION_OK)
+      throw configuration_error("the database refuses the query (" + why + "); correct it");
+    throw lost_connection("the connection to the database is lost (" + why + "); check the server");
+  }
+
+  seconds patience_;
+  std::unique_ptr<PGconn, close_connection> connection_;
+};
+
+class table {
+ public:
+  table(std::string connection, std::string query, const postgres_options& how, const read_options& options)
+      : connection_(std::move(connection)),
+        query_(std::move(query)),
+        how_(how),
+        server_(std::make_unique<session>(connection_)) {
+    if (options.layout == layout::sparse) {
+      throw configuration_error("the rows of a query are dense (the sparse layout was asked for); leave the layout");
+    }
+    name_ = "postgres:" + server_->database();
+    (void)server_->run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+    describe();
+    width_ = std::max(columns_.features, options.min_features);
+  }
+
+  dataset read_all(const read_options& options) const {
+    std::vector<float> values, labels;
+    std::vector<bad_record> bad;
+    server_->select(selected_, [&](row_fields& fields) {
+      labels.push_back(0);
+      values.resize(values.size() + width_);
+      row_places to{.labels = labels.data(), .width = width_, .values = values.data(), .step = width_};
+      to.bad = options.keep_bad_records ? &bad : nullptr;
+      read_row(fields, labels.size() - 1, labels.size() - 1, to);
+    });
+    if (labels.empty()) throw data_error({name_}, "the query selects no rows; check it");
+    dataset_builder builder = dataset_builder::dense(name_, labels.size(), width_);
+    std::copy(labels.begin(), labels.end(), builder.labels().begin());
+    for (std::size_t row = 0; row < labels.size(); ++row) {
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * width_), width_, builder.row(row).begin());
+    }
+    builder.set_bad(std::move(bad));
+    return builder.finish(options.threads);
+  }
+
+  // Looks for the ranges that read() reads, in the state of the database that there is now.
+  detail::block_index find_ranges(bool keep_bad) {
+    const std::uint64_t rows = std::clamp<std::uint64_t>(range_bytes / (width_ * sizeof(float)), 1, most_rows_of_range);
+    const auto found = server_->run("SELECT count(*), count(" + key_ + "), max(" + key_ + ") FROM " + rows_of_);
+    const auto number = [&](int column) {
+      return parse_number<std::uint64_t>(PQgetvalue(found.get(), 0, column)).value_or(0);
+    };
+    const std::uint64_t count = number(0);
+    if (count == 0) throw data_error({name_}, "the query selects no rows; check it");
+    if (number(1) != count) {
+      throw data_error({name_}, "the key " + how_.key + " is missing in " + std::to_string(count - number(1)) +
+                                    " rows (every row has one); choose another column");
+    }
+    server_->select("SELECT first::text FROM (SELECT " + key_ + " AS first, row_number() OVER (ORDER BY " + key_ +
+                        ") - 1 AS place FROM " + rows_of_ + ") AS muster_keys WHERE place % " + std::to_string(rows) +
+                        " = 0 ORDER BY place",
+                    [&](row_fields& fields) {
+                      firsts_.push_back(keys_.size() * rows);
+                      keys_.push_back(server_->literal(std::string(fields.next().value_or(""))));
+                    });
+    firsts_.push_back(count);
+    keys_.push_back(server_->literal(PQgetvalue(found.get(), 0, 2)));
+    server_.reset();
+    muster::digest all;
+    all.add(query_).add(count).add(static_cast<std::uint64_t>(how_.missing));
+    for (const std::size_t place : columns_.places) all.add(std::uint64_t{place});
+    for (const std::string& key : keys_) all.add(key);
+    detail::block_index index;
+    index.name = name_;
+    index.digest = all.value();
+    index.schema = detail::dense_schema(width_);
+    index.firsts = firsts_;
+    index.mean_bytes = width_ * sizeof(float);
+    index.keep_bad = keep_bad;
+    return index;
+  }
+
+  // Reads a range, on a connection that no other thread uses; a lost one is made again, for a while.
+  void read(std::size_t number, detail::record_block& to) {
+    const bool last = number + 2 == keys_.size();
+    const std::string query = selected_ + " WHERE " + key_ + " >= " + keys_[number] + " AND " + key_ +
+                              (last ? " <= " : " < ") + keys_[number + 1] + " ORDER BY " + key_;
+    const std::uint64_t rows = firsts_[number + 1] - firsts_[number];
+    const auto start = clock::now();
+    constexpr std::chrono::milliseconds longest_pause{5000};
+    for (std::chrono::milliseconds pause{100};; pause = std::min(2 * pause, longest_pause)) {
+      try {
+        std::unique_ptr<session> own = take();
+        if (!own) own = std::make_unique<session>(connection_, how_.timeout);
+        std::uint64_t row = 0;
+        to.bad.clear();
+        const row_places places = to.rows();
+        own->select(query, [&](row_fields& fields) {
+          if (row == rows) refuse_rows(number);
+          read_row(fields, row, firsts_[number] + row, places);
+          ++row;
+        });
+        if (row != rows) refuse_rows(number);
+        const std::lock_guard lock(mutex_);
+        idle_.push_back(std::move(own));
+        return;
+      } catch (const lost_connection& lost) {
+        if (seconds_since(start) + seconds(pause).count() > how_.timeout.count()) {
+          throw data_error({name_}, "cannot be read, and has been tried again for " +
+                                        std::to_string(static_cast<int>(how_.timeout.count())) + " s (" + lost.what() +
+                                        "); go on from the last checkpoint when the server is back");
+        }
+      }
+      {
+        const std::lock_guard lock(mutex_);
+        idle_.clear();  // those are most likely lost too
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+ private:
+  // How the values of a column come.
+  enum class kind { of_4_bytes, of_8_bytes, text };
+  using row_places = detail::row_places;
+
+  // Which columns there are, and how each is asked for.
+  void describe() {
+    const auto none = server_->run("SELECT * FROM (" + query_ + "\n) AS muster_query LIMIT 0");
+    std::string aliases;  // names may be there twice
+    for (int column = 0; column < PQnfields(none.get()); ++column) {
+      names_.emplace_back(PQfname(none.get(), column));
+      aliases += (column == 0 ? "c" : ", c") + std::to_string(column);
+    }
+    rows_of_ = "(" + query_ + "\n) AS muster_query(" + aliases + ")";
+    std::vector<std::string> ignore = how_.ignore;
+    if (!how_.key.empty()) {
+      const auto found = std::ranges::find(names_, how_.key);
+      if (found == names_.end()) {
+        const auto meant = closest(how_.key, names_);
+        throw configuration_error("there is no key '" + how_.key + "' in the query '" + query_ + "' (its columns are " +
+                                  std::to_string(names_.size()) + " others); " +
+                                  (meant ? "did you mean '" + *meant + "'?" : "name one of them"));
+      }
+      key_ = "c" + std::to_string(found - names_.begin());
+      ignore.push_back(how_.key);
+    }
+    columns_ = detail::plan_columns(names_, names_.size(), how_.label, ignore, name_);
+    for (std::size_t column = 0; column < names_.size(); ++column) {
+      // Of PostgreSQL's catalogue of types.
+      constexpr Oid bool_type = 16, int8_type = 20, int2_type = 21, int4_type = 23, float4_type = 700,
+                    float8_type = 701;
+      const Oid type = PQftype(none.get(), static_cast<int>(column));
+      const bool is_small =
+          type == bool_type || type == int8_type || type == int2_type || type == int4_type || type == float4_type;
+      kinds_.push_back(is_small ? kind::of_4_bytes : type == float8_type ? kind::of_8_bytes : kind::text);
+      if (columns_.places[column] == detail::ignored) continue;
+      selected_ += (selected_.empty() ? "SELECT c" : ", c") + std::to_string(column) +
+                   (type == bool_type ? "::int" : "") +
+                   (is_small              ? "::float4"
+                    : type == float8_type ? ""
+                                          : "::text");
+    }
+    selected_ += " FROM " + rows_of_;
+  }
+
+  float read_value(std::size_t column, std::optional<std::string_view> bytes, std::uint64_t row) const {
+    const auto refuse = [&](const std::string& problem) {
+      throw data_error({name_, row + 1, column + 1}, problem + " in column " + names_[column] + "; correct the query");
+    };
+    float value = std::numeric_limits<float>::quiet_NaN();
+    if (bytes && kinds_[column] == kind::of_4_bytes) {
+      value = std::bit_cast<float>(row_fields::number<std::uint32_t>(*bytes));
+    } else if (bytes && kinds_[column] == kind::of_8_bytes) {
+      value = static_cast<float>(std::bit_cast<double>(row_fields::number<std::uint64_t>(*bytes)));
+    } else if (bytes && *bytes != "NaN") {
+      const auto [end, code] = detail::parse_float(bytes->data(), bytes->data() + bytes->size(), value);
+      if (code != std::errc() || end != bytes->data() + bytes->size())
+        refuse("'" + std::string(bytes->substr(0, 40)) + "' is not a number that a float can hold");
+    }
+    if (std::isinf(value)) refuse("a value is larger than a float can hold");
+    if (!std::isnan(value)) return value;
+    if (how_.missing == missing_values::fail) refuse("a value is missing (NULL or NaN)");
+    return how_.missing == missing_values::zero ? 0 : value;
+  }
+
+  // Row `number` of the query, to row `at` of the places.
+  void read_row(row_fields& fields, std::size_t at, std::uint64_t number, const row_places& to) const {
+    try {
+      for (std::size_t column = 0; column < names_.size(); ++column) {
+        const std::size_t place = columns_.places[column];
+        if (place == detail::ignored) continue;
+        const float value = read_value(column, fields.next(), number);
+        (place == detail::label_place ? to.labels[at] : to.row(at)[place]) = value;
+      }
+    } catch (const data_error& error) {
+      to.refuse(at, number, error);
+    }
+  }
+
+  std::unique_ptr<session> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    auto one = std::move(idle_.back());
+    idle_.pop_back();
+    return one;
+  }
+
+  [[noreturn]] void refuse_rows(std::size_t number) const {
+    throw data_error({name_},
+                     "has other rows from " + how_.key + " " + keys_[number] +
+                         " on than when it was opened (the "
+                         "table has changed, or the key has a value twice); choose a key that is unique, or convert "
+                         "the rows first");
+  }
+
+  std::string connection_, query_;
+  postgres_options how_;
+  std::unique_ptr<session> server_;  // of the transaction in which it was opened
+  std::string name_;
+  std::vector<std::string> names_;
+  std::vector<kind> kinds_;
+  detail::table_columns columns_;
+  std::size_t width_ = 0;
+  std::string rows_of_, selected_, key_;
+  std::vector<std::string> keys_;  // where ranges begin, and the last one, as literals
+  std::vector<std::uint64_t> firsts_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<session>> idle_;
+};
 
 }  // namespace
 
 dataset read_postgres(const std::string& connection, const std::string& query, const postgres_options& how,
                       const read_options& options) {
-  if (options.layout == layout::sparse) {
-    throw configuration_error("the rows of a query are dense (the sparse layout was asked for); leave the layout");
-  }
-  const session server(connection);
-  const std::string name = "postgres:" + server.database();
-  (void)server.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-  (void)server.run("DECLARE muster_rows NO SCROLL CURSOR FOR " + query);
-  const std::string fetch = "FETCH " + std::to_string(std::max<std::size_t>(how.fetch, 1)) + " FROM muster_rows";
+  return table(connection, query, how, options).read_all(options);
+}
 
-  std::vector<std::string> names;
-  detail::table_columns plan;
-  std::vector<float> values, labels;
-  std::vector<bad_record> bad;
-  for (;;) {
-    const result_ptr rows = server.run(fetch);
-    if (plan.places.empty()) {
-      for (int column = 0; column < PQnfields(rows.get()); ++column) names.emplace_back(PQfname(rows.get(), column));
-      plan = detail::plan_columns(names, names.size(), how.label, how.ignore, name);
-    }
-    const int count = PQntuples(rows.get());
-    if (count == 0) break;
-    for (int row = 0; row < count; ++row) {
-      const std::size_t first = values.size();
-      values.resize(first + plan.features);
-      labels.push_back(0);
-      try {
-        for (std::size_t column = 0; column < plan.places.size(); ++column) {
-          const std::size_t place = plan.places[column];
-          if (place == ignored) continue;
-          const float value = read_value(*rows, row, static_cast<int>(column), how, name, labels.size(), names[column]);
-          (place == label_place ? labels.back() : values[first + place]) = value;
-        }
-      } catch (const data_error& error) {
-        if (!options.keep_bad_records) throw;
-        std::fill(values.begin() + static_cast<std::ptrdiff_t>(first), values.end(), 0.0f);
-        labels.back() = 0;
-        bad.push_back({labels.size() - 1, error.where(), error.problem()});
-      }
-    }
-  }
-  if (labels.empty()) throw data_error({name}, "the query selects no rows; check it");
-
-  const std::size_t features = std::max(plan.features, options.min_features);
-  dataset_builder builder = dataset_builder::dense(name, labels.size(), features);
-  std::copy(labels.begin(), labels.end(), builder.labels().begin());
-  for (std::size_t row = 0; row < labels.size(); ++row) {
-    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * plan.features), plan.features,
-                builder.row(row).begin());
-  }
-  builder.set_bad(std::move(bad));
-  return builder.finish(options.threads);
+any_record_source postgres_source(const std::string& connection, const std::string& query, const postgres_options& how,
+                                  const read_options& options) {
+  if (how.key.empty()) throw configuration_error("there is no key to read rows by; name a column, such as key=id");
+  const auto opened = std::make_shared<table>(connection, query, how, options);
+  detail::block_index index = opened->find_ranges(options.keep_bad_records);
+  index.make = [opened](std::size_t number, detail::record_block& to) { opened->read(number, to); };
+  return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 
 bool detail::register_postgres() noexcept {
-  set_query_reader(read_postgres);
-  set_query_source(postgres_source);
+  set_query_opener([](const std::string& connection, const std::string& query, const postgres_options& how,
+                      const read_options& options) -> opened_source {
+    if (how.key.empty()) return read_postgres(connection, query, how, options);
+    return postgres_source(connection, query, how, options);
+  });
   return true;
 }
 

@@ -4,13 +4,17 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
-#include "../checked_size.hpp"
 
 namespace muster::inline v0 {
 
 fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout) {
   std::string name = "raw:";
   for (const std::string& path : paths) name += (name.size() > 4 ? "," : "") + path;
+  return detail::open_raw(std::move(name), "values", paths, layout);
+}
+
+fixed_records detail::open_raw(std::string name, const std::string& features, const std::vector<std::string>& paths,
+                               const raw_layout& layout) {
   const auto refuse = [&](const std::string& problem) {
     throw configuration_error("the layout of '" + name + "' " + problem);
   };
@@ -29,7 +33,7 @@ fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& 
            "; correct the size of the record");
   }
 
-  record_schema schema{record_form::fixed, {{"values", layout.type, layout.shape}}, 0, {}};
+  record_schema schema{record_form::fixed, {{features, layout.type, layout.shape}}, 0, {}};
   std::vector<record_stretch> records;
   std::vector<label_column> labels;
   for (const auto& label : layout.labels) {

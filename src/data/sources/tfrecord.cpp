@@ -52,21 +52,45 @@ std::vector<std::uint64_t> detail::tfrecord_offsets(std::span<const std::byte> b
   return offsets;
 }
 
+struct tfrecord_files::state : detail::source_facts {
+  struct opened {
+    std::string path;
+    std::unique_ptr<const mapped_file> file;
+    std::vector<std::uint64_t> offsets;  // of the frame of each record
+    sample_id first = 0;
+  };
+  struct place {
+    const opened& in;
+    std::uint64_t offset;
+    std::span<const std::byte> payload;
+  };
+  [[nodiscard]] place find(sample_id id) const noexcept {
+    const opened& in = *(std::ranges::upper_bound(files, id, {}, &opened::first) - 1);
+    const std::uint64_t offset = in.offsets[id - in.first];
+    const auto bytes = in.file->bytes();
+    return {in, offset, bytes.subspan(offset + before_payload, number_at<std::uint64_t>(bytes, offset))};
+  }
+
+  bool check = true;
+  std::vector<opened> files;
+};
+
 tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfrecord_options& options) {
   if (paths.empty()) throw configuration_error("there are no TFRecord files to open; name at least one");
   auto made = std::make_shared<state>();
   made->name = "tfrecord:";
+  made->schema.form = record_form::bytes;
   made->check = options.check;
   made->files.resize(paths.size());
   detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
-    opened& one = made->files[i];
+    state::opened& one = made->files[i];
     one.path = paths[i];
     one.file = std::make_unique<const mapped_file>(
         paths[i], options.compressed ? compressed_files::decoded : compressed_files::as_they_are);
     one.offsets = detail::tfrecord_offsets(one.file->bytes(), one.path);
   });
   muster::digest all;
-  for (opened& one : made->files) {
+  for (state::opened& one : made->files) {
     made->name += (made->size != 0 ? "," : "") + one.path;
     one.first = made->size;
     made->size += one.offsets.size();
@@ -74,57 +98,35 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
   }
   made->digest = all.add(made->size).value();
   state_ = std::move(made);
-}
-
-tfrecord_files::place tfrecord_files::find(sample_id id) const noexcept {
-  const auto behind = std::upper_bound(state_->files.begin(), state_->files.end(), id,
-                                       [](sample_id wanted, const opened& at) { return wanted < at.first; });
-  const opened& file = *(behind - 1);
-  const std::uint64_t offset = file.offsets[id - file.first];
-  const auto bytes = file.file->bytes();
-  return {&file, offset, bytes.subspan(offset + before_payload, number_at<std::uint64_t>(bytes, offset))};
-}
-
-bool tfrecord_files::usable(const place& at) const noexcept {
-  if (!state_->check) return true;
-  const std::uint64_t behind = at.offset + before_payload + at.payload.size();
-  return number_at<std::uint32_t>(at.file->file->bytes(), behind) == masked(crc32c(at.payload));
-}
-
-bad_record tfrecord_files::tell(sample_id id, const place& at) {
-  return {
-      id,
-      {at.file->path, 0, 0, at.offset},
-      "record " + std::to_string(id - at.file->first) +
-          " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again"};
+  facts_ = state_.get();
 }
 
 void tfrecord_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
-  for (std::size_t k = 0; k < ids.size(); ++k) out[k] = find(ids[k]).payload.size();
+  for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->find(ids[k]).payload.size();
 }
 
 void tfrecord_files::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
   if (rows.bytes.empty()) return;
   std::byte* to = rows.bytes.data();
   for (const sample_id id : ids) {
-    const place at = find(id);
-    if (usable(at)) {
-      std::copy(at.payload.begin(), at.payload.end(), to);
-    } else {
-      const bad_record told = tell(id, at);
-      if (bad == nullptr) throw data_error(told.where, told.problem);
-      bad->push_back(told);
-      std::fill_n(to, at.payload.size(), std::byte{0});
+    try {
+      to = std::ranges::copy(view(id), to).out;
+    } catch (const data_error& error) {
+      if (bad == nullptr) throw;
+      bad->push_back({id, error.where(), error.problem()});
+      to = std::fill_n(to, state_->find(id).payload.size(), std::byte{0});
     }
-    to += at.payload.size();
   }
 }
 
 std::span<const std::byte> tfrecord_files::view(sample_id id) const {
-  const place at = find(id);
-  if (usable(at)) return at.payload;
-  const bad_record told = tell(id, at);
-  throw data_error(told.where, told.problem);
+  const auto& [in, offset, payload] = state_->find(id);
+  const std::uint64_t behind = offset + before_payload + payload.size();
+  if (!state_->check || number_at<std::uint32_t>(in.file->bytes(), behind) == masked(crc32c(payload))) return payload;
+  throw data_error(
+      {in.path, 0, 0, offset},
+      "record " + std::to_string(id - in.first) +
+          " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again");
 }
 
 }  // namespace muster::inline v0

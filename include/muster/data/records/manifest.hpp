@@ -36,11 +36,4 @@ inline constexpr std::string_view manifest_name = "MANIFEST";
 /// configuration_error when the folder cannot be written, data_error when the manifest is damaged.
 void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries);
 
-namespace detail {
-
-/// The same, and no entries where there is no manifest yet.
-[[nodiscard]] std::vector<manifest_entry> find_manifest(const std::string& folder);
-
-}  // namespace detail
-
 }  // namespace muster::inline v0

@@ -47,7 +47,7 @@ struct record_file_info {
 /// records have one size); records are read, and compared with their checksums, only when they are asked for. A record
 /// that does not match its checksum is a bad record. The digest is of the schema and of all records' checksums, in
 /// order: the same records have the same digest in however many files they lie, compressed or not.
-class record_files {
+class record_files : public detail::source_with_facts {
  public:
   /// Opens a file or a folder with a manifest. Throws data_error with the byte, or the manifest's line, at which
   /// something is wrong: a file that is cut short, that has damaged tables, or that is not the one that the manifest
@@ -55,10 +55,6 @@ class record_files {
   explicit record_files(const std::string& path, const record_read_options& options = {});
 
   /// As mapped_record_source has them.
-  [[nodiscard]] const std::string& name() const noexcept;
-  [[nodiscard]] std::uint64_t size() const noexcept;
-  [[nodiscard]] std::uint64_t digest() const noexcept;
-  [[nodiscard]] const record_schema& schema() const noexcept;
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   /// Records that the manifest of a folder that is followed has now; 0: it is not followed. Throws data_error.
@@ -76,7 +72,7 @@ class record_files {
 
  private:
   struct state;
-  explicit record_files(std::shared_ptr<const state> opened) noexcept : state_(std::move(opened)) {}
+  explicit record_files(std::shared_ptr<const state> opened) noexcept;
   std::shared_ptr<const state> state_;
 };
 static_assert(mapped_record_source<record_files>);

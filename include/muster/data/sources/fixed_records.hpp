@@ -66,7 +66,7 @@ class record_places {
 ///
 /// The digest is of the schema and of the bytes of the files: all of them up to 256 MiB a file, beyond that 64 MiB
 /// spread evenly over it. The files must not change or be shortened while they are open.
-class fixed_records {
+class fixed_records : public detail::source_with_facts {
  public:
   /// `schema` is of the fixed form; each of its labels has a column. Throws data_error when a stretch leaves its file
   /// or the counts differ, and configuration_error for a schema that is not of this kind.
@@ -74,10 +74,6 @@ class fixed_records {
                 std::vector<label_column> labels = {}, int threads = 0);
 
   /// As mapped_record_source has them.
-  [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
-  [[nodiscard]] std::uint64_t size() const noexcept { return state_->records.size(); }
-  [[nodiscard]] std::uint64_t digest() const noexcept { return state_->digest; }
-  [[nodiscard]] const record_schema& schema() const noexcept { return state_->schema; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
@@ -95,11 +91,8 @@ class fixed_records {
     detail::record_places places;
     float (*convert)(const std::byte*) noexcept;
   };
-  struct state {
-    std::string name;
-    record_schema schema;
+  struct state : detail::source_facts {
     std::uint64_t record_bytes = 0;
-    std::uint64_t digest = 0;
     detail::record_places records;
     std::vector<label_places> labels;
     std::vector<std::shared_ptr<const mapped_file>> files;

@@ -1,12 +1,12 @@
 // The rows of a PostgreSQL query: a source that is a database. In muster::postgres, which needs libpq.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include <muster/core/clock.hpp>
 #include <muster/data/dataset.hpp>
+#include <muster/data/open.hpp>
 #include <muster/data/sources/csv.hpp>  // missing_values
 
 namespace muster::inline v0 {
@@ -16,7 +16,6 @@ struct postgres_options {
   std::string label = {};                ///< the column with the labels, by name; empty for none (labels are 0 then)
   std::vector<std::string> ignore = {};  ///< columns that are no features
   missing_values missing = missing_values::fail;  ///< what becomes of NULL and NaN
-  std::size_t fetch = 10'000;                     ///< rows that the server sends at a time
   /// A column with another value in every row, which is no feature: rows are read by ranges of it when they are wanted.
   std::string key = {};
   /// Of these ranges: a server that sends nothing for so long is lost, and a lost one is tried again for so long, with
@@ -25,11 +24,12 @@ struct postgres_options {
 };
 
 /// Reads what a query selects into a dense dataset: a feature for each column that is neither label nor ignored. The
-/// columns are numbers of any type, or booleans (0 and 1); each becomes the float that std::from_chars gives for the
-/// text that PostgreSQL prints.
+/// columns are numbers of any type, or booleans (0 and 1). The server rounds real numbers, integers and booleans to
+/// floats; doubles are rounded here, and others become the float that std::from_chars gives for the text that
+/// PostgreSQL prints.
 ///
-/// The query runs in a read-only transaction that sees one state of the database (repeatable read), behind a cursor of
-/// the server, so that the client holds `fetch` rows and the dataset. Without ORDER BY the server may send rows in
+/// The query runs in a read-only transaction that sees one state of the database (repeatable read) and is read by
+/// binary COPY, row after row, so that the client holds the dataset alone. Without ORDER BY the server may send rows in
 /// another order the next time; the digest tells.
 ///
 /// `connection` is what libpq takes: "host=db dbname=training user=reader" or "postgresql://reader@db/training". Only
@@ -42,20 +42,19 @@ struct postgres_options {
 /// that were read last, less than 256 MiB in all. Opening looks at the key alone, in one state of the database. Each
 /// range is read by binary COPY, on a connection of the thread that wants it, in a transaction of its own: the rows
 /// must not change meanwhile, but others with greater keys may come. A connection that is lost is made again, and the
-/// range read again. The digest is of the query, the number of rows and the keys where ranges begin. Numbers of type
-/// real, integer and boolean are rounded by the server, others come as double precision. Throws what read_postgres()
-/// throws, and configuration_error without a key; reading throws data_error when the server could not be reached for
-/// `how.timeout`, with the reason, and when a range has other rows than at opening.
+/// range read again. The digest is of the query, the number of rows and the keys where ranges begin. Throws what
+/// read_postgres() throws, and configuration_error without a key; reading throws data_error when the server could not
+/// be reached for `how.timeout`, with the reason, and when a range has other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
                                                 const postgres_options& how, const read_options& options = {});
 
 namespace detail {
 
-/// postgres_source(), where it is linked.
-using query_source = any_record_source (*)(const std::string& connection, const std::string& query,
-                                           const postgres_options& how, const read_options& options);
-/// Sets what opens "postgres:" with a key. Thread safe.
-void set_query_source(query_source source) noexcept;
+/// Opens a query: read_postgres(), or postgres_source() with a key.
+using query_opener = opened_source (*)(const std::string& connection, const std::string& query,
+                                       const postgres_options& how, const read_options& options);
+/// Sets what opens "postgres:", where it is linked. Thread safe.
+void set_query_opener(query_opener opener) noexcept;
 
 }  // namespace detail
 

@@ -31,4 +31,12 @@ struct raw_layout {
 /// no whole number of records.
 [[nodiscard]] fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout);
 
+namespace detail {
+
+/// The same as a source of this name, with features of that.
+[[nodiscard]] fixed_records open_raw(std::string name, const std::string& features,
+                                     const std::vector<std::string>& paths, const raw_layout& layout);
+
+}  // namespace detail
+
 }  // namespace muster::inline v0

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/mapped_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
 
 namespace muster::inline v0 {
 
@@ -29,45 +29,19 @@ struct tfrecord_options {
 /// Opening walks over the lengths, which it checks, and keeps 8 bytes a record; a payload is compared with its checksum
 /// when it is read, and is a bad record if it differs. The digest is of the bytes of the files: all of them up to
 /// 256 MiB a file, beyond that 64 MiB spread evenly over it.
-class tfrecord_files {
+class tfrecord_files : public detail::source_with_facts {
  public:
   /// Throws data_error with the byte at which a file stops being one of TFRecord.
   explicit tfrecord_files(const std::vector<std::string>& paths, const tfrecord_options& options = {});
 
   /// As mapped_record_source has them.
-  [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
-  [[nodiscard]] std::uint64_t size() const noexcept { return state_->size; }
-  [[nodiscard]] std::uint64_t digest() const noexcept { return state_->digest; }
-  [[nodiscard]] const record_schema& schema() const noexcept { return state_->schema; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
 
  private:
-  struct opened {
-    std::string path;
-    std::unique_ptr<const mapped_file> file;
-    std::vector<std::uint64_t> offsets;  // of the frame of each record
-    sample_id first = 0;
-  };
-  struct state {
-    std::string name;
-    record_schema schema{record_form::bytes, {}, 0, {}};
-    bool check = true;
-    std::vector<opened> files;
-    std::uint64_t size = 0;
-    std::uint64_t digest = 0;
-  };
-  struct place {
-    const opened* file;
-    std::uint64_t offset;
-    std::span<const std::byte> payload;
-  };
-  [[nodiscard]] place find(sample_id id) const noexcept;
-  [[nodiscard]] bool usable(const place& at) const noexcept;
-  [[nodiscard]] static bad_record tell(sample_id id, const place& at);
-
+  struct state;
   std::shared_ptr<const state> state_;
 };
 static_assert(mapped_record_source<tfrecord_files>);

@@ -1,0 +1,227 @@
+#include "record_store.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
+
+#include <muster/core/crc32c.hpp>
+#include <muster/core/hash.hpp>
+#include "locked_file.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::uint64_t words_at = 4096;  // of the file, behind the header
+constexpr std::uint64_t format = 3;
+constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
+constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in a word that says "here"
+
+// The most of `most` things that fit, where fewer do if more do.
+template <class Fits>
+std::uint64_t most_that_fit(std::uint64_t most, const Fits& fits) {
+  std::uint64_t least = 0;
+  while (least < most) {
+    const std::uint64_t middle = most - (most - least) / 2;
+    fits(middle) ? least = middle : most = middle - 1;
+  }
+  return least;
+}
+
+void copy_some(void* to, const void* from, std::size_t bytes) noexcept {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+std::int64_t seconds_since_1970() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool is_at(int file, const std::string& path) noexcept {
+  struct stat here {};
+  struct stat there {};
+  return ::fstat(file, &here) == 0 && ::stat(path.c_str(), &there) == 0 && here.st_ino == there.st_ino &&
+         here.st_dev == there.st_dev;
+}
+
+[[noreturn]] void fail(int code, const std::string& what) {
+  throw std::system_error(code, std::generic_category(), what);
+}
+
+}  // namespace
+
+struct record_store::header {
+  std::uint64_t magic, version, key, size, kept, record_bytes, label_bytes, bytes;
+  std::int64_t made;  // seconds since 1970
+  std::uint64_t check;
+};
+
+record_store::record_store(const cached_records& records, std::size_t budget)
+    : records_(records),
+      kept_(most_that_fit(records.size,
+                          [&](std::uint64_t n) { return records.begin(n) + n * records.label_bytes <= budget; })),
+      here_(kept_),
+      memory_(records.begin(kept_) + kept_ * records.label_bytes),
+      record_bytes_(memory_.data()),
+      label_bytes_(memory_.data() + records.begin(kept_)) {}
+
+record_store::record_store(const cached_records& records, const cache_options& where)
+    : records_(records),
+      kept_(
+          most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= where.disk; })),
+      here_(kept_),
+      file_bytes_(records_at(kept_) + records.begin(kept_)) {
+  if (kept_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
+  char name[40];
+  const std::uint64_t key = digest().add(records.key).add(records.size).add(format).value();
+  std::snprintf(name, sizeof name, "/%016llx.cache", static_cast<unsigned long long>(key));
+  path_ = where.folder + name;
+  std::filesystem::create_directories(where.folder);
+  open_file(where);
+}
+
+record_store::~record_store() {
+  if (mapped_ != nullptr) ::munmap(mapped_, file_bytes_);
+}
+
+std::uint64_t record_store::labels_at(std::uint64_t kept) const noexcept { return words_at + 8 * kept; }
+std::uint64_t record_store::records_at(std::uint64_t kept) const noexcept {
+  return round_up(labels_at(kept) + kept * records_.label_bytes, buffer_alignment);
+}
+
+record_store::header record_store::header_of(std::int64_t made) const {
+  header all{header_magic,
+             format,
+             records_.key,
+             records_.size,
+             kept_,
+             records_.record_bytes,
+             records_.label_bytes,
+             file_bytes_,
+             made,
+             0};
+  all.check = crc32c(std::as_bytes(std::span(&all, 1)).first(offsetof(header, check)));
+  return all;
+}
+
+bool record_store::has_header(seconds fresh_for) const {
+  header found;
+  struct stat status {};
+  if (::pread(file_.get(), &found, sizeof found, 0) != static_cast<ssize_t>(sizeof found) ||
+      ::fstat(file_.get(), &status) != 0) {
+    return false;
+  }
+  if (static_cast<double>(seconds_since_1970() - found.made) > fresh_for.count()) return false;
+  const header expected = header_of(found.made);
+  return std::memcmp(&found, &expected, sizeof found) == 0 && static_cast<std::uint64_t>(status.st_size) == file_bytes_;
+}
+
+void record_store::open_file(const cache_options& where) {
+  for (bool found = false; !found;) {
+    file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    writable_ = static_cast<bool>(file_);
+    if (!file_ && (errno == EACCES || errno == EROFS)) {  // one that others have filled can be read all the same
+      file_ = descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    }
+    if (!file_ || !lock_file(file_.get())) fail(errno, "open");
+    struct stat status {};
+    if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;  // thrown away while we waited
+    found = has_header(where.fresh_for);
+    if (!found && !writable_) fail(EACCES, "open");
+    if (!found && status.st_size != 0) {  // of another shape, too old, or never begun
+      ::unlink(path_.c_str());            // a process that still fills it keeps it to itself
+    } else if (!found) {
+      start_file(where);
+      found = true;
+    }
+  }
+  ::futimens(file_.get(), nullptr);  // it was used: what has not been for long goes first
+  ::flock(file_.get(), LOCK_UN);
+  void* const memory =
+      ::mmap(nullptr, file_bytes_, writable_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_.get(), 0);
+  if (memory == MAP_FAILED) fail(errno, "mmap");
+  mapped_ = static_cast<std::byte*>(memory);
+  label_bytes_ = mapped_ + labels_at(kept_);
+  record_bytes_ = mapped_ + records_at(kept_);
+}
+
+void record_store::start_file(const cache_options& where) {
+  make_room(where);
+  // All of it now: a hole that cannot be filled later would end the process (SIGBUS).
+  const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(file_bytes_));
+  const header all = header_of(seconds_since_1970());
+  if (code == 0 && write_at(file_.get(), std::as_bytes(std::span(&all, 1)), 0)) return;
+  const int why = code != 0 ? code : errno;
+  ::unlink(path_.c_str());
+  fail(why, "reserving " + std::to_string(file_bytes_) + " bytes");
+}
+
+void record_store::make_room(const cache_options& where) const {
+  struct file {
+    std::filesystem::file_time_type used;
+    std::uint64_t size;
+    std::filesystem::path path;
+  };
+  std::vector<file> others;
+  std::uint64_t sum = 0;
+  std::error_code ignored;
+  for (const auto& found : std::filesystem::directory_iterator(where.folder)) {
+    if (found.path().extension() != ".cache" || found.path() == path_) continue;
+    const auto size = found.file_size(ignored);
+    if (ignored) continue;  // it went away
+    others.push_back({found.last_write_time(ignored), size, found.path()});
+    sum += size;
+  }
+  std::ranges::sort(others, {}, &file::used);
+  for (const file& oldest : others) {
+    if (file_bytes_ <= where.disk && sum <= where.disk - file_bytes_) break;
+    std::filesystem::remove(oldest.path, ignored);  // a process that has it open goes on with it
+    sum -= oldest.size;
+  }
+}
+
+std::atomic<std::uint64_t>& record_store::word(sample_id id) const noexcept {
+  static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free);
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(mapped_ + words_at)[id];
+}
+
+std::uint64_t record_store::word_of(sample_id id) const noexcept {
+  const std::span record(record_bytes_ + records_.begin(id), records_.length(id));
+  const std::uint64_t check = crc32c({label_bytes_ + id * records_.label_bytes, records_.label_bytes}, crc32c(record));
+  const std::uint64_t salt = mix(id + records_.key) & 0x7fffffff;
+  return (((word_mark ^ salt) | 0x80000000) << 32) | check;
+}
+
+std::span<const std::byte> record_store::view(sample_id id, std::span<float> labels) noexcept {
+  if (id >= kept_) return {};
+  auto state = here_[id].load(std::memory_order_acquire);
+  if (state == absent && mapped_ != nullptr) {
+    const std::uint64_t found = word(id).load(std::memory_order_acquire);
+    if (found != 0 && here_[id].compare_exchange_strong(state, busy)) {
+      state = found == word_of(id) ? here : absent;
+      here_[id].store(state, std::memory_order_release);
+    }
+  }
+  if (state != here) return {};
+  copy_some(labels.data(), label_bytes_ + id * records_.label_bytes, labels.size_bytes());
+  return {record_bytes_ + records_.begin(id), records_.length(id)};
+}
+
+bool record_store::put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
+  if (!writable_ || id >= kept_) return false;
+  auto state = absent;
+  if (!here_[id].compare_exchange_strong(state, busy)) return false;
+  copy_some(record_bytes_ + records_.begin(id), record.data(), record.size());
+  copy_some(label_bytes_ + id * records_.label_bytes, labels.data(), labels.size_bytes());
+  if (mapped_ != nullptr) word(id).store(word_of(id), std::memory_order_release);
+  here_[id].store(here, std::memory_order_release);
+  return true;
+}
+
+}  // namespace muster::inline v0::detail
