@@ -48,11 +48,8 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
-#include <muster/core/codec/blockk.hpp>
 #include <muster/core/codec/codec.hpp>
 #include <muster/core/codec/compression.hpp>
-#include <muster/core/codec/error_feedback.hpp>
-#include <muster/core/codec/half.hpp>
 #include <muster/core/codec/plain.hpp>
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/codec/qsgd.hpp>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <muster/core/codec/error_feedback.hpp>
+#include <muster/core/codec/codec.hpp>
 #include <muster/core/events.hpp>
 
 #include "../../core/copy.hpp"

@@ -4,7 +4,6 @@
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
-#include <muster/core/codec/error_feedback.hpp>
 #include <muster/core/hash.hpp>
 
 namespace muster::inline v0::detail {
