@@ -5,7 +5,7 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/ps/settings.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/timeline.hpp>
