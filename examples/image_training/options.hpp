@@ -21,6 +21,7 @@ namespace images {
 struct options {
   std::string program;
   std::string data = "cifar-like:5000";
+  std::string test;         ///< empty: those that belong to `data`
   std::uint64_t limit = 0;  ///< training images; 0: all
   bool augment = true;
   std::string model;  ///< a model_description's name

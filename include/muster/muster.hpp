@@ -129,7 +129,6 @@
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/optimizers/schedule.hpp>
-#include <muster/train/ps_parameters.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/statistics.hpp>
 #include <muster/train/sync/compress.hpp>

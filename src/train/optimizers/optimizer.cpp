@@ -1,7 +1,9 @@
 #include <muster/train/optimizers/optimizer.hpp>
 
 #include <cmath>
+#include <concepts>
 
+#include <muster/core/number.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/train/settings.hpp>
 
@@ -70,12 +72,64 @@ void require_valid(const lars_step<float>& step) {
           "it is by how much of its norm a layer may change); choose a positive number");
 }
 
+namespace {
+
+// Of a table of servers, which has no tensors and no further keys.
+std::string update_named(const std::string& text, std::floating_point auto decay, bool all_decay) {
+  if (!all_decay) {
+    throw configuration_error(
+        "servers cannot decay some tensors alone (a table has no tensors); leave decay-of out, or use another --mode");
+  }
+  return decay == 0 ? text : text + ",decay=" + number_text(decay);
+}
+
+void require_default(const char* name, std::floating_point auto value, std::floating_point auto known) {
+  if (value == known) return;
+  throw configuration_error(std::string(name) + " cannot be " + number_text(value) + " on servers (they step with " +
+                            number_text(known) + "); leave it out, or use another --mode");
+}
+
+}  // namespace
+
+std::string server_update(const sgd_step<float>& step, bool all_decay) {
+  const auto momentum = number_text(step.momentum);
+  return update_named(step.momentum == 0 ? "sgd:1"
+                      : step.nesterov    ? "nesterov:1," + momentum
+                                         : "momentum:1," + momentum,
+                      step.decay, all_decay);
+}
+
+std::string server_update(const adam_step<float>& step, bool all_decay) {
+  const adam_step<float> known;
+  require_default("beta1", step.beta1, known.beta1);
+  require_default("beta2", step.beta2, known.beta2);
+  require_default("epsilon", step.epsilon, known.epsilon);
+  return update_named(step.decoupled ? "adamw:1" : "adam:1", step.decay, all_decay);
+}
+
+std::string server_update(const adagrad_step<float>& step, bool all_decay) {
+  require_default("epsilon", step.epsilon, adagrad_step<float>().epsilon);
+  return update_named("adagrad:1", step.decay, all_decay);
+}
+
+std::string server_update(const lars_step<float>&, bool) {
+  throw configuration_error(
+      "servers cannot step by lars (its rates are of tensors, and a table has none); choose momentum, adam or adagrad, "
+      "or use another --mode");
+}
+
 }  // namespace detail
 
 template class optimizer_of<sgd_step<float>, arena>;
 template class optimizer_of<adam_step<float>, arena>;
 template class optimizer_of<adagrad_step<float>, arena>;
 template class optimizer_of<lars_step<float>, arena>;
+
+std::string any_optimizer::server_update() const {
+  if (server_update_) return server_update_();
+  throw configuration_error(
+      "servers cannot step by this optimizer (it has no server_update()); give it one, or use another --mode");
+}
 
 any_optimizer make_optimizer(arena& of, std::string_view text) {
   spec_reader spec("optimizer", text);

@@ -1,6 +1,7 @@
 // What each optimizer is, once: the names of its arrays, the ranges of its numbers, the step they stand for.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,13 @@ inline std::vector<std::string> state_names(const adam_step<float>&) { return {"
 inline std::vector<std::string> state_names(const adagrad_step<float>&) { return {"squares"}; }
 inline std::vector<std::string> state_names(const lars_step<float>&) { return {"velocity"}; }
 
+/// The same step as an update function of servers; whether all tensors decay. Throw configuration_error where there is
+/// none.
+[[nodiscard]] std::string server_update(const sgd_step<float>& step, bool all_decay);
+[[nodiscard]] std::string server_update(const adam_step<float>& step, bool all_decay);
+[[nodiscard]] std::string server_update(const adagrad_step<float>& step, bool all_decay);
+[[nodiscard]] std::string server_update(const lars_step<float>& step, bool all_decay);
+
 }  // namespace detail
 
 template <class Step, class Arena>
@@ -60,6 +68,11 @@ template <class Step, class Arena>
 void optimizer_of<Step, Arena>::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
   arena_->update([this, learning_rate] { step(learning_rate); });
+}
+
+template <class Step, class Arena>
+std::string optimizer_of<Step, Arena>::server_update() const {
+  return detail::server_update(how_, std::ranges::all_of(runs_, &tensor_run::chosen));
 }
 
 template <class Step, class Arena>

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -53,6 +54,11 @@ class optimizer_of {
   /// device it goes on the arena's stream and is not waited for.
   void apply(double learning_rate);
 
+  /// The update function by which the servers of a parameter server make the same step, with the learning rate as the
+  /// scale of a push: "nesterov:1,0.9" (`ps::make_update`). Throws configuration_error for what servers do not have:
+  /// layer-wise rates, some tensors alone that decay, other constants of Adam and AdaGrad than the defaults.
+  [[nodiscard]] std::string server_update() const;
+
   /// As an owner of state: the number of its steps, where a step depends on it; the rest lies in the arena. It stays at
   /// its place from then on.
   void describe(state_parts& parts);
@@ -80,6 +86,12 @@ using adam = optimizer_of<adam_step<float>, arena>;
 using adagrad = optimizer_of<adagrad_step<float>, arena>;
 using lars = optimizer_of<lars_step<float>, arena>;
 
+/// An optimizer that servers can apply: says by which update function (`ps::make_update`).
+template <class O>
+concept served_optimizer = optimizer<O> && requires(const O& by) {
+  { by.server_update() } -> std::convertible_to<std::string>;
+};
+
 /// An optimizer that was chosen when the program ran. Refers to the arena, which must outlive it.
 class any_optimizer {
  public:
@@ -89,6 +101,7 @@ class any_optimizer {
     const auto held = std::make_shared<O>(std::move(by));
     apply_ = [held](double learning_rate) { held->apply(learning_rate); };
     describe_ = [held](state_parts& parts) { held->describe(parts); };
+    if constexpr (served_optimizer<O>) server_update_ = [held] { return held->server_update(); };
   }
   any_optimizer(any_optimizer&&) noexcept = default;
   any_optimizer& operator=(any_optimizer&&) noexcept = default;
@@ -97,10 +110,13 @@ class any_optimizer {
   void apply(double learning_rate) { apply_(learning_rate); }
   /// As an owner of state.
   void describe(state_parts& parts) { describe_(parts); }
+  /// See `optimizer_of`. Throws configuration_error, too, for a user-defined optimizer without one.
+  [[nodiscard]] std::string server_update() const;
 
  private:
   std::function<void(double)> apply_;
   std::function<void(state_parts&)> describe_;
+  std::function<std::string()> server_update_;
 };
 static_assert(optimizer<any_optimizer>);
 

@@ -147,6 +147,8 @@ class schedule {
   void observe(double value) noexcept {
     if (plateau_) plateau_->observe(value);
   }
+  /// Whether it listens.
+  [[nodiscard]] bool observes() const noexcept { return plateau_.has_value(); }
   /// As an owner of state: what it has observed. It stays at its place from then on.
   void describe(state_parts& parts) {
     if (!plateau_) return;
