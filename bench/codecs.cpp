@@ -7,7 +7,7 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/codec/compression.hpp>
-#include <muster/core/codec/error_feedback.hpp>
+#include <muster/core/codec/codec.hpp>
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/random.hpp>
 
@@ -43,7 +43,7 @@ void encode(benchmark::State& state, const char* name) {
   std::uint64_t draw = 0;
   for (auto _ : state) coder.encode(values.span(), ++draw, encoded.span());
   report(state, values.size());
-  state.counters["ratio"] = muster::compression_ratio(coder, values.size());
+  state.counters["ratio"] = static_cast<double>(encoded.size()) / static_cast<double>(values.span().size_bytes());
 }
 
 void decode(benchmark::State& state, const char* name) {
@@ -77,7 +77,7 @@ void vote(benchmark::State& state) {
   for (std::size_t voter = 0; voter < voters; ++voter)
     muster::sign_codec().encode(values.span(), 0, all.span().subspan(voter * bytes, bytes));
   muster::buffer<float> voted(values.size());
-  for (auto _ : state) muster::majority_vote(all.span(), voters, voted.span());
+  for (auto _ : state) muster::majority_vote(all.span(), voters, bytes, voted.span());
   report(state, values.size());
 }
 

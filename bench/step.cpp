@@ -12,7 +12,7 @@
 
 #include <muster/comm/context.hpp>
 #include <muster/core/random.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 
 #include "everywhere.hpp"
 #include "loss.hpp"

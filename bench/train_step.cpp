@@ -16,7 +16,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/random.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
 
 #include "loss.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/training.hpp>

@@ -32,29 +32,6 @@ bool is_special(const std::string& path) {
   return !S_ISREG(status.st_mode);
 }
 
-/// An empty file of a fresh name beside `path`, with the permissions that any new file gets, or fewer.
-std::pair<descriptor, std::string> create_beside(const std::string& path, unsigned mode) {
-  static std::atomic<unsigned> count{0};  // threads of one process write their own files
-  for (;;) {
-    std::string name = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
-    descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-    if (file.get() >= 0) return {std::move(file), std::move(name)};
-    if (errno != EEXIST) fail(path, std::strerror(errno));  // a killed process with our number may have left one
-  }
-}
-
-constexpr std::size_t flushed_at = std::size_t{1} << 20;
-
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string temporary_folder() {
@@ -85,8 +62,9 @@ void require_writable(const std::string& path) {
 
 void write_atomically(const std::string& path, std::string_view text) {
   if (is_special(path)) {
-    const descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (file.get() < 0 || !write_all(file.get(), text)) fail(path, std::strerror(errno));
+    std::FILE* const file = std::fopen(path.c_str(), "we");
+    const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (file == nullptr || std::fclose(file) != 0 || !written) fail(path, std::strerror(errno));
     return;
   }
   atomic_file file(path);
@@ -95,49 +73,46 @@ void write_atomically(const std::string& path, std::string_view text) {
 }
 
 atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path)) {
+  static std::atomic<unsigned> count{0};  // threads of one process write their own files
   if (path_.empty()) fail(path_, "the name is empty");
   if (is_special(path_)) fail(path_, "it is a device or a pipe");
-  auto [file, name] = create_beside(path_, mode);
-  file_ = file.release();
-  name_ = std::move(name);
+  descriptor made;
+  do {
+    name_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
+    made = descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  } while (!made && errno == EEXIST);  // a killed process with our number may have left one
+  if (!made) fail(path_, std::strerror(errno));
+  file_.reset(::fdopen(made.get(), "w"));
+  require(file_ != nullptr);
+  (void)made.release();
+  (void)std::setvbuf(file_.get(), nullptr, _IOFBF, std::size_t{1} << 20);
 }
 
 atomic_file::~atomic_file() {
-  if (file_ >= 0) ::close(file_);
-  if (!name_.empty()) ::unlink(name_.c_str());
+  if (file_) ::unlink(name_.c_str());
 }
 
-void atomic_file::give_up() {
+void atomic_file::require(bool is_done) {
+  if (is_done) return;
   const std::string why = std::strerror(errno);
-  ::unlink(std::exchange(name_, {}).c_str());
+  ::unlink(name_.c_str());
+  file_.reset();
   fail(path_, why);
 }
 
-void atomic_file::flush() {
-  if (!write_all(file_, {reinterpret_cast<const char*>(pending_.data()), pending_.size()})) give_up();
-  pending_.clear();
-}
-
 void atomic_file::write(std::span<const std::byte> bytes) {
+  require(file_ && std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size());
   size_ += bytes.size();
-  if (pending_.size() + bytes.size() < flushed_at) {
-    pending_.insert(pending_.end(), bytes.begin(), bytes.end());
-    return;
-  }
-  flush();
-  if (!write_all(file_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()})) give_up();
 }
 
 void atomic_file::flush_to_disk() {
-  flush();
-  if (::fsync(file_) != 0) give_up();
+  require(file_ && std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0);
 }
 
 void atomic_file::commit() {
   flush_to_disk();
-  if (::close(std::exchange(file_, -1)) != 0) give_up();  // for some file systems only that tells of an error
-  if (::rename(name_.c_str(), path_.c_str()) != 0) give_up();
-  name_.clear();
+  require(std::fclose(file_.release()) == 0);  // for some file systems only that tells of an error
+  require(::rename(name_.c_str(), path_.c_str()) == 0);
   detail::flush_folder(path_);
 }
 

@@ -18,7 +18,9 @@ constexpr std::size_t past_the_cache = std::size_t{8} << 20;  // a good part of 
 
 constexpr std::size_t stride = 128;
 
-__attribute__((target("avx2"))) void copy_strides(std::byte* to, const std::byte* from, std::size_t strides) noexcept {
+/// Past the cache, with `to` at a boundary of a vector; or into it.
+template <bool PastCache>
+[[gnu::target("avx2")]] void copy_strides(std::byte* to, const std::byte* from, std::size_t strides) noexcept {
   for (; strides > 0; --strides, to += stride, from += stride) {
     const auto* const in = reinterpret_cast<const __m256i*>(from);
     auto* const out = reinterpret_cast<__m256i*>(to);
@@ -26,35 +28,28 @@ __attribute__((target("avx2"))) void copy_strides(std::byte* to, const std::byte
     const __m256i b = _mm256_loadu_si256(in + 1);
     const __m256i c = _mm256_loadu_si256(in + 2);
     const __m256i d = _mm256_loadu_si256(in + 3);
-    _mm256_storeu_si256(out, a);
-    _mm256_storeu_si256(out + 1, b);
-    _mm256_storeu_si256(out + 2, c);
-    _mm256_storeu_si256(out + 3, d);
+    if constexpr (PastCache) {
+      _mm256_stream_si256(out, a);
+      _mm256_stream_si256(out + 1, b);
+      _mm256_stream_si256(out + 2, c);
+      _mm256_stream_si256(out + 3, d);
+    } else {
+      _mm256_storeu_si256(out, a);
+      _mm256_storeu_si256(out + 1, b);
+      _mm256_storeu_si256(out + 2, c);
+      _mm256_storeu_si256(out + 3, d);
+    }
   }
+  if constexpr (PastCache) _mm_sfence();  // before anything that says it is there
 }
-
-// `to` at a boundary of a vector.
-__attribute__((target("avx2"))) void stream_strides(std::byte* to, const std::byte* from,
-                                                    std::size_t strides) noexcept {
-  for (; strides > 0; --strides, to += stride, from += stride) {
-    const auto* const in = reinterpret_cast<const __m256i*>(from);
-    auto* const out = reinterpret_cast<__m256i*>(to);
-    _mm256_stream_si256(out, _mm256_loadu_si256(in));
-    _mm256_stream_si256(out + 1, _mm256_loadu_si256(in + 1));
-    _mm256_stream_si256(out + 2, _mm256_loadu_si256(in + 2));
-    _mm256_stream_si256(out + 3, _mm256_loadu_si256(in + 3));
-  }
-  _mm_sfence();  // before anything that says it is there
-}
-
-using strides_copy = void (*)(std::byte*, const std::byte*, std::size_t);
 
 // The first piece up to a boundary of the target, so that no store is split.
-void copy_by(strides_copy copy, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+template <bool PastCache>
+void copy_by_strides(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   const std::size_t before = (32 - reinterpret_cast<std::size_t>(to) % 32) % 32;
   std::memcpy(to, from, before);
   const std::size_t strides = (bytes - before) / stride;
-  copy(to + before, from + before, strides);
+  copy_strides<PastCache>(to + before, from + before, strides);
   const std::size_t done = before + strides * stride;
   std::memcpy(to + done, from + done, bytes - done);
 }
@@ -65,14 +60,14 @@ void copy_by(strides_copy copy, std::byte* to, const std::byte* from, std::size_
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (bytes > left_to_memcpy && has_avx2()) return copy_by(&copy_strides, to, from, bytes);
+  if (bytes > left_to_memcpy && has_avx2()) return copy_by_strides<false>(to, from, bytes);
 #endif
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept {
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (whole >= past_the_cache && bytes >= stride && has_avx2()) return copy_by(&stream_strides, to, from, bytes);
+  if (whole >= past_the_cache && bytes >= stride && has_avx2()) return copy_by_strides<true>(to, from, bytes);
 #endif
   copy_bytes(to, from, bytes);
 }

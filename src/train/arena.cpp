@@ -2,13 +2,40 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include <muster/core/events.hpp>
 
-#include "layout.hpp"
+#include "../core/round_up.hpp"
 
 namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
+
+std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
+  std::set<std::string_view> names;
+  for (const auto& shape : shapes) {
+    if (shape.name.empty()) {
+      throw configuration_error("tensor " + std::to_string(names.size()) +
+                                " of the arena has no name (views and checkpoints go by it); name it");
+    }
+    if (!names.insert(shape.name).second) {
+      throw configuration_error("two tensors of the arena are named '" + shape.name +
+                                "' (views and checkpoints go by the name); rename one");
+    }
+  }
+  std::vector<block> extents(shapes.size());
+  std::size_t end = 0;
+  for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
+    extents[tensor] = {end, detail::round_up(shapes[tensor].size(), elements_a_line)};
+    end += extents[tensor].count;
+  }
+  return extents;
+}
+
+}  // namespace
 
 std::size_t tensor_shape::size() const {
   std::size_t size = 1;
@@ -24,7 +51,9 @@ std::size_t tensor_shape::size() const {
 }
 
 arena_base::arena_base(std::vector<tensor_shape> shapes)
-    : shapes_(std::move(shapes)), extents_(detail::lay_out(shapes_)), size_(detail::size_of(extents_)) {}
+    : shapes_(std::move(shapes)),
+      extents_(lay_out(shapes_)),
+      size_(extents_.empty() ? 0 : extents_.front().first + extents_.front().count) {}
 
 std::size_t arena_base::index(std::string_view name) const {
   const auto found =

@@ -1,7 +1,5 @@
 #include <muster/train/checkpoint.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -9,17 +7,12 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <set>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/atomic_file.hpp>
-#include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 
 #include "checkpoint_file.hpp"
@@ -29,20 +22,12 @@ namespace muster::inline v0 {
 using detail::checkpoint_head;
 using detail::checkpoint_image;
 using detail::checkpoint_part;
-using detail::checkpoint_rank;
 
 namespace {
 
 // Bytes as collectives take them.
 std::span<std::uint8_t> octets(std::span<std::byte> bytes) noexcept {
   return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
-std::uint64_t draw_id() {
-  return muster::digest()
-      .add(static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()))
-      .add(static_cast<std::uint64_t>(::getpid()))
-      .value();
 }
 
 /// Sends text from one rank to all; empty means that all is well.
@@ -80,26 +65,15 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
 }
 
 /// The parts of one kind, as they are now.
-class snapshot {
- public:
-  snapshot(const std::vector<state_part>& parts, state_kind kind) {
-    kept_.reserve(parts.size());  // views point into it
-    for (const auto& part : parts) {
-      if (part.kind != kind) continue;
-      if (part.save) {
-        kept_.push_back(part.save());
-        parts_.push_back({part.name, kept_.back()});
-      } else {
-        parts_.push_back({part.name, part.bytes});
-      }
-    }
+std::vector<checkpoint_part> snapshot(const std::vector<state_part>& parts, state_kind kind) {
+  std::vector<checkpoint_part> all;
+  for (const auto& part : parts) {
+    if (part.kind != kind) continue;
+    auto& made = all.emplace_back(checkpoint_part{part.name, part.bytes, {}});
+    if (part.save) made.bytes = made.kept = part.save();
   }
-  [[nodiscard]] const std::vector<checkpoint_part>& parts() const noexcept { return parts_; }
-
- private:
-  std::vector<std::vector<std::byte>> kept_;
-  std::vector<checkpoint_part> parts_;
-};
+  return all;
+}
 
 /// Throws when a file is not of such a state; its parts come in the order of the state's, which is as it was.
 void require_fit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
@@ -140,16 +114,21 @@ void put(const state_part& part, std::span<const std::byte> bytes) {
     std::memcpy(part.bytes.data(), bytes.data(), bytes.size());
 }
 
-constexpr std::string_view ending = ".state";
-
-/// "step-000000001200.1f...": steps and id, or nothing when it is no such name. What comes behind them is in `rest`.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_name(const std::string& name, std::string_view& rest) {
-  std::uint64_t steps = 0, id = 0;
+/// The part of a file's name that all files of its checkpoint have; empty where it is no such name.
+std::string name_in(const std::string& file) {
   int length = 0;
-  if (std::sscanf(name.c_str(), "step-%" SCNu64 ".%" SCNx64 "%n", &steps, &id, &length) != 2) return std::nullopt;
-  rest = std::string_view(name).substr(static_cast<std::size_t>(length));
-  return std::pair{steps, id};
+  (void)std::sscanf(file.c_str(), "step-%*u.%*x%n", &length);
+  return file.substr(0, static_cast<std::size_t>(length));
 }
+
+/// In their order these are those of one number of steps, too: the ids are times.
+std::string name_of(const checkpoint_head& head) {
+  char name[64];
+  std::snprintf(name, sizeof name, "step-%012" PRIu64 ".%016" PRIx64, head.position.steps, head.id);
+  return name;
+}
+
+constexpr int of_all = checkpoint_head::all_ranks;
 
 }  // namespace
 
@@ -159,12 +138,12 @@ struct checkpoint::content {
   checkpoint_image image, own;  // views of them
 
   void put_into(state& of) const {
-    std::size_t of_all = 0, of_own = 0;
+    auto next = image.parts.begin(), next_own = own.parts.begin();
     for (const auto& part : std::as_const(of).parts()) {
       if (part.kind == state_kind::replicated)
-        put(part, image.parts[of_all++].bytes);
+        put(part, (next++)->bytes);
       else if (!own.parts.empty())
-        put(part, own.parts[of_own++].bytes);
+        put(part, (next_own++)->bytes);
     }
     of.move_to(place_in(of));
   }
@@ -176,12 +155,6 @@ struct checkpoint::content {
     there.at = image.head.position.at;
     return there;
   }
-};
-
-struct checkpoint::found {
-  std::uint64_t steps = 0;
-  std::uint64_t id = 0;
-  std::filesystem::file_time_type written;
 };
 
 checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
@@ -199,35 +172,19 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
   require_writable(folder_ + "/step");
 }
 
-std::string checkpoint::name_of(std::uint64_t steps, std::uint64_t id) const {
-  char name[64];
-  std::snprintf(name, sizeof name, "/step-%012" PRIu64 ".%016" PRIx64, steps, id);
-  return folder_ + name + std::string(ending);
-}
-
-std::string checkpoint::part_of(std::uint64_t steps, std::uint64_t id, int rank) const {
-  std::string name = name_of(steps, id);
-  name.resize(name.size() - ending.size());
-  return name + ".rank-" + std::to_string(rank);
+std::string checkpoint::file_of(const std::string& name, int rank) const {
+  return folder_ + "/" + name + (rank == of_all ? ".state" : ".rank-" + std::to_string(rank));
 }
 
 // Newest last.
-std::vector<checkpoint::found> checkpoint::list() const {
-  std::vector<found> all;
+std::vector<std::string> checkpoint::list() const {
+  std::vector<std::string> all;
   std::error_code trouble;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, trouble)) {
-    const std::string name = entry.path().filename().string();
-    std::string_view rest;
-    const auto parsed = parse_name(name, rest);
-    if (parsed && rest == ending) all.push_back({parsed->first, parsed->second, entry.last_write_time(trouble)});
+    const std::string file = entry.path().filename().string();
+    if (const auto name = name_in(file); !name.empty() && file == name + ".state") all.push_back(name);
   }
-  std::ranges::sort(all, {}, [](const found& one) { return std::tuple(one.steps, one.written, one.id); });
-  return all;
-}
-
-std::vector<std::uint64_t> checkpoint::steps() const {
-  std::vector<std::uint64_t> all;
-  for (const auto& one : list()) all.push_back(one.steps);
+  std::ranges::sort(all);
   return all;
 }
 
@@ -238,63 +195,52 @@ void checkpoint::save(session& by, state& of, double metric, const std::function
 }
 
 void checkpoint::write(group& ranks, const state& of, double metric) const {
-  const auto& parts = of.parts();
-  checkpoint_head head{
-      .id = ranks.rank() == 0 ? draw_id() : 0, .metric = metric, .position = of.position(), .ranks = {}};
+  checkpoint_head head{.ranks = ranks.size(),
+                       .id = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
+                       .metric = metric,
+                       .position = of.position()};
   broadcast(ranks, std::span(&head.id, 1), 0);
-
-  checkpoint_rank mine;
-  std::string problem = first_problem(ranks, [&](const auto& on_piece) {
-    const snapshot own(parts, state_kind::rank_local);
-    if (own.parts().empty()) return;
-    checkpoint_head of_rank = head;
-    of_rank.rank = static_cast<std::uint32_t>(ranks.rank());
-    mine =
-        detail::write_checkpoint(part_of(head.position.steps, head.id, ranks.rank()), of_rank, own.parts(), on_piece);
-  });
-  if (!problem.empty()) throw configuration_error(problem);
-
-  const std::uint64_t told[2] = {mine.bytes, mine.crc};
-  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, std::span(told), all);
-  problem = first_problem(ranks, [&](const auto& on_piece) {
-    if (ranks.rank() != 0) return;
-    for (std::size_t r = 0; r < all.size(); r += 2)
-      head.ranks.push_back({all[r], static_cast<std::uint32_t>(all[r + 1])});
-    const snapshot everyones(parts, state_kind::replicated);
-    (void)detail::write_checkpoint(name_of(head.position.steps, head.id), head, everyones.parts(), on_piece);
-    remove_old(head.id);
-  });
-  if (!problem.empty()) throw configuration_error(problem);
+  const std::string name = name_of(head);
+  const auto write_parts = [&](state_kind kind, int rank) {
+    const std::string problem = first_problem(ranks, [&](const auto& on_piece) {
+      if (rank == of_all && ranks.rank() != 0) return;
+      const auto parts = snapshot(of.parts(), kind);
+      if (rank != of_all && parts.empty()) return;
+      head.rank = rank;
+      detail::write_checkpoint(file_of(name, rank), head, parts, on_piece);
+    });
+    if (!problem.empty()) throw configuration_error(problem);
+  };
+  write_parts(state_kind::rank_local, ranks.rank());
+  write_parts(state_kind::replicated, of_all);
+  if (ranks.rank() == 0) remove_old(name);
 }
 
 // All ranks have written what they had to: what is there of others is left over.
-void checkpoint::remove_old(std::uint64_t newest) const {
-  auto all = list();
-  std::set<std::uint64_t> keep = {newest};
-  for (std::size_t k = 0; k < std::min(options_.keep, all.size()); ++k) keep.insert(all[all.size() - 1 - k].id);
-  std::optional<double> best;
-  std::uint64_t id_of_best = newest;
-  for (const auto& one : all) {
+void checkpoint::remove_old(const std::string& newest) const {
+  const auto all = list();
+  std::set<std::string> keep = {newest};
+  std::string best = newest;
+  double best_metric = std::numeric_limits<double>::quiet_NaN();
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (k + options_.keep >= all.size()) keep.insert(all[k]);
     try {
-      const double metric = detail::read_checkpoint_head(name_of(one.steps, one.id)).metric;
-      if (std::isnan(metric)) continue;
-      if (best && (options_.smaller_is_better ? metric > *best : metric < *best)) continue;
-      best = metric;
-      id_of_best = one.id;
+      const double metric = detail::read_checkpoint_head(file_of(all[k], of_all)).metric;
+      if (std::isnan(metric) || (options_.smaller_is_better ? metric > best_metric : metric < best_metric)) continue;
+      best_metric = metric;
+      best = all[k];
     } catch (const data_error&) {
     }
   }
-  keep.insert(id_of_best);
+  keep.insert(best);
 
   std::vector<std::filesystem::path> others;
   std::error_code trouble;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, trouble)) {
-    const std::string name = entry.path().filename().string();
-    std::string_view rest;
-    const auto parsed = parse_name(name, rest);
-    if (!parsed || (keep.contains(parsed->second) && !rest.ends_with(".tmp"))) continue;
-    if (rest == ending)
+    const std::string file = entry.path().filename().string();
+    const auto name = name_in(file);
+    if (name.empty() || (keep.contains(name) && !file.ends_with(".tmp"))) continue;
+    if (file == name + ".state")
       std::filesystem::remove(entry.path(), trouble);  // first, so that no checkpoint lacks a part
     else
       others.push_back(entry.path());
@@ -311,31 +257,29 @@ bool checkpoint::load(session& by, state& of) {
 }
 
 std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) const {
-  std::vector<std::uint64_t> names;
-  if (ranks.rank() == 0) {
-    for (const auto& one : list()) names.insert(names.end(), {one.steps, one.id});
-  }
-  std::uint64_t count = names.size();
-  broadcast(ranks, std::span(&count, 1), 0);
-  names.resize(static_cast<std::size_t>(count));
-  if (count == 0) return std::nullopt;
-  broadcast(ranks, std::span(names), 0);
-
-  std::string first;
-  for (std::size_t k = names.size(); k > 0; k -= 2) {
+  std::vector<std::string> left;
+  if (ranks.rank() == 0) left = list();
+  std::string newest;
+  for (;;) {
+    const std::string name = tell_all(ranks, left.empty() ? "" : left.back(), 0);
+    if (name.empty()) break;
     content one;
-    const std::string why = read_one(ranks, of, names[k - 2], names[k - 1], one);
+    const std::string why = read_one(ranks, of, name, one);
     if (why.empty()) return one;
-    if (ranks.rank() == 0) log(log_level::warning, "a checkpoint is left out: " + why);
-    if (first.empty()) first = why;
+    if (ranks.rank() == 0) {
+      log(log_level::warning, "a checkpoint is left out: " + why);
+      left.pop_back();
+    }
+    if (newest.empty()) newest = why;
   }
-  throw data_error({.file = folder_}, "no checkpoint of this folder can be used (the newest: " + first +
+  if (newest.empty()) return std::nullopt;
+  throw data_error({.file = folder_}, "no checkpoint of this folder can be used (the newest: " + newest +
                                           "); remove them to start from the beginning");
 }
 
 /// Says what is wrong with it at the first rank where something is.
-std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, content& to) const {
-  const std::string path = name_of(steps, id), own_path = part_of(steps, id, ranks.rank());
+std::string checkpoint::read_one(group& ranks, state& of, const std::string& name, content& to) const {
+  const std::string path = file_of(name, of_all), own_path = file_of(name, ranks.rank());
   std::string why = first_problem(ranks, [&](const auto& on_piece) {
     if (ranks.rank() == 0) to.file = detail::read_whole_file(path, on_piece);
   });
@@ -349,25 +293,25 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
   }
 
   const auto& parts = std::as_const(of).parts();
-  return first_problem(ranks, [&](const auto& on_piece) {
-    to.image = detail::parse_checkpoint(to.file, path);
-    const auto& head = to.image.head;
-    if (head.id != id || head.rank != checkpoint_head::replicated) {
-      throw data_error({.file = path}, "this checkpoint was renamed (its content has another step); restore its name");
+  const auto parse = [&](std::span<const std::byte> file, const std::string& file_name, int rank, state_kind kind) {
+    auto image = detail::parse_checkpoint(file, file_name);
+    if (name_of(image.head) != name || image.head.rank != rank) {
+      throw data_error({.file = file_name},
+                       "this file is not of its checkpoint (it was saved as another one's); use another checkpoint");
     }
-    require_fit(to.image, parts, state_kind::replicated, path);
+    require_fit(image, parts, kind, file_name);
+    return image;
+  };
+  return first_problem(ranks, [&](const auto& on_piece) {
+    to.image = parse(to.file, path, of_all, state_kind::replicated);
     const state_position before = of.position();
     of.move_to(to.place_in(of));  // whether its data is this one
     of.move_to(before);
-    const auto rank = static_cast<std::size_t>(ranks.rank());
-    if (head.ranks.size() != static_cast<std::size_t>(ranks.size()) || head.ranks[rank].bytes == 0) return;
+    if (to.image.head.ranks != ranks.size() ||
+        std::ranges::find(parts, state_kind::rank_local, &state_part::kind) == parts.end())
+      return;
     to.own_file = detail::read_whole_file(own_path, on_piece);
-    to.own = detail::parse_checkpoint(to.own_file, own_path);
-    if (to.own_file.size() != head.ranks[rank].bytes || crc32c(to.own_file) != head.ranks[rank].crc) {
-      throw data_error({.file = own_path},
-                       "this file is not of its checkpoint (its checksum is another); use another checkpoint");
-    }
-    require_fit(to.own, parts, state_kind::rank_local, own_path);
+    to.own = parse(to.own_file, own_path, ranks.rank(), state_kind::rank_local);
   });
 }
 

@@ -1,4 +1,4 @@
-// One file of a checkpoint: a head, a table of parts, the parts. docs/checkpoints.md has it byte by byte.
+// One file of a checkpoint: a head, the parts, a checksum. docs/checkpoints.md has it byte by byte.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,21 @@
 
 namespace muster::inline v0::detail {
 
-/// A rank's own file, as that of rank 0 knows it.
-struct checkpoint_rank {
-  std::uint64_t bytes = 0;  ///< 0: it has nothing of its own
-  std::uint32_t crc = 0;    ///< of the whole file
-};
-
 /// What a file says before its parts.
 struct checkpoint_head {
-  static constexpr std::uint32_t replicated = 0xffffffff;
+  static constexpr std::int32_t all_ranks = -1;
 
-  std::uint32_t rank = replicated;  ///< the owner of the parts; `replicated`: all ranks
-  std::uint64_t id = 0;             ///< the files of one checkpoint have one
+  std::int32_t rank = all_ranks;  ///< the owner of the parts
+  std::int32_t ranks = 0;         ///< of the world that saved it
+  std::uint64_t id = 0;           ///< the files of one checkpoint have one
   double metric = 0;
   state_position position;
-  std::vector<checkpoint_rank> ranks;  ///< in the file of replicated parts: one for each rank of the world
 };
 
 struct checkpoint_part {
   std::string name;
   std::span<const std::byte> bytes;
+  std::vector<std::byte> kept{};  ///< where these are nowhere else
 };
 
 /// A file that was read: views of its bytes.
@@ -44,10 +39,9 @@ struct checkpoint_image {
 /// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
 inline constexpr std::size_t checkpoint_piece = std::size_t{16} << 20;
 
-/// Writes one, whole or not at all; returns its size and checksum. Calls `on_piece` after each piece that is on the
-/// disk. Throws configuration_error.
-checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
-                                 std::span<const checkpoint_part> parts, const std::function<void()>& on_piece);
+/// Writes one, whole or not at all. Calls `on_piece` after each piece that is on the disk. Throws configuration_error.
+void write_checkpoint(const std::string& path, const checkpoint_head& head, std::span<const checkpoint_part> parts,
+                      const std::function<void()>& on_piece);
 
 /// Checks everything that can be wrong with the bytes of a file; `name` is for the data_error that it throws.
 [[nodiscard]] checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name);

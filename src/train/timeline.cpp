@@ -17,67 +17,54 @@ namespace muster::inline v0 {
 namespace {
 
 struct row {
-  const char* category;
   int number;
-  const char* name = nullptr;  // of what there may be several of at a time: each needs a row, from that number on
+  const char* name;
+  const char* category;
 };
+// Of what there may be several at a time each needs a row, from this number on.
+constexpr int several = 100;
 
 // The rows of a rank, in the order in which they are drawn.
 row row_of(activity what) {
   switch (what) {
     case activity::step:
-      return {"step", 0};
+      return {0, "steps", "step"};
     case activity::rebuild:
-      return {"generation", 0};  // between two steps
+      return {0, "steps", "generation"};  // between two steps
     case activity::phase:
     case activity::aggregate:
     case activity::update:
-      return {"phase", 1};
+      return {1, "phases", "phase"};
     case activity::communication:
-      return {"communication", 2};
+      return {2, "collectives", "communication"};
     case activity::transfer:
-      return {"transfer", 100, "collectives under way"};
-    case activity::data_wait:
-      return {"data", 3};
+      return {several, "collectives under way", "transfer"};
     case activity::bucket:
-      return {"bucket", 200, "buckets"};
+      return {2 * several, "buckets", "bucket"};
+    case activity::data_wait:
     case activity::cache_hit:
     case activity::cache_miss:
     case activity::push_age:
       break;
   }
-  return {"cache", 3};
-}
-
-void append_name(std::string& to, int rank, int number, const char* name) {
-  std::array<char, 160> line;
-  std::snprintf(line.data(), line.size(),
-                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank,
-                number, name);
-  to += line.data();
+  return {3, "waiting for data", "data"};
 }
 
 }  // namespace
 
-timeline::timeline(group& world, std::string path, std::size_t most)
-    : path_(std::move(path)), listens_(!path_.empty() && path_ != "none"), most_(most) {
-  if (!listens_) return;
+timeline::timeline(group& world, std::string path, std::size_t most) : path_(std::move(path)), most_(most) {
+  if (path_.empty() || path_ == "none") return;
   if (world.rank() == 0) require_writable(path_);
   events_.reserve(std::min<std::size_t>(most_, 4096));
   barrier(world);
   origin_ = clock::now();
-  former_ = current_event_sink();
-  current_event_sink() = this;
+  listens_.emplace(*this);
 }
 
 timeline::timeline(context& of) : timeline(of.world(), of.configuration().value(setting::trace)) {}
 
-timeline::~timeline() {
-  if (listens_) current_event_sink() = former_;
-}
-
 void timeline::record(const event& event) noexcept {
-  if (former_ != nullptr) former_->record(event);
+  if (event_sink* const other = listens_->former()) other->record(event);
   if (event.what == activity::cache_hit || event.what == activity::cache_miss || event.what == activity::push_age)
     return;  // no time of their own
   if (events_.size() == most_) {
@@ -97,11 +84,6 @@ std::string timeline::events_of(int rank) const {
   std::snprintf(line.data(), line.size(),
                 "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n", rank, rank);
   text += line.data();
-  append_name(text, rank, 0, "steps");
-  append_name(text, rank, 1, "phases");
-  append_name(text, rank, 2, "collectives");
-  append_name(text, rank, 3, "waiting for data");
-
   const auto microseconds = [this](clock::time_point at) { return seconds(at - origin_).count() * 1e6; };
   // What is under way at the same time goes to rows of its own: each to the first that is free when it begins.
   std::vector<const event*> in_order;
@@ -109,12 +91,15 @@ std::string timeline::events_of(int rank) const {
   std::ranges::stable_sort(in_order, {}, [](const event* one) { return one->begin; });
   std::map<int, clock::time_point> busy_until;
   for (const event* const one : in_order) {
-    auto [category, number, name] = row_of(one->what);
-    if (name != nullptr) {
-      while (busy_until.contains(number) && busy_until[number] > one->begin) ++number;
-      if (!busy_until.contains(number)) append_name(text, rank, number, name);
-      busy_until[number] = one->end;
+    auto [number, name, category] = row_of(one->what);
+    while (number >= several && busy_until.contains(number) && busy_until[number] > one->begin) ++number;
+    if (!busy_until.contains(number)) {
+      std::snprintf(line.data(), line.size(),
+                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank,
+                    number, name);
+      text += line.data();
     }
+    busy_until[number] = one->end;
     const bool counts = one->what == activity::step || one->what == activity::rebuild;
     const char* const measure = counts ? "number" : "bytes";
     std::snprintf(line.data(), line.size(),

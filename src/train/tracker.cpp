@@ -1,9 +1,9 @@
 #include <muster/train/tracker.hpp>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -12,22 +12,34 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
+#include "../core/wire.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
 constexpr std::array<std::string_view, phase_count> phase_names = {"batch_load", "forward",        "loss",   "backward",
                                                                    "aggregate",  "optimizer_step", "metrics"};
-const std::vector<std::string> goal_metrics{"accuracy", "val_loss", "train_loss", "train_accuracy"};
+struct goal_metric {
+  std::string_view name;
+  double epoch_metrics::*value;
+  bool at_least;  // the goal; else it is at most that
+};
+constexpr std::array<goal_metric, 4> goal_metrics = {{{"accuracy", &epoch_metrics::val_accuracy, true},
+                                                      {"val_loss", &epoch_metrics::val_loss, false},
+                                                      {"train_loss", &epoch_metrics::train_loss, false},
+                                                      {"train_accuracy", &epoch_metrics::train_accuracy, true}}};
 
 bool is_computation(phase which) {
   return which == phase::forward || which == phase::loss || which == phase::backward || which == phase::optimizer_step;
 }
 
-void check_metric(const std::string& metric) {
-  if (std::find(goal_metrics.begin(), goal_metrics.end(), metric) != goal_metrics.end()) return;
-  const auto meant = closest(metric, goal_metrics);
-  throw configuration_error("no goal is named '" + metric +
-                            "' (known: accuracy, val_loss, train_loss, train_accuracy)" +
+const goal_metric& metric_named(const std::string& name) {
+  const auto found = std::ranges::find(goal_metrics, name, &goal_metric::name);
+  if (found != goal_metrics.end()) return *found;
+  std::vector<std::string> known;
+  for (const auto& one : goal_metrics) known.emplace_back(one.name);
+  const auto meant = closest(name, known);
+  throw configuration_error("no goal is named '" + name + "' (known: accuracy, val_loss, train_loss, train_accuracy)" +
                             (meant ? "; did you mean '" + *meant + "'?" : "; write such as accuracy=0.85"));
 }
 
@@ -41,21 +53,20 @@ goal parse_goal(std::string_view text) {
     throw configuration_error("goal '" + std::string(text) +
                               "' cannot be used (it has no '='); write a metric and its value, such as accuracy=0.85");
   }
-  goal parsed{std::string(text.substr(0, equals)), 0.0};
-  check_metric(parsed.metric);
-  const std::string_view word = text.substr(equals + 1);
-  const auto value = parse_number<double>(word);
+  const std::string metric(text.substr(0, equals));
+  const bool is_share = metric_named(metric).at_least;
+  const auto value = parse_number<double>(text.substr(equals + 1));
   if (!value) {
-    throw configuration_error("goal '" + std::string(text) + "' cannot be used ('" + std::string(word) +
+    throw configuration_error("goal '" + std::string(text) + "' cannot be used ('" +
+                              std::string(text.substr(equals + 1)) +
                               "' is not a number); write a metric and its value, such as accuracy=0.85");
   }
-  parsed.value = *value;
-  if (parsed.metric.ends_with("accuracy") && !(parsed.value > 0.0 && parsed.value <= 1.0)) {
+  if (is_share && !(*value > 0.0 && *value <= 1.0)) {
     throw configuration_error("goal '" + std::string(text) +
                               "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as " +
-                              parsed.metric + "=0.85");
+                              metric + "=0.85");
   }
-  return parsed;
+  return {metric, *value};
 }
 
 double epoch_report::samples_per_second() const noexcept {
@@ -64,7 +75,7 @@ double epoch_report::samples_per_second() const noexcept {
 
 tracker::tracker(const group& world, tracker_options options)
     : rank_(world.rank()), world_size_(world.size()), transport_(world.abilities().name), options_(std::move(options)) {
-  if (!options_.goal.metric.empty()) check_metric(options_.goal.metric);
+  if (!options_.goal.metric.empty()) (void)metric_named(options_.goal.metric);
 }
 
 void tracker::record(const event& event) noexcept {
@@ -77,20 +88,20 @@ void tracker::record(const event& event) noexcept {
       const auto which = static_cast<muster::phase>(found - phase_names.begin());
       add_to(which);
       if (in_batches_ && is_computation(which))
-        here_.compute_seconds += std::max(0.0, span - (waited() - waited_before_phase_));
+        here_.spent.compute += std::max(0.0, span - (waited() - waited_before_phase_));
     }
   }
   if (!in_batches_) return;
   switch (event.what) {
     case activity::communication:
-      here_.communication_seconds += span;
+      here_.spent.communication += span;
       here_.bytes += static_cast<double>(event.bytes);
       break;
     case activity::rebuild:
-      here_.communication_seconds += span;
+      here_.spent.communication += span;
       break;
     case activity::data_wait:
-      here_.data_wait_seconds += span;
+      here_.spent.data_wait += span;
       add_to(phase::batch_load);
       break;
     case activity::aggregate:
@@ -98,120 +109,92 @@ void tracker::record(const event& event) noexcept {
       break;
     case activity::update:
       add_to(phase::optimizer_step);
-      here_.compute_seconds += span;
+      here_.spent.compute += span;
       break;
-    case activity::transfer:  // the part of it that was waited for is told by itself
-      break;
-    case activity::bucket:  // likewise
+    case activity::bucket:  // what of it was waited for is told by itself
       here_.bytes += static_cast<double>(event.bytes);
       break;
     case activity::push_age:
       here_.push_ages.add(event.bytes);
       break;
-    case activity::phase:  // above
-    case activity::step:   // made of others
-      break;
+    case activity::phase:     // above
+    case activity::transfer:  // as a bucket
+    case activity::step:      // made of others
     case activity::cache_hit:
     case activity::cache_miss:
-      break;  // no time of their own
+      break;
   }
 }
 
 const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metrics) {
-  const auto seconds_in = [this](muster::phase which) { return here_.phases[static_cast<std::size_t>(which)]; };
-  std::array<double, 4 + phase_count> slowest = {here_.train_seconds, here_.communication_seconds,
-                                                 here_.data_wait_seconds,
-                                                 seconds_in(phase::forward) + seconds_in(phase::loss) +
-                                                     seconds_in(phase::backward) + seconds_in(phase::optimizer_step)};
-  std::copy(here_.phases.begin(), here_.phases.end(), slowest.begin() + 4);
-  constexpr std::size_t own = 6;
-  std::array<double, own + phase_count> total = {
-      here_.samples,       here_.bytes,  // exact below 2^53
-      here_.train_seconds, here_.compute_seconds, here_.communication_seconds, here_.data_wait_seconds};
-  std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + own);
-  std::array<double, histogram::buckets + 1> ages{};
-  std::copy(here_.push_ages.counts.begin(), here_.push_ages.counts.end(), ages.begin());
-  ages.back() = here_.push_ages.total;
-  allreduce(world, std::span(slowest), max);
-  allreduce(world, std::span(total), sum);
-  allreduce(world, std::span(ages), sum);
-  here_ = {};  // now: where that fails, an elastic session ends the epoch once more
+  measured total = std::exchange(here_, {});  // now: where this fails, an elastic session ends the epoch once more
+  measured slowest = total;
+  slowest.spent.compute = 0;  // of whole phases, with what they communicated
+  for (std::size_t i = 0; i < phase_count; ++i)
+    slowest.spent.compute += is_computation(static_cast<muster::phase>(i)) ? slowest.phases[i] : 0.0;
+  const auto numbers = [](measured& of) {
+    static_assert(sizeof of % sizeof(double) == 0 && std::is_trivially_copyable_v<measured>);
+    return std::span(reinterpret_cast<double*>(&of), sizeof of / sizeof(double));
+  };
+  allreduce(world, numbers(slowest), max);
+  allreduce(world, numbers(total), sum);
   world_size_ = world.size();
   transport_ = world.abilities().name;
-  histogram pushed;
-  std::copy_n(ages.begin(), histogram::buckets, pushed.counts.begin());
-  pushed.total = ages.back();
-  push_ages_ += pushed;
 
-  epochs_.push_back(
-      {.metrics = metrics,
-       .samples = static_cast<std::uint64_t>(total[0]),
-       .train_seconds = slowest[0],
-       .compute_seconds = slowest[3],
-       .communication_seconds = slowest[1],
-       .data_wait_seconds = slowest[2],
-       .communication_bytes = static_cast<std::uint64_t>(total[1]),
-       .mean = {total[2] / world.size(), total[3] / world.size(), total[4] / world.size(), total[5] / world.size()}});
+  const double ranks = world.size();
+  epochs_.push_back({.metrics = metrics,
+                     .samples = static_cast<std::uint64_t>(total.samples),
+                     .train_seconds = slowest.spent.train,
+                     .compute_seconds = slowest.spent.compute,
+                     .communication_seconds = slowest.spent.communication,
+                     .data_wait_seconds = slowest.spent.data_wait,
+                     .communication_bytes = static_cast<std::uint64_t>(total.bytes),
+                     .mean = {total.spent.train / ranks, total.spent.compute / ranks, total.spent.communication / ranks,
+                              total.spent.data_wait / ranks}});
   for (std::size_t i = 0; i < phase_count; ++i) {
-    phases_[i].slowest += slowest[4 + i];
-    phases_[i].mean += total[own + i] / world.size();
+    course_.slowest[i] += slowest.phases[i];
+    course_.mean[i] += total.phases[i] / ranks;
   }
-  if (!time_to_goal_ && reaches_goal(metrics)) {
-    time_to_goal_ = 0.0;
-    for (const auto& epoch : epochs_) *time_to_goal_ += epoch.train_seconds;
+  course_.push_ages += total.push_ages;
+  if (!time_to_goal() && reaches_goal(metrics)) {
+    course_.time_to_goal = 0.0;
+    for (const auto& epoch : epochs_) course_.time_to_goal += epoch.train_seconds;
   }
   return epochs_.back();
 }
-
-namespace {
-
-// What the epochs that ended left behind, as bytes: this, and then the reports.
-struct tracked {
-  std::uint64_t epochs = 0;
-  double time_to_goal = -1;  // below 0: not reached
-  std::array<std::array<double, 2>, phase_count> phases{};
-  histogram push_ages;
-};
-static_assert(std::is_trivially_copyable_v<tracked> && std::is_trivially_copyable_v<epoch_report>);
-
-}  // namespace
 
 void tracker::describe(state_parts& parts) {
   parts.add(
       "tracker", state_kind::replicated,
       [this] {
-        tracked all{.epochs = epochs_.size(),
-                    .time_to_goal = time_to_goal_.value_or(-1.0),
-                    .phases = {},
-                    .push_ages = push_ages_};
-        for (std::size_t k = 0; k < phase_count; ++k) all.phases[k] = {phases_[k].slowest, phases_[k].mean};
-        std::vector<std::byte> bytes(sizeof all + epochs_.size() * sizeof(epoch_report));
-        std::memcpy(bytes.data(), &all, sizeof all);
-        if (!epochs_.empty()) std::memcpy(bytes.data() + sizeof all, epochs_.data(), bytes.size() - sizeof all);
-        return bytes;
+        detail::wire_writer writer;
+        writer.add(course_);
+        for (const auto& epoch : epochs_) writer.add(epoch);
+        const std::string text = writer.take();
+        const auto bytes = std::as_bytes(std::span(text));
+        return std::vector<std::byte>(bytes.begin(), bytes.end());
       },
       [this](std::span<const std::byte> bytes) {
-        tracked all;
-        if (bytes.size() >= sizeof all) std::memcpy(&all, bytes.data(), sizeof all);
-        if (bytes.size() < sizeof all || bytes.size() - sizeof all != all.epochs * sizeof(epoch_report)) {
+        detail::wire_reader reader(bytes);
+        const auto read = reader.number<course>();
+        std::vector<epoch_report> epochs;
+        while (reader.good() && !reader.rest().empty()) epochs.push_back(reader.number<epoch_report>());
+        if (!reader.good()) {
           throw configuration_error(
               "this state of a tracker cannot be used (it is of another version); use the muster it was written with");
         }
-        epochs_.resize(static_cast<std::size_t>(all.epochs));
-        if (!epochs_.empty()) std::memcpy(epochs_.data(), bytes.data() + sizeof all, bytes.size() - sizeof all);
-        for (std::size_t k = 0; k < phase_count; ++k) phases_[k] = {all.phases[k][0], all.phases[k][1]};
-        time_to_goal_ = all.time_to_goal < 0 ? std::nullopt : std::optional(all.time_to_goal);
-        push_ages_ = all.push_ages;
+        course_ = read;
+        epochs_ = std::move(epochs);
         here_ = {};
       });
 }
 
-bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {
+bool tracker::reaches_goal(const epoch_metrics& metrics) const {
   const goal& wanted = options_.goal;
   if (wanted.metric.empty()) return false;
-  if (wanted.metric == "accuracy") return metrics.val_accuracy >= wanted.value;
-  if (wanted.metric == "train_accuracy") return metrics.train_accuracy >= wanted.value;
-  return (wanted.metric == "val_loss" ? metrics.val_loss : metrics.train_loss) <= wanted.value;
+  const goal_metric& metric = metric_named(wanted.metric);
+  const double value = metrics.*metric.value;
+  return metric.at_least ? value >= wanted.value : value <= wanted.value;
 }
 
 namespace {
@@ -257,23 +240,23 @@ std::string tracker::json() const {
   }
   ordered_json phases = ordered_json::object();
   for (std::size_t i = 0; i < phase_count; ++i) {
-    phases[std::string(phase_names[i])] = {{"max_seconds", phases_[i].slowest}, {"mean_seconds", phases_[i].mean}};
+    phases[std::string(phase_names[i])] = {{"max_seconds", course_.slowest[i]}, {"mean_seconds", course_.mean[i]}};
   }
   ordered_json report = {{"format", 1}, {"world_size", world_size_}, {"transport", transport_}};
   report["goal"] = nullptr;
   if (const goal& wanted = options_.goal; !wanted.metric.empty()) {
     report["goal"] = {{"metric", wanted.metric}, {"value", wanted.value}};
   }
-  report["time_to_goal_seconds"] = time_to_goal_ ? ordered_json(*time_to_goal_) : ordered_json();
+  report["time_to_goal_seconds"] = time_to_goal() ? ordered_json(*time_to_goal()) : ordered_json();
   report.update(figures_of(all));
   report["phases"] = std::move(phases);
   report["push_ages"] = nullptr;
-  if (const double pushes = push_ages_.count(); pushes > 0) {
+  if (const double pushes = course_.push_ages.count(); pushes > 0) {
     report["push_ages"] = {{"pushes", static_cast<std::uint64_t>(pushes)},
-                           {"mean", push_ages_.mean()},
-                           {"half_at_most", push_ages_.at_most(0.5)},
-                           {"most_at_most", push_ages_.at_most(0.95)},
-                           {"all_at_most", push_ages_.at_most(1.0)}};
+                           {"mean", course_.push_ages.mean()},
+                           {"half_at_most", course_.push_ages.at_most(0.5)},
+                           {"most_at_most", course_.push_ages.at_most(0.95)},
+                           {"all_at_most", course_.push_ages.at_most(1.0)}};
   }
   report["epochs"] = std::move(epochs);
   report["annotations"] = annotations_;

@@ -145,7 +145,7 @@ double epoch_summary::operator[](std::string_view name) const noexcept {
 sync_options training::of_ranks(sync_options how) {
   if (how.mode.what == sync_mode::kind::parameter_server) {
     how.mode = {};
-    how.codec = no_codec;  // pushes are encoded
+    how.codec = {};  // pushes are encoded
   }
   return how;
 }

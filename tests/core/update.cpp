@@ -50,12 +50,12 @@ TEST_CASE("SGD steps as PyTorch's documentation says") {
   muster::random_stream stream(seed);
   auto parameters = draw(stream, size);
   std::vector<float> velocity(momentum != 0 ? size : 0);
-  pytorch_sgd expected{{.learning_rate = 0.1, .momentum = momentum, .decay = decay, .nesterov = nesterov},
+  pytorch_sgd expected{{.learning_rate = 0.1, .momentum = momentum, .nesterov = nesterov, .decay = decay},
                        {parameters.begin(), parameters.end()}};
   const muster::sgd_step<float> step{.learning_rate = 0.1f,
                                      .momentum = static_cast<float>(momentum),
-                                     .decay = static_cast<float>(decay),
-                                     .nesterov = nesterov};
+                                     .nesterov = nesterov,
+                                     .decay = static_cast<float>(decay)};
   for (int i = 0; i < 10; ++i) {
     const auto gradients = draw(stream, size);
     muster::update(step, parameters, gradients, {velocity});
@@ -72,7 +72,7 @@ TEST_CASE("SGD works in double precision to the last digits") {
   std::vector<double> parameters{1.0, -2.0};
   std::vector<double> velocity{0.0, 0.5};
   const std::vector<double> gradients{0.25, 4.0};
-  muster::update(muster::sgd_step<double>{.learning_rate = 0.5, .momentum = 0.5, .decay = 0.25, .nesterov = true},
+  muster::update(muster::sgd_step<double>{.learning_rate = 0.5, .momentum = 0.5, .nesterov = true, .decay = 0.25},
                  parameters, gradients, {velocity});
   // g = {0.5, 3.5}; v = {0.5, 3.75}; parameters - 0.5 * (g + 0.5 v)
   CHECK(velocity == std::vector<double>{0.5, 3.75});

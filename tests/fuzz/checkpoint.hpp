@@ -18,22 +18,21 @@ namespace fuzz {
 
 inline std::uint32_t crc_of_text(std::string_view text) { return muster::crc32c(std::as_bytes(std::span(text))); }
 
-/// A head, with right checksums, in front of a table and what follows: behind those, it is the table that is read. The
-/// first two bytes say how long the table is.
-inline std::string sealed(std::string_view body) {
-  const std::size_t asked =
-      body.size() < 2 ? 0 : static_cast<unsigned char>(body[0]) * 256u + static_cast<unsigned char>(body[1]);
-  if (body.size() >= 2) body.remove_prefix(2);
-  const std::uint64_t table = std::min(asked, body.size());
-  std::string head("\x89MST\r\n\x1a\n", 8);
-  const auto put = [&](auto value) { head.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(std::uint32_t{1});
+/// A head in front of what follows, both with right checksums: behind those, it is the parts that are read.
+inline std::string sealed(std::string_view parts) {
+  std::string file("\x89MST\r\n\x1a\n", 8);
+  const auto put = [&](auto value) { file.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  put(std::uint32_t{2});
   put(std::uint32_t{0x01020304});
-  put(std::uint64_t{40 + body.size()});
-  put(table);
-  put(crc_of_text(body.substr(0, table)));
-  put(crc_of_text(head));
-  return head + std::string(body);
+  put(std::int32_t{-1});
+  put(std::int32_t{1});
+  put(std::uint64_t{77});
+  put(0.5);
+  put(muster::state_position());
+  put(crc_of_text(file));
+  file.append(parts);
+  put(crc_of_text(file));
+  return file;
 }
 
 /// Reads it; false when it is refused. Throws when it is read as something that it is not.

@@ -54,7 +54,7 @@ inline bool check_codec(std::span<const std::uint8_t> data) {
   if (coder.name() != "sign") return decoded;
   sums.assign(count, 1.5f);
   try {
-    muster::majority_vote(encoded, voters, sums);
+    muster::majority_vote(encoded, voters, coder.encoded_bytes(count), sums);
     require(encoded.size() == voters * coder.encoded_bytes(count), "a vote is held with other sizes");
     decoded = true;
   } catch (const muster::data_error&) {

@@ -17,7 +17,6 @@
 #include <muster/comm/transports/nccl/communicator.hpp>
 #include <muster/train/device/arena.hpp>
 #include <muster/train/device/gradients.hpp>
-#include <muster/train/device/optimizer.hpp>
 
 // A user's own.
 struct user_model {

@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace muster::inline v0 {
 
@@ -32,14 +32,9 @@ class atomic_file {
  public:
   /// `mode`: its permissions, less what the umask takes. Throws configuration_error when the file cannot be made.
   explicit atomic_file(std::string path, unsigned mode = 0666);
-  ~atomic_file();
-  atomic_file(atomic_file&& other) noexcept
-      : path_(std::move(other.path_)),
-        name_(std::exchange(other.name_, {})),
-        file_(std::exchange(other.file_, -1)),
-        pending_(std::move(other.pending_)),
-        size_(other.size_) {}
+  atomic_file(atomic_file&& other) = default;
   atomic_file& operator=(atomic_file&&) = delete;
+  ~atomic_file();
 
   /// Appends. Throws configuration_error when that fails (a full disk): the file is then only good for destruction.
   void write(std::span<const std::byte> bytes);
@@ -53,13 +48,14 @@ class atomic_file {
   void commit();
 
  private:
-  void flush();
-  [[noreturn]] void give_up();
+  struct closed {
+    void operator()(std::FILE* file) const noexcept { (void)std::fclose(file); }
+  };
+  void require(bool is_done);
 
   std::string path_;
-  std::string name_;  // of the new file; empty once it is committed
-  int file_;
-  std::vector<std::byte> pending_;
+  std::string name_;                         // of the new file
+  std::unique_ptr<std::FILE, closed> file_;  // null once it is committed
   std::uint64_t size_ = 0;
 };
 

@@ -42,7 +42,7 @@ struct job_options {
   std::uint32_t replicas = 1;
   consistency how{};
   /// Codec of pushes. For a dense table the worker adds what a biased codec left out to the next push of the same
-  /// elements (core/codec/error_feedback.hpp). Sparse tables have no residuals, and take unbiased codecs only.
+  /// elements (`encode_with_feedback`). Sparse tables have no residuals, and take unbiased codecs only.
   compression compress{};
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which unanswered messages are sent again

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -58,20 +58,17 @@ class checkpoint {
   /// replicated parts.
   bool load(session& by, state& of);
 
-  /// Steps of the checkpoints in the folder, ascending, complete or not. Not collective.
-  [[nodiscard]] std::vector<std::uint64_t> steps() const;
+  /// As given to the constructor.
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
 
  private:
-  struct found;
   struct content;
-  [[nodiscard]] std::vector<found> list() const;
-  [[nodiscard]] std::string name_of(std::uint64_t steps, std::uint64_t id) const;
-  [[nodiscard]] std::string part_of(std::uint64_t steps, std::uint64_t id, int rank) const;
+  [[nodiscard]] std::vector<std::string> list() const;
+  [[nodiscard]] std::string file_of(const std::string& name, int rank) const;
   void write(group& ranks, const state& of, double metric) const;
   [[nodiscard]] std::optional<content> read(group& ranks, state& of) const;
-  [[nodiscard]] std::string read_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, content& to) const;
-  void remove_old(std::uint64_t newest) const;
+  [[nodiscard]] std::string read_one(group& ranks, state& of, const std::string& name, content& to) const;
+  void remove_old(const std::string& newest) const;
 
   std::string folder_;
   checkpoint_options options_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,6 @@ class timeline final : public event_sink {
   timeline(group& world, std::string path, std::size_t most = std::size_t{1} << 20);
   /// What --trace says, for the world of a context.
   explicit timeline(context& of);
-  ~timeline() override;
 
   /// Collective: rank 0 writes what all ranks have recorded so far, whole or not at all. Throws configuration_error
   /// there when that fails.
@@ -45,12 +45,11 @@ class timeline final : public event_sink {
   [[nodiscard]] std::string events_of(int rank) const;
 
   std::string path_;
-  bool listens_;
   std::size_t most_;
   std::vector<event> events_;
   std::uint64_t dropped_ = 0;
   clock::time_point origin_{};
-  event_sink* former_ = nullptr;
+  std::optional<scoped_event_sink> listens_;
 };
 
 }  // namespace muster::inline v0

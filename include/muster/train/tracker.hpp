@@ -106,7 +106,7 @@ class tracker final : public event_sink {
     batch_clock(const batch_clock&) = delete;
     batch_clock& operator=(const batch_clock&) = delete;
     ~batch_clock() {
-      of_->here_.train_seconds += seconds_since(begin_);
+      of_->here_.spent.train += seconds_since(begin_);
       of_->in_batches_ = false;
     }
 
@@ -134,7 +134,9 @@ class tracker final : public event_sink {
   [[nodiscard]] const std::vector<epoch_report>& epochs() const noexcept { return epochs_; }
   /// Time on the batch clock at the end of the first epoch that reached the goal; nothing before that or without a
   /// goal. The same at every rank.
-  [[nodiscard]] std::optional<double> time_to_goal() const noexcept { return time_to_goal_; }
+  [[nodiscard]] std::optional<double> time_to_goal() const noexcept {
+    return course_.time_to_goal < 0 ? std::nullopt : std::optional(course_.time_to_goal);
+  }
 
   /// Adds a property of the run to the report: a seed, a data set. The last text for a key stays.
   void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
@@ -151,24 +153,24 @@ class tracker final : public event_sink {
   void describe(state_parts& parts);
 
  private:
-  // What this rank measured since the last epoch ended.
+  // What this rank measured since the last epoch ended: doubles alone, so that collectives combine it as it is.
   struct measured {
-    double train_seconds = 0;
-    double compute_seconds = 0;  // without what was communicated or waited for meanwhile
-    double communication_seconds = 0;
-    double data_wait_seconds = 0;
+    time_shares spent;
     double samples = 0;
-    double bytes = 0;
+    double bytes = 0;  // exact below 2^53
     std::array<double, phase_count> phases{};
     histogram push_ages;
   };
-  struct phase_seconds {
-    double slowest = 0;
-    double mean = 0;
+  // What the epochs that ended left behind, besides their reports.
+  struct course {
+    double time_to_goal = -1;  // below 0: not reached
+    std::array<double, phase_count> slowest{};
+    std::array<double, phase_count> mean{};
+    histogram push_ages;
   };
 
-  [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const noexcept;
-  [[nodiscard]] double waited() const noexcept { return here_.communication_seconds + here_.data_wait_seconds; }
+  [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const;
+  [[nodiscard]] double waited() const noexcept { return here_.spent.communication + here_.spent.data_wait; }
 
   int rank_;
   int world_size_;
@@ -177,10 +179,8 @@ class tracker final : public event_sink {
   measured here_;
   bool in_batches_ = false;
   double waited_before_phase_ = 0;
-  std::array<phase_seconds, phase_count> phases_{};
-  histogram push_ages_;  // of epochs that ended
+  course course_;
   std::vector<epoch_report> epochs_;
-  std::optional<double> time_to_goal_;
   std::map<std::string, std::string> annotations_;
   scoped_event_sink installed_{*this};
 };

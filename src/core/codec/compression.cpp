@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 namespace muster::inline v0 {
@@ -17,18 +18,27 @@ struct method_info {
   std::string_view name;
   argument takes;
   codec_traits traits;
+  any_codec (*make)(const compression& which, const codec_traits& traits);  // null: no codec of spans
 };
 
+template <codec C>
+any_codec made(const compression& which, const codec_traits& traits) {
+  if constexpr (std::is_constructible_v<C, double>)
+    return any_codec(C(which.share), traits);
+  else
+    return any_codec(C(), traits);
+}
+
 constexpr std::array<method_info, 9> methods = {{
-    {compression_method::none, "none", argument::none, {dtype::float32, false, false}},
-    {compression_method::float16, "float16", argument::none, {dtype::float16, false, false}},
-    {compression_method::bfloat16, "bfloat16", argument::none, {dtype::bfloat16, false, false}},
-    {compression_method::qsgd8, "qsgd8", argument::none, {dtype::none, false, false}},
-    {compression_method::sign, "sign", argument::none, {dtype::none, false, true}},
-    {compression_method::topk, "topk", argument::share, {dtype::none, false, true}},
-    {compression_method::randomk, "randomk", argument::share, {dtype::float32, true, true}},
-    {compression_method::blockk, "blockk", argument::share, {dtype::float32, true, true}},
-    {compression_method::powersgd, "powersgd", argument::rank, {dtype::none, false, true}},
+    {compression_method::none, "none", argument::none, {dtype::float32, false, false}, made<plain_codec>},
+    {compression_method::float16, "float16", argument::none, {dtype::float16, false, false}, made<float16_codec>},
+    {compression_method::bfloat16, "bfloat16", argument::none, {dtype::bfloat16, false, false}, made<bfloat16_codec>},
+    {compression_method::qsgd8, "qsgd8", argument::none, {dtype::none, false, false}, made<qsgd8_codec>},
+    {compression_method::sign, "sign", argument::none, {dtype::none, false, true}, made<sign_codec>},
+    {compression_method::topk, "topk", argument::share, {dtype::none, false, true}, made<topk_codec>},
+    {compression_method::randomk, "randomk", argument::share, {dtype::float32, true, true}, made<randomk_codec>},
+    {compression_method::blockk, "blockk", argument::share, {dtype::float32, true, true}, made<blockk_codec>},
+    {compression_method::powersgd, "powersgd", argument::rank, {dtype::none, false, true}, nullptr},
 }};
 
 // All but registered ones.
@@ -96,43 +106,17 @@ std::string to_string(const compression& which) {
 }
 
 any_codec::any_codec(const compression& which) {
-  if (which.method == compression_method::registered)
+  const std::string name = to_string(which);
+  if (which.method == compression_method::registered) {
     *this = make_registered({"compression", which.text});
-  else
-    traits_ = info_of(which.method).traits;
-  name_ = to_string(which);
-  switch (which.method) {
-    case compression_method::registered:
-      break;
-    case compression_method::none:
-      hold(plain_codec());
-      break;
-    case compression_method::float16:
-      hold(float16_codec());
-      break;
-    case compression_method::bfloat16:
-      hold(bfloat16_codec());
-      break;
-    case compression_method::qsgd8:
-      hold(qsgd8_codec());
-      break;
-    case compression_method::sign:
-      hold(sign_codec());
-      break;
-    case compression_method::topk:
-      hold(topk_codec(which.share));
-      break;
-    case compression_method::randomk:
-      hold(randomk_codec(which.share));
-      break;
-    case compression_method::blockk:
-      hold(blockk_codec(which.share));
-      break;
-    case compression_method::powersgd:
-      spec_reader("compression", name_)
-          .refuse("powersgd compresses the matrices of all ranks together, not a message of one",
-                  "choose another one here");
+  } else if (const auto& method = info_of(which.method); method.make != nullptr) {
+    *this = method.make(which, method.traits);
+  } else {
+    spec_reader("compression", name)
+        .refuse("powersgd compresses the matrices of all ranks together, not a message of one",
+                "choose another one here");
   }
+  name_ = name;
 }
 
 void register_codec(std::string_view name, codec_factory make) {

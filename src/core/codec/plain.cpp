@@ -2,18 +2,45 @@
 
 #include <algorithm>
 
+#include <muster/core/convert.hpp>
+
 namespace muster::inline v0 {
+namespace {
 
-void plain_codec::encode(std::span<const float> values, std::uint64_t, std::span<std::byte> encoded) const {
-  detail::require_room("none", encoded, encoded_bytes(values.size()));
-  std::ranges::copy(std::as_bytes(values), encoded.begin());
+template <class Number>
+constexpr bool is_half = !std::same_as<Number, float>;
+template <class Number>
+constexpr std::string_view name_of = is_half<Number> ? to_string(dtype_of<Number>()) : "none";
+
+}  // namespace
+
+template <class Number>
+void number_codec<Number>::encode(std::span<const float> values, std::uint64_t, std::span<std::byte> encoded) const {
+  detail::require_room(name_of<Number>, encoded, encoded_bytes(values.size()));
+  auto* const numbers = reinterpret_cast<Number*>(encoded.data());
+  if constexpr (is_half<Number>) {
+    convert(values, std::span(numbers, values.size()));
+    if (values.size() % 2 != 0) numbers[values.size()] = Number();
+  } else {
+    std::ranges::copy(values, numbers);
+  }
 }
 
-void plain_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,
-                             std::span<float> sums) const {
-  detail::require_encoded("none", encoded, encoded_bytes(sums.size()), sums.size());
-  const auto* const values = reinterpret_cast<const float*>(encoded.data());
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * values[i];
+template <class Number>
+void number_codec<Number>::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,
+                                      std::span<float> sums) const {
+  detail::require_encoded(name_of<Number>, encoded, encoded_bytes(sums.size()), sums.size());
+  detail::require_zeros(name_of<Number>, encoded, sums.size() * sizeof(Number));
+  const auto* const numbers = reinterpret_cast<const Number*>(encoded.data());
+  if constexpr (is_half<Number>) {
+    convert_add(std::span(numbers, sums.size()), weight, sums);
+  } else {
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * numbers[i];
+  }
 }
+
+template struct number_codec<float>;
+template struct number_codec<float16>;
+template struct number_codec<bfloat16>;
 
 }  // namespace muster::inline v0

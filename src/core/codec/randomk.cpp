@@ -1,51 +1,81 @@
 #include <muster/core/codec/randomk.hpp>
 
+#include <algorithm>
+
 #include <muster/core/random.hpp>
 
 #include "draws.hpp"
 
 namespace muster::inline v0 {
-namespace {
 
-/// visit(i, place of the i-th of `chosen`) for each; 1 <= chosen <= count.
-template <class Visit>
-void for_each_place(std::size_t count, std::size_t chosen, std::uint64_t draw, const Visit& visit) {
-  const detail::draw_key key(draw);
-  const std::size_t offset = random_stream(draw, 1).below(count);
-  const std::size_t shortest = count / chosen;
-  const std::size_t longer = count % chosen;  // so many stretches are longer by one, evenly spread
-  std::size_t begin = 0;
-  for (std::size_t i = 0, carried = 0; i < chosen; ++i) {
-    carried += longer;
-    const std::size_t length = shortest + (carried >= chosen ? 1 : 0);
-    if (carried >= chosen) carried -= chosen;
-    // Lemire's multiplication without its rejection: a place is off its probability by less than length * 2^-32 of it.
-    const std::size_t within = std::uint64_t{key(static_cast<std::uint32_t>(i))} * length >> 32;
-    const std::size_t place = begin + within + offset;
-    visit(i, place < count ? place : place - count);
-    begin += length;
+// Of each: visit(i, place, length) for each run, whose first is the i-th of `chosen`; 1 <= chosen <= count.
+
+struct detail::random_places {
+  static constexpr std::string_view name = "randomk";
+
+  template <class Visit>
+  static void for_each_run(std::size_t count, std::size_t chosen, std::uint64_t draw, const Visit& visit) {
+    const draw_key key(draw);
+    const std::size_t offset = random_stream(draw, 1).below(count);
+    const std::size_t shortest = count / chosen;
+    const std::size_t longer = count % chosen;  // so many stretches are longer by one, evenly spread
+    std::size_t begin = 0;
+    for (std::size_t i = 0, carried = 0; i < chosen; ++i) {
+      carried += longer;
+      const std::size_t length = shortest + (carried >= chosen ? 1 : 0);
+      if (carried >= chosen) carried -= chosen;
+      // Lemire's multiplication without its rejection: a place is off its probability by less than length * 2^-32 of
+      // it.
+      const std::size_t within = std::uint64_t{key(static_cast<std::uint32_t>(i))} * length >> 32;
+      const std::size_t place = begin + within + offset;
+      visit(i, place < count ? place : place - count, std::integral_constant<std::size_t, 1>());
+      begin += length;
+    }
   }
+};
+
+struct detail::random_block {
+  static constexpr std::string_view name = "blockk";
+
+  template <class Visit>
+  static void for_each_run(std::size_t count, std::size_t chosen, std::uint64_t draw, const Visit& visit) {
+    const std::size_t begin = random_stream(draw, 2).below(count);
+    const std::size_t front = std::min(chosen, count - begin);
+    visit(0, begin, front);
+    visit(front, 0, chosen - front);
+  }
+};
+
+template <class Places>
+drawn_codec<Places>::drawn_codec(double share) : share_(share) {
+  (void)elements_of_share(share, 1);
 }
 
-}  // namespace
-
-randomk_codec::randomk_codec(double share) : share_(share) { (void)elements_of_share(share, 1); }
-
-void randomk_codec::encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
-  detail::require_room("randomk", encoded, encoded_bytes(values.size()));
-  const std::size_t chosen = elements_of_share(share_, values.size());
-  if (chosen == 0) return;
+template <class Places>
+void drawn_codec<Places>::encode(std::span<const float> values, std::uint64_t draw,
+                                 std::span<std::byte> encoded) const {
+  detail::require_room(Places::name, encoded, encoded_bytes(values.size()));
   auto* const sent = reinterpret_cast<float*>(encoded.data());
-  for_each_place(values.size(), chosen, draw, [&](std::size_t i, std::size_t place) { sent[i] = values[place]; });
+  if (values.empty()) return;
+  Places::for_each_run(values.size(), elements_of_share(share_, values.size()), draw,
+                       [&](std::size_t i, std::size_t place, auto length) {
+                         std::ranges::copy(values.subspan(place, length), sent + i);
+                       });
 }
 
-void randomk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,
-                               std::span<float> sums) const {
-  detail::require_encoded("randomk", encoded, encoded_bytes(sums.size()), sums.size());
-  const std::size_t chosen = elements_of_share(share_, sums.size());
-  if (chosen == 0) return;
+template <class Places>
+void drawn_codec<Places>::decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,
+                                     std::span<float> sums) const {
+  detail::require_encoded(Places::name, encoded, encoded_bytes(sums.size()), sums.size());
   const auto* const sent = reinterpret_cast<const float*>(encoded.data());
-  for_each_place(sums.size(), chosen, draw, [&](std::size_t i, std::size_t place) { sums[place] += weight * sent[i]; });
+  if (sums.empty()) return;
+  Places::for_each_run(sums.size(), elements_of_share(share_, sums.size()), draw,
+                       [&](std::size_t i, std::size_t place, auto length) {
+                         for (std::size_t k = 0; k < length; ++k) sums[place + k] += weight * sent[i + k];
+                       });
 }
+
+template class drawn_codec<detail::random_places>;
+template class drawn_codec<detail::random_block>;
 
 }  // namespace muster::inline v0

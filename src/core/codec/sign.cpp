@@ -149,10 +149,6 @@ void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, f
                                     weight * scale, sums.data(), sums.size());
 }
 
-void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::span<float> voted) {
-  majority_vote(encoded, voters, sign_codec().encoded_bytes(voted.size()), voted);
-}
-
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted) {
   const std::size_t bytes = sign_codec().encoded_bytes(voted.size());
   if (voters == 0)

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <muster/core/codec/error_feedback.hpp>
+#include <muster/core/codec/codec.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/ps/client.hpp>

@@ -4,7 +4,10 @@
 #include <string>
 #include <utility>
 
+#include <muster/core/device/kernels.hpp>
 #include <muster/core/error.hpp>
+
+#include "../optimizers/optimizer_of.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -49,5 +52,8 @@ void device_arena::add_array(state_parts& parts, const std::string& name, device
         wait_for(stream_, deadline_after(for_copies));
       });
 }
+
+template class optimizer_of<sgd_step<float>, device_arena>;
+template class optimizer_of<adam_step<float>, device_arena>;
 
 }  // namespace muster::inline v0

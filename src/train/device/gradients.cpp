@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <muster/core/device/codec.hpp>
-#include <muster/core/device/update.hpp>
+#include <muster/core/device/kernels.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0 {
@@ -22,11 +21,13 @@ class device_gradients final : public gradient_backend {
   }
 
   arena_base& of() noexcept override { return *arena_; }
-  void begin(group*) override { under_way_.clear(); }
+  void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
+  void begin(group*, std::uint64_t) override { under_way_.clear(); }
 
-  std::size_t start(const block& part) override {
+  std::size_t start(std::size_t bucket) override {
     device_event(arena_->stream()).hold_back(stream_);
-    const bool first = under_way_.empty();
+    const bool first = bucket == 0;
+    const block& part = buckets_[bucket].part;
     const auto values = part_of(part);
     const auto head = arena_->gradients_with_head().first(device_arena::head);
     if (send_as_ == dtype::float32) {  // the head leaves with the first gradients
@@ -45,9 +46,10 @@ class device_gradients final : public gradient_backend {
   bool test(std::size_t) override { return false; }  // nothing is to be done before all of them are there
   // One stream has all: the first wait is for all, so that an optimizer's step, which changes parameters for good, is
   // put on the stream only when nothing can fail any more.
-  void wait(std::size_t) override {
+  std::size_t wait(std::size_t) override {
     for (auto& one : under_way_) one.wait();
     under_way_.clear();
+    return 0;
   }
   void finish() override { device_event(stream_).hold_back(arena_->stream()); }
   void abandon() noexcept override { under_way_.clear(); }
@@ -89,6 +91,7 @@ class device_gradients final : public gradient_backend {
   device_arena* arena_;
   nccl::communicator* devices_;
   dtype send_as_;
+  std::span<const gradient_bucket> buckets_;
   device_stream stream_;  // of communication
   device_buffer<std::uint16_t> halves_;
   device_buffer<double> sums_;

@@ -14,71 +14,69 @@ namespace muster::inline v0 {
 namespace detail {
 namespace {
 
+void require(bool is_valid, const char* name, double value, const char* why) {
+  if (is_valid) return;
+  throw configuration_error(std::string(name) + " cannot be " + std::to_string(value) + " (" + why);
+}
+
 void require_decay(double decay) {
-  if (decay >= 0.0 && std::isfinite(decay)) return;
-  throw configuration_error("weight decay cannot be " + std::to_string(decay) +
-                            " (it is a penalty); choose 0 or a positive number");
+  require(decay >= 0.0 && std::isfinite(decay), "weight decay", decay,
+          "it is a penalty); choose 0 or a positive number");
 }
 
 void require_momentum(double momentum) {
-  if (momentum >= 0.0 && momentum < 1.0) return;
-  throw configuration_error("momentum cannot be " + std::to_string(momentum) +
-                            " (velocities would grow without end); choose one from 0 to below 1");
+  require(momentum >= 0.0 && momentum < 1.0, "momentum", momentum,
+          "velocities would grow without end); choose one from 0 to below 1");
 }
 
-void require_positive(const char* name, double value, const char* why) {
-  if (value > 0.0 && std::isfinite(value)) return;
-  throw configuration_error(std::string(name) + " cannot be " + std::to_string(value) + " (" + why +
-                            "); choose a positive number");
+void require_epsilon(double epsilon) {
+  require(epsilon > 0.0 && std::isfinite(epsilon), "epsilon", epsilon,
+          "it prevents a division by 0); choose a positive number");
 }
-
-void require_epsilon(double epsilon) { require_positive("epsilon", epsilon, "it prevents a division by 0"); }
 
 void require_share(const char* name, double beta) {
-  if (beta >= 0.0 && beta < 1.0) return;
-  throw configuration_error(std::string(name) + " cannot be " + std::to_string(beta) +
-                            " (it is the share of a mean that stays); choose one from 0 to below 1");
+  require(beta >= 0.0 && beta < 1.0, name, beta, "it is the share of a mean that stays); choose one from 0 to below 1");
 }
 
 }  // namespace
 
 void require_learning_rate(double learning_rate) {
-  if (learning_rate >= 0.0 && std::isfinite(learning_rate)) return;
-  throw configuration_error("learning rate cannot be " + std::to_string(learning_rate) +
-                            " (it is not a number from 0 on); check the schedule");
+  require(learning_rate >= 0.0 && std::isfinite(learning_rate), "learning rate", learning_rate,
+          "it is not a number from 0 on); check the schedule");
 }
 
-void require_valid(const sgd_options& options) {
-  require_momentum(options.momentum);
-  require_decay(options.decay);
-  if (options.nesterov && options.momentum == 0.0f) {
+void require_valid(const sgd_step<float>& step) {
+  require_momentum(step.momentum);
+  require_decay(step.decay);
+  if (step.nesterov && step.momentum == 0.0f) {
     throw configuration_error("Nesterov's step needs a momentum (it looks ahead along the velocity); set one above 0");
   }
 }
 
-void require_valid(const adam_options& options) {
-  require_share("beta1", options.beta1);
-  require_share("beta2", options.beta2);
-  require_decay(options.decay);
-  require_epsilon(options.epsilon);
+void require_valid(const adam_step<float>& step) {
+  require_share("beta1", step.beta1);
+  require_share("beta2", step.beta2);
+  require_decay(step.decay);
+  require_epsilon(step.epsilon);
 }
 
-void require_valid(const adagrad_options& options) {
-  require_decay(options.decay);
-  require_epsilon(options.epsilon);
+void require_valid(const adagrad_step<float>& step) {
+  require_decay(step.decay);
+  require_epsilon(step.epsilon);
 }
 
-void require_valid(const lars_options& options) {
-  require_momentum(options.momentum);
-  require_decay(options.decay);
-  require_positive("trust", options.trust, "it is by how much of its norm a layer may change");
+void require_valid(const lars_step<float>& step) {
+  require_momentum(step.momentum);
+  require_decay(step.decay);
+  require(step.trust > 0.0f && std::isfinite(step.trust), "trust", step.trust,
+          "it is by how much of its norm a layer may change); choose a positive number");
 }
 
 namespace {
 
 // Of a table of servers, which has no tensors and no further keys.
-std::string update_named(const std::string& text, std::floating_point auto decay, const tensor_filter& decay_of) {
-  if (decay != 0 && decay_of) {
+std::string update_named(const std::string& text, std::floating_point auto decay, bool all_decay) {
+  if (!all_decay) {
     throw configuration_error(
         "servers cannot decay some tensors alone (a table has no tensors); leave decay-of out, or use another --mode");
   }
@@ -93,28 +91,28 @@ void require_default(const char* name, std::floating_point auto value, std::floa
 
 }  // namespace
 
-std::string server_update(const sgd_options& options) {
-  const auto momentum = number_text(options.momentum);
-  return update_named(options.momentum == 0 ? "sgd:1"
-                      : options.nesterov    ? "nesterov:1," + momentum
-                                            : "momentum:1," + momentum,
-                      options.decay, options.decay_of);
+std::string server_update(const sgd_step<float>& step, bool all_decay) {
+  const auto momentum = number_text(step.momentum);
+  return update_named(step.momentum == 0 ? "sgd:1"
+                      : step.nesterov    ? "nesterov:1," + momentum
+                                         : "momentum:1," + momentum,
+                      step.decay, all_decay);
 }
 
-std::string server_update(const adam_options& options) {
-  const adam_options known;
-  require_default("beta1", options.beta1, known.beta1);
-  require_default("beta2", options.beta2, known.beta2);
-  require_default("epsilon", options.epsilon, known.epsilon);
-  return update_named(options.decoupled ? "adamw:1" : "adam:1", options.decay, options.decay_of);
+std::string server_update(const adam_step<float>& step, bool all_decay) {
+  const adam_step<float> known;
+  require_default("beta1", step.beta1, known.beta1);
+  require_default("beta2", step.beta2, known.beta2);
+  require_default("epsilon", step.epsilon, known.epsilon);
+  return update_named(step.decoupled ? "adamw:1" : "adam:1", step.decay, all_decay);
 }
 
-std::string server_update(const adagrad_options& options) {
-  require_default("epsilon", options.epsilon, adagrad_options().epsilon);
-  return update_named("adagrad:1", options.decay, options.decay_of);
+std::string server_update(const adagrad_step<float>& step, bool all_decay) {
+  require_default("epsilon", step.epsilon, adagrad_step<float>().epsilon);
+  return update_named("adagrad:1", step.decay, all_decay);
 }
 
-std::string server_update(const lars_options&) {
+std::string server_update(const lars_step<float>&, bool) {
   throw configuration_error(
       "servers cannot step by lars (its rates are of tensors, and a table has none); choose momentum, adam or adagrad, "
       "or use another --mode");
@@ -122,18 +120,10 @@ std::string server_update(const lars_options&) {
 
 }  // namespace detail
 
-template class optimizer_of<sgd_options, arena>;
-template class optimizer_of<adam_options, arena>;
-template class optimizer_of<adagrad_options, arena>;
-template class optimizer_of<lars_options, arena>;
-
-namespace {
-
-tensor_filter decay_of(spec_reader& spec, tensor_filter fallback) {
-  return spec.choice_of<tensor_filter>("decay-of", std::move(fallback), {{"all", {}}, {"weights", is_matrix}});
-}
-
-}  // namespace
+template class optimizer_of<sgd_step<float>, arena>;
+template class optimizer_of<adam_step<float>, arena>;
+template class optimizer_of<adagrad_step<float>, arena>;
+template class optimizer_of<lars_step<float>, arena>;
 
 std::string any_optimizer::server_update() const {
   if (server_update_) return server_update_();
@@ -146,41 +136,33 @@ any_optimizer make_optimizer(arena& of, std::string_view text) {
   const auto name = spec.name({"sgd", "momentum", "nesterov", "adam", "adamw", "lars", "adagrad"},
                               "such as momentum:0.9,decay=1e-4 or adam");
   const double decay = spec.number_of("decay", 0.0, 0.0, false);
+  const auto decay_of = spec.choice_of<tensor_filter>("decay-of", name == "lars" ? tensor_filter(is_matrix) : nullptr,
+                                                      {{"all", {}}, {"weights", is_matrix}});
   if (name == "adam" || name == "adamw") {
-    adam_options options;
-    options.decay = decay;
-    options.decoupled = name == "adamw";
-    options.decay_of = decay_of(spec, {});
-    options.beta1 = spec.number_of("beta1", options.beta1, 0.0, false);
-    options.beta2 = spec.number_of("beta2", options.beta2, 0.0, false);
-    options.epsilon = spec.number_of("epsilon", options.epsilon, 0.0, true);
+    adam_step<float> step{.decay = decay, .decoupled = name == "adamw"};
+    step.beta1 = spec.number_of("beta1", step.beta1, 0.0, false);
+    step.beta2 = spec.number_of("beta2", step.beta2, 0.0, false);
+    step.epsilon = spec.number_of("epsilon", step.epsilon, 0.0, true);
     spec.finish(name + ",decay=1e-2,beta2=0.99");
-    return any_optimizer(adam(of, options));
+    return any_optimizer(adam(of, step, decay_of));
   }
   if (name == "lars") {
-    lars_options options;
-    if (spec.has_value()) options.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
-    options.decay = static_cast<float>(decay);
-    options.scaled = decay_of(spec, is_matrix);
-    options.trust = static_cast<float>(spec.number_of("trust", static_cast<double>(options.trust), 0.0, true));
+    lars_step<float> step{.decay = static_cast<float>(decay)};
+    if (spec.has_value()) step.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
+    step.trust = static_cast<float>(spec.number_of("trust", static_cast<double>(step.trust), 0.0, true));
     spec.finish("lars:0.9,decay=1e-4,trust=0.001");
-    return any_optimizer(lars(of, options));
+    return any_optimizer(lars(of, step, decay_of));
   }
   if (name == "adagrad") {
-    adagrad_options options;
-    options.decay = static_cast<float>(decay);
-    options.decay_of = decay_of(spec, {});
-    options.epsilon = static_cast<float>(spec.number_of("epsilon", static_cast<double>(options.epsilon), 0.0, true));
+    adagrad_step<float> step{.decay = static_cast<float>(decay)};
+    step.epsilon = static_cast<float>(spec.number_of("epsilon", static_cast<double>(step.epsilon), 0.0, true));
     spec.finish("adagrad,epsilon=1e-10");
-    return any_optimizer(adagrad(of, options));
+    return any_optimizer(adagrad(of, step, decay_of));
   }
-  sgd_options options;
-  options.decay = static_cast<float>(decay);
-  options.decay_of = decay_of(spec, {});
-  options.nesterov = name == "nesterov";
-  if (name != "sgd") options.momentum = static_cast<float>(spec.number("momentum", 0.0, true));
+  sgd_step<float> step{.nesterov = name == "nesterov", .decay = static_cast<float>(decay)};
+  if (name != "sgd") step.momentum = static_cast<float>(spec.number("momentum", 0.0, true));
   spec.finish(name == "sgd" ? "sgd,decay=1e-4" : name + ":0.9,decay=1e-4");
-  return any_optimizer(sgd(of, options));
+  return any_optimizer(sgd(of, step, decay_of));
 }
 
 any_optimizer make_optimizer(arena& of, const settings& chosen) {

@@ -131,9 +131,9 @@ void plateau_rate::observe(double value) noexcept {
   seen.bad = 0;
 }
 
-double warmed_up::operator()(const training_position& at) const {
+double warm_up::operator()(const training_position& at) const noexcept {
   const double progress = epochs > 0.0 ? std::min(1.0, at.epoch / epochs) : 1.0;
-  return after(at) * (from + (scale - from) * progress);
+  return from + (scale - from) * progress;
 }
 
 schedule parse_schedule(std::string_view text) {
@@ -142,14 +142,15 @@ schedule parse_schedule(std::string_view text) {
                               "such as constant:0.1 or inverse-sqrt:200");
   const double rate = spec.number(name == "inverse-sqrt" ? "alpha" : "rate", 0.0, true);
   schedule made = read_plain(spec, name, rate);
-  const double warmup = spec.number_of("warmup", 0.0, 0.0, false);
-  const double scale = spec.number_of("scale", 1.0, 0.0, true);
-  const double from = spec.number_of("from", 1.0, 0.0, false);
+  warm_up rise;
+  rise.epochs = spec.number_of("warmup", rise.epochs, 0.0, false);
+  rise.scale = spec.number_of("scale", rise.scale, 0.0, true);
+  rise.from = spec.number_of("from", rise.from, 0.0, false);
   spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
-  if (from != 1.0 && warmup == 0.0)
+  if (rise.from != 1.0 && rise.epochs == 0.0)
     spec.refuse("the start of its warm-up is given without the length", "give warmup=EPOCHS too");
-  if (warmup == 0.0 && scale == 1.0) return made;
-  return warmed_up{.after = std::move(made), .epochs = warmup, .scale = scale, .from = from};
+  made.begin_with(rise);
+  return made;
 }
 
 }  // namespace muster::inline v0

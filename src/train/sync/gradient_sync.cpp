@@ -9,15 +9,41 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
-
-#include "../layout.hpp"
-#include "host_gradients.hpp"
+#include <muster/train/sync/host_gradients.hpp>
 
 namespace muster::inline v0 {
 namespace {
 
 // The number of samples travels as two floats: their sums over ranks stay exact.
 constexpr std::uint64_t count_base = 4096;
+
+// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than a third of what
+// is left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
+// travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
+// twice as fast as the link.
+std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                          std::size_t first_bucket) {
+  const std::size_t all = extents.empty() ? 0 : extents.front().first + extents.front().count;
+  std::vector<gradient_bucket> buckets;
+  std::size_t begin = 0, end = 0;
+  gradient_bucket open;
+  const auto close = [&] {
+    open.part = {begin, end - begin};
+    buckets.push_back(std::exchange(open, {}));
+    begin = end;
+  };
+  for (std::size_t tensor = extents.size(); tensor-- > 0;) {
+    const std::size_t left = (all - begin) * sizeof(float);
+    const std::size_t bytes = std::min(bucket, std::max(bucket / 8, left / 3));
+    const std::size_t limit = (buckets.empty() ? first_bucket : bytes) / sizeof(float);
+    const std::size_t count = extents[tensor].count;
+    if (!open.tensors.empty() && end - begin + count > limit) close();
+    open.tensors.push_back(tensor);
+    end += count;
+  }
+  close();
+  return buckets;
+}
 
 }  // namespace
 
@@ -67,13 +93,10 @@ void backward_pass::divided_by(double divisor) {
 // ---- buckets ----
 
 gradient_sync::gradient_sync(arena& of, const sync_options& options)
-    : gradient_sync(std::make_unique<detail::host_gradients>(of), &of, options) {}
+    : gradient_sync(options.codec ? options.codec(of) : std::make_unique<host_gradients>(of), options) {}
 
 gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
-    : gradient_sync(std::move(gradients), nullptr, options) {}
-
-gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena* on_host, const sync_options& options)
-    : gradients_(std::move(gradients)), arena_(on_host), options_(options) {
+    : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->of())), options_(options) {
   if (!(options.clip >= 0 && std::isfinite(options.clip))) {
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
@@ -83,18 +106,17 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena*
         "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::worker, or "
         "use another mode");
   }
-  const auto& reducer = options_.codec.reducer();
-  if (!exchanges_gradients() && reducer != nullptr) {
+  if (!exchanges_gradients() && options.codec) {
     throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
                               " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
                               "codec");
   }
-  if (!exchanges_gradients() || reducer != nullptr) (void)this->on_host();
+  if (!exchanges_gradients() || options.codec) (void)on_host();
   const std::size_t tensors = gradients_->of().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
   given_.resize(tensors);
-  buckets_ = detail::plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
+  buckets_ = plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
   flights_.resize(buckets_.size());
@@ -105,7 +127,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena*
     shared.states = state_kind::rank_local;
     if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
   }
-  if (reducer) reducer->attach(*arena_, buckets_);
+  gradients_->attach(buckets_);
   gradients_->of().share(std::move(shared));
 }
 
@@ -141,7 +163,7 @@ backward_pass gradient_sync::begin(group* ranks, int passes) {
 }
 
 void gradient_sync::reset(group* ranks, int passes) {
-  gradients_->begin(ranks);
+  gradients_->begin(ranks, now_.steps);
   ranks_ = ranks;
   under_way_ = true;
   passes_ = passes;
@@ -163,13 +185,12 @@ void gradient_sync::reset(group* ranks, int passes) {
   next_ = now_;
   ++next_.steps;
   began_ = true;
+  complete_ = false;
 }
 
 // The gradients are free after it, whatever happened.
 void gradient_sync::leave() noexcept {
   if (!under_way_) return;
-  if (const auto& reducer = options_.codec.reducer()) reducer->abandon();
-  count_under_way_ = work();
   gradients_->abandon();
   under_way_ = false;
 }
@@ -198,20 +219,12 @@ void gradient_sync::start(std::size_t bucket) {
     gradients_->put_head(
         {static_cast<float>(samples_here_ / count_base), static_cast<float>(samples_here_ % count_base)});
   if (current_event_sink() != nullptr) flight.begin = clock::now();
-  if (const auto& reducer = options_.codec.reducer()) {
-    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_with_head().first(arena::head), sum);
-    const std::uint64_t before = bucket == 0 ? 0 : reducer->bytes_sent();
-    reducer->begin(*ranks_, bucket, now_.steps);
-    flight.bytes = reducer->bytes_sent() - before;
-  } else {
-    flight.bytes = gradients_->start(buckets_[bucket].part);
-    bytes_sent_ += flight.bytes;
-  }
+  flight.bytes = gradients_->start(bucket);
+  bytes_sent_ += flight.bytes;
 }
 
 // Moves the collectives on and ends those that are done while their gradients are still in a cache.
 void gradient_sync::poll() {
-  if (options_.codec.reducer() != nullptr) return;
   while (next_finish_ < next_start_ && (!exchanges_gradients() || gradients_->test(next_finish_)))
     finish(next_finish_++);
 }
@@ -242,16 +255,10 @@ void gradient_sync::wait() {
   }
   for (auto& flight : flights_) flight.missing = 0;
   start_complete_buckets();
-  const auto& reducer = options_.codec.reducer();
-  count_under_way_.wait();
   for (; next_finish_ < buckets_.size(); ++next_finish_) {
-    if (reducer)
-      reducer->finish(*ranks_, next_finish_);
-    else if (exchanges_gradients())
-      gradients_->wait(next_finish_);
+    if (exchanges_gradients()) bytes_sent_ += gradients_->wait(next_finish_);
     finish(next_finish_);
   }
-  if (reducer) bytes_sent_ = reducer->bytes_sent();
   if (samples_ == 0 && !counted_ && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
     throw configuration_error(
         "the gradients cannot be divided by the number of samples (no sample was counted); call add_samples in the "
@@ -263,6 +270,7 @@ void gradient_sync::wait() {
   }
   gradients_->finish();
   under_way_ = false;
+  complete_ = true;
 }
 
 // ---- weights ----
@@ -321,12 +329,15 @@ void gradient_sync::describe(state_parts& parts) {
   parts.hook([this] { commit(); },
              [this] {
                next_ = now_;
-               began_ = false;
+               began_ = complete_ = false;
              });
   if (!exchanges_gradients()) parts.exchange([this](group& ranks) { exchange(ranks); });
-  if (const auto& reducer = options_.codec.reducer()) reducer->describe(parts);
+  gradients_->describe(parts);
 }
 
-void gradient_sync::commit() noexcept { now_ = next_; }
+void gradient_sync::commit() noexcept {
+  now_ = next_;
+  if (std::exchange(complete_, false)) gradients_->commit();
+}
 
 }  // namespace muster::inline v0

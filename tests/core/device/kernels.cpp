@@ -1,6 +1,5 @@
 // What runs on devices against what runs on the host: to the bit.
-#include <muster/core/device/codec.hpp>
-#include <muster/core/device/update.hpp>
+#include <muster/core/device/kernels.hpp>
 
 #include <cstring>
 #include <functional>
@@ -70,7 +69,7 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
         for (unsigned step = 0; step < 3; ++step) {
           const auto gradients = numbers(size, 3 + step);
           const muster::sgd_step<float> by{
-              .learning_rate = 0.1f, .momentum = momentum, .decay = 1e-4f, .nesterov = nesterov};
+              .learning_rate = 0.1f, .momentum = momentum, .nesterov = nesterov, .decay = 1e-4f};
           const auto here = devices::on_device(gradients, stream);
           muster::update(by, parameters, gradients, {velocities});
           muster::update(by, on_device.span(), here.span(), {moving.span()}, stream);

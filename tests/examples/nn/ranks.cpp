@@ -8,7 +8,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/data/batch_shard.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 
 #include "catch.hpp"
 #include "loss.hpp"

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include <muster/comm/context.hpp>
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 
 #include <nlohmann/json.hpp>
 

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include <muster/train/device/gradients.hpp>
-#include <muster/train/device/optimizer.hpp>
 
 #include "catch.hpp"
 #include "model.hpp"

@@ -3,11 +3,10 @@
 #include <cmath>
 #include <thread>
 
-#include <muster/core/device/update.hpp>
+#include <muster/core/device/kernels.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/device/arena.hpp>
 #include <muster/train/device/gradients.hpp>
-#include <muster/train/device/optimizer.hpp>
 
 #include "catch.hpp"
 #include "model.hpp"
@@ -112,14 +111,14 @@ TEST_CASE("a training on devices has the parameters of one on the host, to the b
   constexpr std::uint64_t steps = 5;
   for (const int ranks : devices::worlds()) {
     for (const bool by_adam : {false, true}) {
-      const muster::sgd_options momentum{.momentum = 0.9f, .decay = 1e-3f, .decay_of = muster::is_matrix};
-      const muster::adam_options decoupled{.decay = 1e-2, .decay_of = muster::is_matrix};
+      const muster::sgd_step<float> momentum{.momentum = 0.9f, .decay = 1e-3f};
+      const muster::adam_step<float> decoupled{.decay = 1e-2};
       heap memory;
       muster::arena host(memory, device_model::shapes());
       std::fill(host.parameters().begin(), host.parameters().end(), 0.25f);
       {
-        auto optimizer = by_adam ? muster::any_optimizer(muster::adam(host, decoupled))
-                                 : muster::any_optimizer(muster::sgd(host, momentum));
+        auto optimizer = by_adam ? muster::any_optimizer(muster::adam(host, decoupled, muster::is_matrix))
+                                 : muster::any_optimizer(muster::sgd(host, momentum, muster::is_matrix));
         for (std::uint64_t step = 1; step <= steps; ++step) {
           if (device_model::all_samples(ranks, step) > 0) device_model::fill(host, ranks, step);
           optimizer.apply(0.05);
@@ -134,8 +133,8 @@ TEST_CASE("a training on devices has the parameters of one on the host, to the b
         device_arena arena(device_model::shapes(), stream);
         arena.upload(start, muster::deadline_after(devices::patience));
         muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 1024});
-        auto optimizer = by_adam ? muster::any_optimizer(muster::device_adam(arena, decoupled))
-                                 : muster::any_optimizer(muster::device_sgd(arena, momentum));
+        auto optimizer = by_adam ? muster::any_optimizer(muster::device_adam(arena, decoupled, muster::is_matrix))
+                                 : muster::any_optimizer(muster::device_sgd(arena, momentum, muster::is_matrix));
         muster::state state{arena, optimizer};
         auto session = muster::fixed_session(world);
         session.run(state,

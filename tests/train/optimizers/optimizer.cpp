@@ -8,9 +8,6 @@
 #include <muster/core/update.hpp>
 
 #include <muster/elastic/session.hpp>
-#include <muster/train/optimizers/adam.hpp>
-#include <muster/train/optimizers/lars.hpp>
-#include <muster/train/optimizers/sgd.hpp>
 
 #include "catch.hpp"
 #include "train/heap.hpp"

@@ -1,4 +1,4 @@
-#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 
 #include <limits>
 

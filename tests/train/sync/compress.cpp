@@ -19,34 +19,16 @@ namespace {
 const std::vector<std::string> methods = {"float16",     "bfloat16",   "qsgd8",      "sign",  "topk:0.1",
                                           "randomk:0.1", "blockk:0.1", "powersgd:2", "trim:2"};
 
-/// An arena with its gradients in two buckets, and what sums them.
+/// An arena, and what sums its gradients, in several buckets.
 struct rig {
   heap memory;
   muster::arena arena{memory,
                       {{"first", {24, 17}}, {"bias", {24}}, {"one", {}}, {"none", {0, 3}}, {"last", {13, 9, 3}}}};
-  std::vector<muster::gradient_bucket> buckets;
-  std::shared_ptr<muster::bucket_reducer> reducer;
+  muster::gradient_sync sync;
   std::uint64_t step = 0;
 
-  explicit rig(const std::string& method, const muster::compress_options& options = {}) {
-    // From the first of them to the end of the last, whatever the order in which the arena lays them.
-    const auto bucket = [&](std::vector<std::size_t> tensors) {
-      float* begin = nullptr;
-      float* end = nullptr;
-      for (const std::size_t tensor : tensors) {
-        const auto values = arena.gradient(tensor);
-        if (values.empty()) continue;
-        begin = begin == nullptr ? values.data() : std::min(begin, values.data());
-        end = end == nullptr ? values.data() + values.size() : std::max(end, values.data() + values.size());
-      }
-      const auto first = static_cast<std::size_t>(begin - arena.gradients().data());
-      buckets.push_back({{first, static_cast<std::size_t>(end - begin)}, std::move(tensors)});
-    };
-    bucket({2, 3, 4});
-    bucket({0, 1});
-    reducer = muster::compress(method, options).reducer();
-    reducer->attach(arena, buckets);
-  }
+  explicit rig(const std::string& method)
+      : sync(arena, {.bucket = 2000, .first_bucket = 1500, .codec = muster::compress(method)}) {}
 
   /// This rank's gradients of a step.
   void draw(int rank, std::uint64_t of_step) {
@@ -55,10 +37,13 @@ struct rig {
       for (float& value : arena.gradient(tensor)) value = static_cast<float>(random.normal());
     }
   }
+  /// Their sum.
   void reduce(muster::group& ranks) {
-    for (std::size_t i = 0; i < buckets.size(); ++i) reducer->begin(ranks, i, step);
-    for (std::size_t i = 0; i < buckets.size(); ++i) reducer->finish(ranks, i);
-    reducer->abandon();
+    auto pass = sync.begin(ranks);
+    pass.add_samples(1);
+    pass.divided_by(ranks.size());
+    for (std::size_t tensor = arena.shapes().size(); tensor-- > 0;) pass.ready(tensor);
+    pass.wait();
   }
   [[nodiscard]] std::vector<float> gradients() { return {arena.gradients().begin(), arena.gradients().end()}; }
 };
@@ -83,6 +68,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE("what is summed and the residuals are all gradients there were, with the same bits at every rank") {
   const auto method = GENERATE(from_range(methods));
   const int ranks = GENERATE(1, 2, 3, 4);
+  if (method == "sign") return;  // a vote is no sum
   constexpr std::uint64_t steps = 6;
   CAPTURE(method, ranks);
   const auto n = static_cast<std::size_t>(ranks);
@@ -91,8 +77,8 @@ TEST_CASE("what is summed and the residuals are all gradients there were, with t
   std::vector<double> given, got;
   test::run_ranks(ranks, [&](muster::group& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    rig mine(method, {.vote = false});
-    muster::state all(*mine.reducer);
+    rig mine(method);
+    muster::state all(mine.arena);
     for (; mine.step < steps; ++mine.step) {
       all.begin_step();
       mine.draw(world.rank(), mine.step);
@@ -134,6 +120,7 @@ TEST_CASE("gaps between tensors stay zeros") {
     for (; mine.step < 3; ++mine.step) {
       mine.draw(world.rank(), mine.step);
       mine.reduce(world);
+      mine.sync.commit();
     }
     if (world.rank() == 0)
       nonzero =
@@ -148,7 +135,7 @@ TEST_CASE("a step that did not happen is run again with the same result, and wha
   std::vector<float> first, again, without_hooks, other;
   test::run_ranks(3, [&](muster::group& world) {
     rig mine(method), plain(method);
-    muster::state all(*mine.reducer);
+    muster::state all(mine.arena);
     const auto attempt = [&](rig& of) {
       of.draw(world.rank(), of.step);
       of.reduce(world);
@@ -159,7 +146,10 @@ TEST_CASE("a step that did not happen is run again with the same result, and wha
       (void)attempt(mine);
       all.commit_step();
     }
-    for (; plain.step < 3; ++plain.step) (void)attempt(plain);
+    for (; plain.step < 3; ++plain.step) {
+      (void)attempt(plain);
+      plain.sync.commit();
+    }
     all.begin_step();
     const auto one = attempt(mine);
     all.roll_back();
@@ -167,7 +157,7 @@ TEST_CASE("a step that did not happen is run again with the same result, and wha
     const auto two = attempt(mine);
     all.commit_step();
     (void)attempt(plain);
-    const auto three = attempt(plain);  // the same step number: as if it had been rolled back
+    const auto three = attempt(plain);  // not committed: as if it had been rolled back
     ++mine.step;
     mine.draw(world.rank(), mine.step - 1);
     mine.reduce(world);
@@ -187,7 +177,7 @@ TEST_CASE("residuals and factors survive in a state, and one of another shape is
   std::vector<float> original, restored;
   test::run_ranks(2, [&](muster::group& world) {
     rig mine(method), other(method);
-    muster::state from(*mine.reducer), to(*other.reducer);
+    muster::state from(mine.arena), to(other.arena);
     for (; mine.step < 3; ++mine.step) {
       from.begin_step();
       mine.draw(world.rank(), mine.step);
@@ -198,6 +188,10 @@ TEST_CASE("residuals and factors survive in a state, and one of another shape is
     const auto& into = to.parts();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].name != into[i].name) throw std::logic_error("the parts have other names");
+      if (!parts[i].save) {
+        std::ranges::copy(parts[i].bytes, into[i].bytes.begin());
+        continue;
+      }
       into[i].load(parts[i].save());
       bool refused = false;
       try {
@@ -207,7 +201,6 @@ TEST_CASE("residuals and factors survive in a state, and one of another shape is
       }
       if (!refused) throw std::logic_error("a part of another size is taken over");
     }
-    other.step = mine.step;
     for (rig* one : {&mine, &other}) {
       one->draw(world.rank(), 3);
       one->reduce(world);
@@ -258,7 +251,7 @@ TEST_CASE("what is sent is what the codec says") {
       rig mine(method);
       mine.draw(world.rank(), 0);
       mine.reduce(world);
-      if (world.rank() == 0) bytes = mine.reducer->bytes_sent();
+      if (world.rank() == 0) bytes = mine.sync.bytes_sent();
     });
     return bytes;
   };
@@ -282,13 +275,12 @@ TEST_CASE("PowerSGD cuts the extents of a tensor where rows and columns together
     test::run_ranks(2, [&, &shape = extents, total = sides](muster::group& world) {
       heap memory;
       muster::arena arena(memory, {{"kernel", shape}});
-      const muster::gradient_bucket all[] = {{{0, arena.gradients().size()}, {0}}};
-      const auto reducer = muster::compress("powersgd:1").reducer();
-      reducer->attach(arena, all);
-      reducer->begin(world, 0, 0);
-      reducer->finish(world, 0);
-      reducer->abandon();
-      if (reducer->bytes_sent() != 4 * total) throw std::runtime_error("two factors of one column each were sent");
+      muster::gradient_sync sync(arena, {.codec = muster::compress("powersgd:1")});
+      auto pass = sync.begin(world);
+      pass.add_samples(1);
+      pass.ready(0);
+      pass.wait();
+      if (sync.bytes_sent() != 4 * total) throw std::runtime_error("two factors of one column each were sent");
     });
   }
 }
@@ -344,6 +336,7 @@ TEST_CASE("descent along compressed gradients of ranks that differ comes to wher
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = (at[place + i] - aims[place + i]) / ranks;
       }
       mine.reduce(world);
+      mine.sync.commit();
       const float rate = 0.05f / (1.0f + 0.02f * static_cast<float>(mine.step));
       for (std::size_t i = 0; i < size; ++i) at[i] -= rate * mine.arena.gradients()[i];
     }
@@ -355,8 +348,8 @@ TEST_CASE("descent along compressed gradients of ranks that differ comes to wher
   CHECK(distance < 0.1 * start);
 }
 
-TEST_CASE("no compression is no reducer, and a bad one is refused") {
-  CHECK(muster::compress("none").reducer() == nullptr);
+TEST_CASE("no compression is no codec, and a bad one is refused") {
+  CHECK_FALSE(muster::compress("none"));
   CHECK_THROWS_AS(muster::compress("topk:2"), muster::configuration_error);
   std::string words[] = {"program", "--compress=powersgd:0"};
   char* argv[] = {words[0].data(), words[1].data(), nullptr};

@@ -2,15 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include <muster/core/codec/blockk.hpp>
 #include <muster/core/codec/codec.hpp>
-#include <muster/core/codec/half.hpp>
 #include <muster/core/codec/plain.hpp>
 #include <muster/core/codec/qsgd.hpp>
 #include <muster/core/codec/randomk.hpp>
@@ -63,11 +60,11 @@ struct codec_traits {
   /// that their errors are independent.
   bool shares_draw = false;
   /// The mean over all draws of what is decoded is not what was encoded, so the method calls for error feedback
-  /// (core/codec/error_feedback.hpp).
+  /// (`encode_with_feedback`).
   bool is_biased = true;
 };
 
-/// Any codec of spans, chosen at run time, as one value: calls the codec that it holds by one virtual call.
+/// Any codec of spans, chosen at run time, as one value: holds copies of the codec, which it calls indirectly.
 class any_codec {
  public:
   /// The plain one.
@@ -77,9 +74,13 @@ class any_codec {
   explicit any_codec(const compression& which);
   /// A codec of the program's, for `register_codec`; it has no name yet.
   template <codec C>
-  any_codec(C coder, const codec_traits& traits) : traits_(traits) {
-    hold(std::move(coder));
-  }
+  any_codec(const C& coder, const codec_traits& traits)
+      : traits_(traits),
+        encoded_bytes_([coder](std::size_t count) { return coder.encoded_bytes(count); }),
+        encode_([coder](auto values, auto draw, auto encoded) { coder.encode(values, draw, encoded); }),
+        decode_add_([coder](auto encoded, auto draw, float weight, auto sums) {
+          coder.decode_add(encoded, draw, weight, sums);
+        }) {}
 
   /// As `--compress` spells it, "topk:0.1".
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -89,43 +90,20 @@ class any_codec {
   [[nodiscard]] bool is_biased() const noexcept { return traits_.is_biased; }
 
   /// As the concept `codec` defines them, errors included.
-  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return held_->encoded_bytes(count); }
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return encoded_bytes_(count); }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
-    held_->encode(values, draw, encoded);
+    encode_(values, draw, encoded);
   }
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const {
-    held_->decode_add(encoded, draw, weight, sums);
+    decode_add_(encoded, draw, weight, sums);
   }
 
  private:
-  struct interface {
-    virtual ~interface() = default;
-    [[nodiscard]] virtual std::size_t encoded_bytes(std::size_t count) const = 0;
-    virtual void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const = 0;
-    virtual void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,
-                            std::span<float> sums) const = 0;
-  };
-  template <codec C>
-  struct model final : interface {
-    explicit model(C wrapped) : coder(std::move(wrapped)) {}
-    [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const override { return coder.encoded_bytes(count); }
-    void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const override {
-      coder.encode(values, draw, encoded);
-    }
-    void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,
-                    std::span<float> sums) const override {
-      coder.decode_add(encoded, draw, weight, sums);
-    }
-    C coder;
-  };
-  template <codec C>
-  void hold(C coder) {
-    held_ = std::make_shared<const model<C>>(std::move(coder));
-  }
-
   std::string name_;
   codec_traits traits_;
-  std::shared_ptr<const interface> held_;
+  std::function<std::size_t(std::size_t)> encoded_bytes_;
+  std::function<void(std::span<const float>, std::uint64_t, std::span<std::byte>)> encode_;
+  std::function<void(std::span<const std::byte>, std::uint64_t, float, std::span<float>)> decode_add_;
 };
 static_assert(codec<any_codec>);
 

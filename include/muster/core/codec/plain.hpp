@@ -1,16 +1,30 @@
-// No compression, for where a codec is asked for.
+// Numbers as they are, or in 16-bit floating point: two bytes a value instead of four.
 #pragma once
 
 #include <muster/core/codec/codec.hpp>
 
 namespace muster::inline v0 {
 
-/// The values as they are: `--compress none`.
-struct plain_codec {
-  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept { return count * sizeof(float); }
+/// Each value rounded to the nearest `Number`, which is float, float16 or bfloat16. An allreduce adds the numbers, and
+/// halves are rounded once more with each rank.
+template <class Number>
+struct number_codec {
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept {
+    return (count * sizeof(Number) + 3) / 4 * 4;
+  }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 };
-static_assert(codec<plain_codec>);
+
+/// No compression, for where a codec is asked for: `--compress none`.
+using plain_codec = number_codec<float>;
+/// IEEE binary16 (Micikevicius et al. 2018, "Mixed precision training", https://arxiv.org/abs/1710.03740). Values from
+/// 2^-14 to 65504 keep 11 bits: |x - decoded| <= 2^-11 |x|; smaller ones are off by at most 2^-25, larger ones become
+/// infinite.
+using float16_codec = number_codec<float16>;
+/// The upper half of a float (Kalamkar et al. 2019, "A study of bfloat16 for deep learning training",
+/// https://arxiv.org/abs/1905.12322): the range of float and 8 bits of it, |x - decoded| <= 2^-8 |x|.
+using bfloat16_codec = number_codec<bfloat16>;
+static_assert(codec<plain_codec> && codec<float16_codec>);
 
 }  // namespace muster::inline v0

@@ -28,7 +28,5 @@ static_assert(codec<sign_codec>);
 /// for bytes that are no such forms, and configuration_error for no voters or a stride that is none; writes nothing
 /// then.
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted);
-/// The same of forms that lie one behind the other.
-void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::span<float> voted);
 
 }  // namespace muster::inline v0

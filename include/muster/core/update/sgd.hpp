@@ -21,8 +21,8 @@ struct sgd_step {
   using value = T;
   T learning_rate{};
   T momentum{};           ///< share of the velocity that stays
-  T decay{};              ///< adds decay * parameter to the gradient, the gradient of decay / 2 * |parameters|^2
   bool nesterov = false;  ///< steps along gradient + momentum * velocity instead of along the velocity
+  T decay{};              ///< adds decay * parameter to the gradient, the gradient of decay / 2 * |parameters|^2
 
   /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return momentum == T{0} ? 0 : 1; }

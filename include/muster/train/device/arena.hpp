@@ -1,4 +1,4 @@
-// One flat piece of a device's memory for everything a model learns with.
+// One flat piece of a device's memory for everything a model learns with, and the optimizers over it.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 #include <muster/core/device/memory.hpp>
 #include <muster/core/device/stream.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
 
 namespace muster::inline v0 {
 
@@ -33,5 +34,11 @@ class device_arena final : public arena_in<device_span<float>, device_buffer<flo
 
   device_stream_ref stream_;
 };
+
+/// Optimizers of device_arena: each steps as the one of the same name over an arena of the host does, to the same bits;
+/// its arrays have the same names. `apply` puts the step on the arena's stream and does not wait.
+using device_sgd = optimizer_of<sgd_step<float>, device_arena>;
+using device_adam = optimizer_of<adam_step<float>, device_arena>;
+static_assert(optimizer<device_sgd>);
 
 }  // namespace muster::inline v0

@@ -3,9 +3,9 @@
 
 #include <concepts>
 #include <cstdint>
-#include <memory>
+#include <functional>
+#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -112,92 +112,56 @@ struct plateau_rate {
   void observe(double value) noexcept;
 };
 
+/// A linear warm-up with linear scaling, step by step (Goyal et al. 2017, https://arxiv.org/abs/1706.02677,
+/// sections 2.1 and 2.2): `scale` is how many times larger the global batch is than the one that a rate was chosen for;
+/// the rate times a factor that goes from `from` to `scale` within the first `epochs`, and stays there.
+struct warm_up {
+  double epochs = 0.0;
+  double scale = 1.0;
+  double from = 1.0;
+
+  /// The factor at a position.
+  double operator()(const training_position& at) const noexcept;
+};
+
 /// Any of these, or any other function of the position, as one value. Called with the same position (and told the same
 /// observations) it gives the same rate: ranks agree on it without talking.
 class schedule {
  public:
   /// Owns a copy of the function; a copy of a schedule has its own.
-  template <class Function>
+  template <std::convertible_to<std::function<double(const training_position&)>> Function>
   requires(!std::same_as<std::remove_cvref_t<Function>, schedule> &&
-           std::is_invocable_r_v<double, const std::remove_cvref_t<Function>&, const training_position&>)
+           !std::same_as<std::remove_cvref_t<Function>, plateau_rate>)
       schedule(Function&& function)  // NOLINT: converts on purpose
-      : held_(std::make_unique<held<std::remove_cvref_t<Function>>>(std::forward<Function>(function))) {}
-  schedule(const schedule& other) : held_(other.held_->copy()) {}
-  schedule(schedule&&) noexcept = default;
-  schedule& operator=(schedule other) noexcept {
-    held_.swap(other.held_);
-    return *this;
-  }
+      : rate_(std::forward<Function>(function)) {}
+  schedule(const plateau_rate& rate) : plateau_(rate) {}  // NOLINT: converts on purpose
 
   /// The learning rate for the step that begins at this position.
-  [[nodiscard]] double operator()(const training_position& at) const { return held_->rate(at); }
+  [[nodiscard]] double operator()(const training_position& at) const {
+    return (plateau_ ? (*plateau_)(at) : rate_(at)) * rise_(at);
+  }
+  /// Has it behind a warm-up.
+  void begin_with(const warm_up& rise) noexcept { rise_ = rise; }
   /// Tells it how good the model is, after each validation: the same value at every rank, as the last word of an
-  /// evaluation. Only `plateau_rate` and other functions with an `observe(double)` listen.
-  void observe(double value) { held_->observe(value); }
+  /// evaluation. Only `plateau_rate` listens.
+  void observe(double value) noexcept {
+    if (plateau_) plateau_->observe(value);
+  }
   /// Whether it listens.
-  [[nodiscard]] bool observes() const noexcept { return held_->observes(); }
-  /// As an owner of state: what it has observed.
-  void describe(state_parts& parts) { held_->describe(parts); }
+  [[nodiscard]] bool observes() const noexcept { return plateau_.has_value(); }
+  /// As an owner of state: what it has observed. It stays at its place from then on.
+  void describe(state_parts& parts) {
+    if (!plateau_) return;
+    parts.add("what the schedule has seen", std::span(&plateau_->seen, 1), state_kind::replicated,
+              in_step::keep_on_failure);  // observed between steps: what an evaluation observes stays
+  }
 
  private:
-  struct erased {
-    erased() = default;
-    erased& operator=(const erased&) = delete;
-    virtual ~erased() = default;
-    [[nodiscard]] virtual double rate(const training_position& at) const = 0;
-    virtual void observe(double value) = 0;
-    [[nodiscard]] virtual bool observes() const noexcept = 0;
-    virtual void describe(state_parts& parts) = 0;
-    [[nodiscard]] virtual std::unique_ptr<erased> copy() const = 0;
-
-   protected:
-    erased(const erased&) = default;
-  };
-  template <class F>
-  struct held final : erased {
-    template <class Given>
-    explicit held(Given&& given) : function(std::forward<Given>(given)) {}
-    [[nodiscard]] double rate(const training_position& at) const override { return function(at); }
-    void observe(double value) override {
-      if constexpr (requires { function.observe(value); }) function.observe(value);
-    }
-    [[nodiscard]] bool observes() const noexcept override {
-      if constexpr (requires { function.observes(); })
-        return function.observes();
-      else
-        return requires(F & each, double value) { each.observe(value); };
-    }
-    void describe(state_parts& parts) override {
-      if constexpr (requires { function.describe(parts); })
-        function.describe(parts);
-      else if constexpr (requires { function.seen; })
-        parts.add("what the schedule has seen", std::span(&function.seen, 1), state_kind::replicated,
-                  in_step::keep_on_failure);  // observed between steps: what an evaluation observes stays
-    }
-    [[nodiscard]] std::unique_ptr<erased> copy() const override { return std::make_unique<held>(function); }
-    F function;
-  };
-
-  std::unique_ptr<erased> held_;
+  std::function<double(const training_position&)> rate_;
+  std::optional<plateau_rate> plateau_;  // instead of it
+  warm_up rise_;
 };
 static_assert(state_owner<schedule>);
-
-/// Another schedule behind a linear warm-up with linear scaling, step by step (Goyal et al. 2017,
-/// https://arxiv.org/abs/1706.02677, sections 2.1 and 2.2): `scale` is how many times larger the global batch is than
-/// the one that its rate was chosen for; its rate times a factor that goes from `from` to `scale` within the first
-/// `epochs`, and stays there.
-struct warmed_up {
-  schedule after;
-  double epochs = 0.0;
-  double scale = 1.0;
-  double from = 1.0;
-
-  /// As of `after`, its rate times the factor; observations and state are those of `after`.
-  double operator()(const training_position& at) const;
-  void observe(double value) { after.observe(value); }
-  [[nodiscard]] bool observes() const noexcept { return after.observes(); }
-  void describe(state_parts& parts) { after.describe(parts); }
-};
 
 /// Reads a schedule as command lines give it:
 ///
@@ -209,7 +173,7 @@ struct warmed_up {
 ///     inverse-sqrt:ALPHA
 ///     plateau:RATE[,factor=F][,patience=N][,threshold=T][,cooldown=N][,smallest=R][,better=lower|higher]
 ///
-/// and behind any of them `,warmup=EPOCHS`, `,scale=S`, `,from=F` as in warmed_up. Throws configuration_error saying
+/// and behind any of them `,warmup=EPOCHS`, `,scale=S`, `,from=F` as in warm_up. Throws configuration_error saying
 /// what is wrong and what is known.
 [[nodiscard]] schedule parse_schedule(std::string_view text);
 

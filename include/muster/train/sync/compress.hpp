@@ -1,21 +1,13 @@
 // Buckets of gradients that are summed over the ranks in a compressed form.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/env.hpp>
-#include <muster/train/sync/bucket.hpp>
+#include <muster/train/sync/gradient_backend.hpp>
 
 namespace muster::inline v0 {
-
-/// How compressed buckets are summed.
-struct compress_options {
-  std::uint64_t seed = 1;  ///< of all that is random, the same at every rank
-  bool feedback = true;    ///< error feedback, for the methods that call for it
-  bool vote = true;        ///< signs are summed by majority vote; false: as what they stand for
-};
 
 /// What `sync_options::codec` takes, for a method of core/codec:
 ///
@@ -30,11 +22,11 @@ struct compress_options {
 /// step commits, and a step that is run again sends the same bytes. They are in the units of the gradients as they are
 /// summed: where a model leaves the division by the number of samples to gradient_sync, float16 must hold their sums.
 ///
-/// Made anew for each gradient_sync. Methods without compression give `no_codec`. Throws configuration_error for a text
-/// that `parse_compression` refuses.
-[[nodiscard]] bucket_codec compress(const compression& how, const compress_options& options = {});
-[[nodiscard]] bucket_codec compress(std::string_view how, const compress_options& options = {});
+/// Methods without compression give an empty one. Throws configuration_error for a text that `parse_compression`
+/// refuses.
+[[nodiscard]] bucket_codec compress(const compression& how);
+[[nodiscard]] bucket_codec compress(std::string_view how);
 /// That of `--compress` or MUSTER_COMPRESS.
-[[nodiscard]] bucket_codec compress(const settings& chosen, const compress_options& options = {});
+[[nodiscard]] bucket_codec compress(const settings& chosen);
 
 }  // namespace muster::inline v0

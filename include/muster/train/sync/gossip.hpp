@@ -25,18 +25,11 @@ enum class gossip_graph : std::uint8_t {
 /// The neighbours of a rank, ascending, without itself. Throws configuration_error unless 0 <= rank < world.
 [[nodiscard]] std::vector<int> neighbours(gossip_graph graph, int rank, int world);
 
-/// The weight of what comes from `neighbour` in what `rank` holds afterwards, 1 / (1 + max of both degrees); the rest
-/// of 1 is that of its own (Metropolis-Hastings weights: Xiao and Boyd 2004,
-/// https://doi.org/10.1016/j.sysconle.2004.02.022). So the mean over all ranks stays as it is.
-[[nodiscard]] double metropolis_weight(gossip_graph graph, int rank, int neighbour, int world);
-
-/// Collective: `values` becomes the weighted mean of those of this rank and its neighbours; the same length at each.
-/// Sends them to each neighbour once. Changes nothing when it throws timeout_error, peer_failure or mismatch_error.
+/// Collective: `values` becomes the mean of those of this rank and its neighbours; the same length at each. As every
+/// rank has as many neighbours these are Metropolis-Hastings weights (Xiao and Boyd 2004,
+/// https://doi.org/10.1016/j.sysconle.2004.02.022), and the mean over all ranks stays as it is. Sends them to each
+/// neighbour once. Changes nothing when it throws timeout_error, peer_failure or mismatch_error.
 /// No collective of the group may be under way. `scratch` holds memory from call to call.
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch);
-
-/// Collective: how far the ranks are apart, sqrt(sum over ranks of |values - mean|^2 / ranks); 0 when all hold the
-/// same. The same at every rank.
-[[nodiscard]] double consensus_distance(group& ranks, std::span<const float> values);
 
 }  // namespace muster::inline v0

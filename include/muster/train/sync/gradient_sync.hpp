@@ -8,11 +8,9 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
-#include <muster/comm/work.hpp>
 #include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/train/arena.hpp>
-#include <muster/train/sync/bucket.hpp>
 #include <muster/train/sync/gradient_backend.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
@@ -23,7 +21,7 @@ struct sync_options {
   std::size_t bucket = 4_MiB;  ///< bytes of gradients that are reduced together; a larger tensor is one bucket, and the
                                ///< last ones are smaller
   std::size_t first_bucket = 64_KiB;  ///< of the first one: small, so that communication begins early
-  bucket_codec codec = no_codec;      ///< how buckets are summed
+  bucket_codec codec{};               ///< how buckets are summed; empty: uncompressed
   sync_mode mode{};                   ///< what ranks exchange
   /// With mode ps, of a training: each step names the elements of the arena that it uses (`training_step::pull`), and
   /// the servers have those alone, from 0.
@@ -139,7 +137,6 @@ class gradient_sync {
     clock::time_point begin{};
   };
 
-  gradient_sync(std::unique_ptr<gradient_backend> gradients, arena* on_host, const sync_options& options);
   [[nodiscard]] arena& on_host();
   void describe(state_parts& parts);
   [[nodiscard]] backward_pass begin(group* ranks, int passes);
@@ -171,7 +168,6 @@ class gradient_sync {
   std::vector<char> given_;         // in this pass, by `backward_pass::gradient`
   int pass_ = 0;                    // those that are over
   std::vector<in_flight> flights_;  // by bucket
-  work count_under_way_;            // of samples, where it does not travel with the first bucket
   std::size_t next_start_ = 0;
   std::size_t next_finish_ = 0;
   std::uint64_t samples_here_ = 0;
@@ -188,7 +184,8 @@ class gradient_sync {
   };
   progress now_;
   progress next_;
-  bool began_ = false;  // a backward pass in this step; its weights are to be exchanged
+  bool began_ = false;     // a backward pass in this step; its weights are to be exchanged
+  bool complete_ = false;  // a backward pass of this step has its gradients
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include <muster/core/clock.hpp>
-#include <muster/core/device/update.hpp>
+#include <muster/core/device/kernels.hpp>
 
 #include "catch.hpp"
 #include "devices.hpp"

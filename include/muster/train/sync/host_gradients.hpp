@@ -3,22 +3,29 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/update/lars.hpp>
-#include <muster/train/arena.hpp>
 #include <muster/train/sync/gradient_backend.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster::inline v0 {
 
-class host_gradients final : public gradient_backend {
+/// Sums each bucket by one allreduce. A class derived from it may sum them in another way: by a `start` that adds what
+/// it started to `under_way`, and a `wait`.
+class host_gradients : public gradient_backend {
  public:
+  /// The arena outlives it.
   explicit host_gradients(arena& of) noexcept : arena_(&of) {}
 
+  /// As gradient_backend has them.
   [[nodiscard]] arena_base& of() noexcept override { return *arena_; }
-  void begin(group* ranks) override {
+  void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
+  void begin(group* ranks, std::uint64_t /*step*/) override {
     if (ranks == nullptr) {
       throw configuration_error(
           "a backward pass on the host cannot begin (the group that sums its gradients is not known); call "
@@ -27,17 +34,19 @@ class host_gradients final : public gradient_backend {
     ranks_ = ranks;
     under_way_.clear();
   }
-  std::size_t start(const block& part) override {
-    const bool first = under_way_.empty();
+  std::size_t start(std::size_t bucket) override {
     auto& sums = under_way_.emplace_back();
     if (ranks_->size() == 1) return 0;
-    const auto values = part_of(part);
-    sums =
-        allreduce_async(*ranks_, first ? arena_->gradients_with_head().first(arena::head + part.count) : values, sum);
+    const auto values = part_of(buckets_[bucket].part);
+    const auto with_head = arena_->gradients_with_head().first(arena::head + values.size());
+    sums = allreduce_async(*ranks_, bucket == 0 ? with_head : values, sum);
     return values.size_bytes();
   }
   [[nodiscard]] bool test(std::size_t bucket) override { return under_way_[bucket].test(); }
-  void wait(std::size_t bucket) override { under_way_[bucket].wait(); }
+  std::size_t wait(std::size_t bucket) override {
+    under_way_[bucket].wait();
+    return 0;
+  }
   void finish() override {}
   void abandon() noexcept override { under_way_.clear(); }
 
@@ -60,14 +69,22 @@ class host_gradients final : public gradient_backend {
     return detail::sum_of_squares(values.data(), values.size());
   }
 
- private:
+ protected:
+  /// What there is to sum, and by which ranks in this step.
+  [[nodiscard]] arena& on_host() noexcept { return *arena_; }
+  [[nodiscard]] std::span<const gradient_bucket> buckets() const noexcept { return buckets_; }
+  [[nodiscard]] group& ranks() noexcept { return *ranks_; }
   [[nodiscard]] std::span<float> part_of(const block& part) {
     return arena_->gradients().subspan(part.first, part.count);
   }
+  /// The collectives of the buckets that were started, in their order.
+  [[nodiscard]] std::vector<work>& under_way() noexcept { return under_way_; }
 
+ private:
   arena* arena_;
+  std::span<const gradient_bucket> buckets_;
   group* ranks_ = nullptr;
-  std::vector<work> under_way_;  // by bucket
+  std::vector<work> under_way_;
 };
 
-}  // namespace muster::inline v0::detail
+}  // namespace muster::inline v0

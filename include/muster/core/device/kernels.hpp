@@ -1,4 +1,4 @@
-// The optimizers' steps on the memory of a device.
+// Loops over the memory of a device: the optimizers' steps, conversions, sums.
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
+#include <muster/core/float16.hpp>
 #include <muster/core/update/step.hpp>
 
 namespace muster::inline v0 {
@@ -16,6 +17,14 @@ namespace muster::inline v0 {
 template <update_step Step>
 void update(const Step& step, device_span<float> parameters, device_span<const float> gradients,
             const std::array<device_span<float>, 2>& states, device_stream_ref stream);
+
+/// Converts each element on a stream and does not wait: to the bits of float16's and bfloat16's own conversions. Throws
+/// configuration_error when the lengths differ. The spans do not overlap, and live until the stream has passed the
+/// call.
+void convert(device_span<const float> from, device_span<float16> to, device_stream_ref stream);
+void convert(device_span<const float16> from, device_span<float> to, device_stream_ref stream);
+void convert(device_span<const float> from, device_span<bfloat16> to, device_stream_ref stream);
+void convert(device_span<const bfloat16> from, device_span<float> to, device_stream_ref stream);
 
 /// values[i] *= by.
 void scale(device_span<float> values, float by, device_stream_ref stream);

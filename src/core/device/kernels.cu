@@ -1,4 +1,4 @@
-#include <muster/core/device/update.hpp>
+#include <muster/core/device/kernels.hpp>
 
 #include <string>
 #include <type_traits>
@@ -42,35 +42,35 @@ struct filled {
 constexpr std::size_t run = 256;
 constexpr std::size_t runs_of(std::size_t size) { return (size + run - 1) / run; }
 
-struct squares_of_run {
-  const float* values;
-  std::size_t size;
-  double* sums;
-  constexpr void operator()(std::size_t k) const {
-    const std::size_t end = size < (k + 1) * run ? size : (k + 1) * run;
-    double sum = 0;
-    for (std::size_t i = k * run; i < end; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-    sums[k] = sum;
-  }
-};
-
+/// Of floats their squares.
+template <class T>
 struct sum_of_run {
-  const double* values;
+  const T* values;
   std::size_t size;
   double* sums;
   constexpr void operator()(std::size_t k) const {
     const std::size_t end = size < (k + 1) * run ? size : (k + 1) * run;
     double sum = 0;
-    for (std::size_t i = k * run; i < end; ++i) sum += values[i];
+    for (std::size_t i = k * run; i < end; ++i) {
+      const auto value = static_cast<double>(values[i]);
+      sum += std::is_same_v<T, float> ? value * value : value;
+    }
     sums[k] = sum;
   }
 };
 
-struct move_to_front {
-  const double* from;
-  double* to;
-  constexpr void operator()(std::size_t) const { *to = *from; }
+template <class From, class To>
+struct converted {
+  const From* from;
+  To* to;
+  constexpr void operator()(std::size_t i) const { to[i] = To(static_cast<float>(from[i])); }
 };
+
+template <class From, class To>
+void convert_all(device_span<const From> from, device_span<To> to, device_stream_ref stream) {
+  detail::require_same_size(from.size(), to.size());
+  detail::for_each(stream, from.size(), converted<From, To>{from.data(), to.data()});
+}
 
 }  // namespace
 
@@ -87,6 +87,19 @@ template void update(const sgd_step<float>&, device_span<float>, device_span<con
                      const std::array<device_span<float>, 2>&, device_stream_ref);
 template void update(const adam_step<float>&, device_span<float>, device_span<const float>,
                      const std::array<device_span<float>, 2>&, device_stream_ref);
+
+void convert(device_span<const float> from, device_span<float16> to, device_stream_ref stream) {
+  convert_all(from, to, stream);
+}
+void convert(device_span<const float16> from, device_span<float> to, device_stream_ref stream) {
+  convert_all(from, to, stream);
+}
+void convert(device_span<const float> from, device_span<bfloat16> to, device_stream_ref stream) {
+  convert_all(from, to, stream);
+}
+void convert(device_span<const bfloat16> from, device_span<float> to, device_stream_ref stream) {
+  convert_all(from, to, stream);
+}
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {
   detail::for_each(stream, values.size(), scaled{values.data(), by});
@@ -114,14 +127,14 @@ void sum_of_squares(device_span<const float> values, device_span<double> sums, d
   }
   double* level = sums.data() + 1;
   std::size_t size = runs_of(values.size());
-  detail::for_each(stream, size, squares_of_run{values.data(), values.size(), level});
+  detail::for_each(stream, size, sum_of_run<float>{values.data(), values.size(), level});
   while (size > 1) {
     double* const next = level + size;
-    detail::for_each(stream, runs_of(size), sum_of_run{level, size, next});
+    detail::for_each(stream, runs_of(size), sum_of_run<double>{level, size, next});
     level = next;
     size = runs_of(size);
   }
-  detail::for_each(stream, 1, move_to_front{level, sums.data()});
+  copy(device_span<const double>(level, 1), sums.first(1), stream);
 }
 
 }  // namespace muster::inline v0
