@@ -68,8 +68,6 @@ struct mpi_timing {
 };
 
 struct nccl_timing {
-  /// Of a communicator that no group made.
-  static constexpr seconds default_timeout{30};
   static constexpr std::chrono::microseconds poll{50};
   /// A group has so long to find out which ranks have died, after NCCL has seen that one has.
   static constexpr seconds failed_ranks{1.0};
