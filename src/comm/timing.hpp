@@ -54,6 +54,8 @@ struct tcp_timing {
   /// Between two attempts: twice as long each time, within these.
   static constexpr std::chrono::milliseconds first_retry{5};
   static constexpr std::chrono::milliseconds last_retry{500};
+  /// Between two looks whether connecting still has a point.
+  static constexpr std::chrono::milliseconds given_up_poll{5};
   /// What was sent has so long to reach the other side before this process is gone.
   static constexpr seconds drain{2.0};
 };

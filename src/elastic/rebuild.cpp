@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
-#include <numeric>
 #include <string_view>
 
 #include <muster/comm/settings.hpp>
@@ -60,21 +59,8 @@ std::unique_ptr<transport> over_tcp(const transport_config& config, const elasti
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> endpoints;
   for (const auto& one : group.members) endpoints.push_back(doors_of(one));
-  auto mesh =
-      make_mesh(plan, rank, endpoints, std::move(listeners), config.token + "/" + std::to_string(group.generation));
-  for (;;) {
-    if (given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
-    try {
-      constexpr std::chrono::milliseconds slice{5};
-      mesh->await_all(std::min(until, clock::now() + slice));
-      break;
-    } catch (const timeout_error&) {
-      if (clock::now() >= until) throw;
-    }
-  }
-  std::vector<int> all(group.members.size());
-  std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  return connect_mesh(plan, rank, endpoints, std::move(listeners),
+                      config.token + "/" + std::to_string(group.generation), until, given_up);
 }
 
 bool has_lost_mpi(const elastic::generation_record& group) {
