@@ -46,7 +46,6 @@ constexpr setting_info interface {
 };
 constexpr setting_info connections{"connections", "WHEN", "all",
                                    "tcp: all, before the first collective; or lazy, each at its first use"};
-constexpr setting_info streams{"streams", "N", "1", "tcp: data connections between two ranks", detail::from(1, 64)};
 constexpr setting_info heartbeat{
     "heartbeat", "SECONDS", "0.1", "tcp: time from one heartbeat to the next", detail::from(0.001, 3600), true};
 constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
@@ -73,8 +72,8 @@ bool muster_settings_of_comm = detail::register_settings(
     {"comm",
      "the job and its transports",
      {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
-     {&between, &job, &token, &host, &profile, &check, &progress, &cma, &pin, &interface, &connections, &streams,
-      &heartbeat, &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
+     {&between, &job, &token, &host, &profile, &check, &progress, &cma, &pin, &interface, &connections, &heartbeat,
+      &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
 }
 
 }  // namespace muster::inline v0::setting

@@ -54,6 +54,8 @@ struct tcp_timing {
   /// Between two attempts: twice as long each time, within these.
   static constexpr std::chrono::milliseconds first_retry{5};
   static constexpr std::chrono::milliseconds last_retry{500};
+  /// Between two looks whether connecting still has a point.
+  static constexpr std::chrono::milliseconds given_up_poll{5};
   /// What was sent has so long to reach the other side before this process is gone.
   static constexpr seconds drain{2.0};
 };
@@ -68,8 +70,6 @@ struct mpi_timing {
 };
 
 struct nccl_timing {
-  /// Of a communicator that no group made.
-  static constexpr seconds default_timeout{30};
   static constexpr std::chrono::microseconds poll{50};
   /// A group has so long to find out which ranks have died, after NCCL has seen that one has.
   static constexpr seconds failed_ranks{1.0};

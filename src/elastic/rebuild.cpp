@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <string_view>
 
 #include <muster/comm/settings.hpp>
@@ -45,20 +44,8 @@ std::unique_ptr<transport> over_tcp(const transport_config& config, const elasti
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> endpoints;
   for (const auto& one : group.members) endpoints.push_back(one.endpoints.substr(0, one.endpoints.find(without_mpi)));
-  auto mesh =
-      make_mesh(plan, rank, endpoints, std::move(listeners), config.token + "/" + std::to_string(group.generation));
-  for (;;) {
-    if (given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
-    try {
-      mesh->await_all(std::min(until, clock::now() + elastic_timing::connect_slice));
-      break;
-    } catch (const timeout_error&) {
-      if (clock::now() >= until) throw;
-    }
-  }
-  std::vector<int> all(group.members.size());
-  std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  return connect_mesh(plan, rank, endpoints, std::move(listeners),
+                      config.token + "/" + std::to_string(group.generation), until, given_up);
 }
 
 // Null where the MPI of this program does not go on when ranks die, or there is none.

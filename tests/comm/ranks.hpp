@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -126,12 +125,8 @@ class tcp_job {
   }
   /// Once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
-    auto mesh = muster::detail::make_mesh(plan_, rank, endpoints_,
-                                          std::move(*listeners_[static_cast<std::size_t>(rank)]), token);
-    if (!plan_.lazy) mesh->await_all(muster::deadline_after(plan_.patience));
-    std::vector<int> all(endpoints_.size());
-    std::iota(all.begin(), all.end(), 0);
-    return std::make_unique<muster::detail::tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+    return muster::detail::connect_mesh(plan_, rank, endpoints_, std::move(*listeners_[static_cast<std::size_t>(rank)]),
+                                        token, muster::deadline_after(plan_.patience));
   }
   [[nodiscard]] const std::vector<std::string>& endpoints() const noexcept { return endpoints_; }
 

@@ -19,16 +19,16 @@ inline bool check_frame(std::span<const std::uint8_t> data) {
   if (data.size() < tcp::frame_bytes) return false;
   const auto bytes = std::as_bytes(data);
   tcp::frame read;
-  if (tcp::decode(bytes.first<tcp::frame_bytes>(), read) != tcp::frame_fault::none) return false;
-  require(read.total <= tcp::largest_message && read.bytes <= read.total, "a length is beyond its limit");
+  if (tcp::decode(bytes.first<tcp::frame_bytes>(), read) != nullptr) return false;
+  require(read.total <= tcp::largest_message, "a length is beyond its limit");
   require(read.lead < tcp::frame_bytes, "the lead is longer than a line");
-  require(read.kind < tcp::frame_kind::beat || read.bytes <= tcp::largest_control_payload,
+  require(read.kind < tcp::frame_kind::beat || read.total <= tcp::largest_control_payload,
           "a frame of control is larger than there is room for");
   const auto again = tcp::encode(read);
   require(std::equal(again.begin(), again.end(), bytes.begin()), "it is not what it would be written as");
   muster::control_message message;
   const auto rest = bytes.subspan(tcp::frame_bytes);
-  if (read.kind == tcp::frame_kind::control_message && tcp::decode_notice(read, rest, message))
+  if (read.kind == tcp::frame_kind::control_message && tcp::decode_notice(rest, message))
     require(message.text[sizeof message.text - 1] == '\0', "the text of a notice has no end");
   return true;
 }

@@ -13,10 +13,8 @@ void finish(request& r) noexcept {
   group.wake();
 }
 
-matcher::matcher(int peers, int arrivals, std::function<void(int peer, std::uint64_t number)> clear_to_send)
-    : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {
-  for (peer& one : peers_) one.arrivals.resize(static_cast<std::size_t>(arrivals));
-}
+matcher::matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send)
+    : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {}
 
 // ---- groups ----
 
@@ -25,9 +23,7 @@ void matcher::close(matching_group& group) noexcept {
   std::erase(groups_, &group);
   closed_[closings_++ % closed_.size()] = group.generation();
   for (peer& one : peers_) {
-    for (arrival& to : one.arrivals) {
-      if (to.aside != nullptr && is_its(*to.aside)) to.aside = nullptr;
-    }
+    if (one.coming.aside != nullptr && is_its(*one.coming.aside)) one.coming.aside = nullptr;
   }
   unexpected_.remove_if([&](const unexpected& m) {
     if (!is_its(m)) return false;
@@ -60,7 +56,7 @@ void matcher::post(request& r) {
     if (m.announced()) {
       clear(m.source, m.head.number, &r);
       unexpected_.erase(at);
-    } else if (m.complete()) {
+    } else if (m.has_come) {
       take(at, r);
     } else {
       m.to = &r;
@@ -126,9 +122,7 @@ void matcher::cancel(request& r) noexcept {
       m.to = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
     }
     peer& from = peers_[static_cast<std::size_t>(group.peer(r.source))];
-    for (arrival& to : from.arrivals) {
-      if (to.to == &r) to.to = nullptr;
-    }
+    if (from.coming.to == &r) from.coming.to = nullptr;
     for (auto& entry : from.cleared) {
       if (entry.second == &r) entry.second = nullptr;
     }
@@ -163,7 +157,6 @@ bool matcher::match(int source, const envelope& head, bool must_pass, arrival& t
       clear(source, head.number, r);
     } else {
       to.to = r;
-      if (head.total == 0) came(to, 0);
     }
     return true;
   }
@@ -190,31 +183,23 @@ const char* matcher::match_body(int source, const envelope& head, arrival& to) {
   if (r != nullptr && r->received != head.total) return "it sent data of another size than its request-to-send";
   cleared.erase(found);
   to = {.to = r, .aside = nullptr};
-  if (head.total == 0) came(to, 0);
   return nullptr;
 }
 
-void matcher::came(arrival& to, std::uint64_t bytes) {
-  if (to.to != nullptr) {
-    auto& p = progress_of(*to.to);
-    p.moved += bytes;
-    if (p.moved == to.to->received) finish_receive(*std::exchange(to.to, nullptr));
-  } else if (to.aside != nullptr) {
-    unexpected& m = *to.aside;
-    m.come += bytes;
-    if (!m.complete()) return;
-    to.aside = nullptr;
-    if (m.to == nullptr) return;
-    take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& one) { return &one == &m; }),
-         *m.to);
-  }
+void matcher::came(arrival& to) {
+  if (request* const r = std::exchange(to.to, nullptr)) return finish_receive(*r);
+  unexpected* const m = std::exchange(to.aside, nullptr);
+  if (m == nullptr) return;
+  m->has_come = true;
+  if (m->to == nullptr) return;
+  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& one) { return &one == m; }), *m->to);
 }
 
 void matcher::deliver_own(int self, const envelope& head, const request& sent) {
   arrival to;
   (void)match(self, head, true, to);
   to.put(0, {sent.data, sent.bytes});
-  if (sent.bytes > 0) came(to, sent.bytes);
+  came(to);
 }
 
 // ---- peers that are lost ----
@@ -228,18 +213,13 @@ void matcher::break_off(request* r) noexcept {
 
 void matcher::lose(int source) noexcept {
   peer& from = peers_[static_cast<std::size_t>(source)];
-  for (arrival& to : from.arrivals) {
-    request* const r = to.to;
-    to = {};
-    const auto is_its = [&](const arrival& other) { return other.to == r; };  // of a message in parts
-    if (std::none_of(from.arrivals.begin(), from.arrivals.end(), is_its)) break_off(r);
-  }
+  break_off(std::exchange(from.coming, {}).to);
   for (const auto& entry : from.cleared) break_off(entry.second);
   from.cleared.clear();
   unexpected_.remove_if([&](unexpected& m) {
     if (m.source != source) return false;
     m.owed = 0;  // the credit of a new connection is new
-    if (m.complete()) return false;
+    if (m.has_come) return false;
     break_off(m.to);
     return true;
   });

@@ -36,8 +36,7 @@ struct message_progress {
 
   matching_group* group = nullptr;  // null for the rest of what was taken back
   std::uint64_t generation = 0;
-  std::uint64_t moved = 0;       // bytes that have come, or that were begun to be sent
-  std::uint64_t written = 0;     // bytes of a send that are not read from its buffer any more (tcp)
+  std::uint64_t moved = 0;       // bytes of a send that have gone (shm)
   std::uint64_t number = 0;      // under which it was announced
   std::uint32_t connection = 0;  // of a send: the number of that which it was given to (tcp)
   bool announces = false;        // a send that asks first
@@ -71,12 +70,11 @@ class matcher {
     int source;  // a peer
     envelope head;
     std::vector<std::byte> bytes;
-    std::uint64_t come = 0;
+    bool has_come = false;   // all of it
     std::uint64_t owed = 0;  // of its sender's credit, until it is taken
     request* to = nullptr;   // a receive that was posted in the meantime
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
-    [[nodiscard]] bool complete() const noexcept { return !announced() && come == head.total; }
   };
   /// Where a message goes that is coming: neither of the two after its receive was taken back.
   struct arrival {
@@ -89,9 +87,8 @@ class matcher {
     void put(std::uint64_t offset, std::span<const std::byte> bytes) const;
   };
 
-  /// As many `arrivals` of each peer can be under way at a time. `clear_to_send` tells a peer that the message of that
-  /// number may come.
-  matcher(int peers, int arrivals, std::function<void(int peer, std::uint64_t number)> clear_to_send);
+  /// `clear_to_send` tells a peer that the message of that number may come.
+  matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send);
   matcher(const matcher&) = delete;
   matcher& operator=(const matcher&) = delete;
 
@@ -122,16 +119,15 @@ class matcher {
   }
 
   // Messages.
-  [[nodiscard]] arrival& arrival_of(int source, std::size_t index) noexcept {
-    return peers_[static_cast<std::size_t>(source)].arrivals[index];
-  }
+  /// Where the one message goes that is coming from there.
+  [[nodiscard]] arrival& arrival_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].coming; }
   /// A message begins to come, or its announcement: sets where it goes. False when it is to stay where it is: no
   /// receive waits for it, nor (unless `must_pass`) for what may come behind it, or when this throws.
   [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, arrival& to);
   /// A message begins to come that was announced. Returns what is wrong with it, null when nothing is.
   [[nodiscard]] const char* match_body(int source, const envelope& head, arrival& to);
-  /// Bytes that have come to their place. What was the last of them ends the receive.
-  void came(arrival& to, std::uint64_t bytes);
+  /// All bytes of the message have come to their place, which ends the receive.
+  void came(arrival& to);
   /// A message of this process, which is `self` among the peers, to itself.
   void deliver_own(int self, const envelope& head, const request& sent);
 
@@ -150,7 +146,7 @@ class matcher {
   struct peer {
     int awaited = 0;          // receives that wait for it
     std::uint64_t taken = 0;  // of its credit
-    std::vector<arrival> arrivals;
+    arrival coming;
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their message; null: taken back
   };
 

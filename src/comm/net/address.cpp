@@ -79,6 +79,8 @@ bool same_number(const address& a, const address& b, unsigned bits) {
   return true;
 }
 
+bool is_in(const address& a, std::string_view net, unsigned bits) { return same_number(a, from_number(net, 0), bits); }
+
 // What of `all` one word of the user's choice means.
 std::vector<address> chosen_by(std::string_view word, const std::vector<interface_address>& all) {
   std::vector<address> found;
@@ -154,17 +156,10 @@ address address::with_port(std::uint16_t port) const noexcept {
 }
 
 bool address::is_loopback() const noexcept {
-  if (family() == AF_INET) return bytes_of(*this)[0] == 127;
-  if (family() != AF_INET6) return false;
-  const in6_addr& number = as_v6(*this).sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&number) || (IN6_IS_ADDR_V4MAPPED(&number) && number.s6_addr[12] == 127);
+  return is_in(*this, "127.0.0.0", 8) || is_in(*this, "::1", 128) || is_in(*this, "::ffff:127.0.0.0", 104);
 }
 
-bool address::is_link_local() const noexcept {
-  const auto bytes = bytes_of(*this);
-  if (family() == AF_INET) return bytes[0] == 169 && bytes[1] == 254;
-  return family() == AF_INET6 && bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
-}
+bool address::is_link_local() const noexcept { return is_in(*this, "169.254.0.0", 16) || is_in(*this, "fe80::", 10); }
 
 std::string address::host() const {
   char text[INET6_ADDRSTRLEN] = {};

@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <memory>
 
 #include <muster/core/error.hpp>
 
@@ -16,8 +15,8 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view protocol_name("muster ranks 1\n",
-                                         16);  // with its end; the 1 is the version of this protocol
+constexpr std::string_view protocol_name("muster ranks 2\n",
+                                         16);  // with its end; the 2 is the version of this protocol
 constexpr std::size_t nonce_bytes = 32;
 constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
 constexpr std::size_t mac_bytes = job_secret::mac_bytes;
@@ -35,25 +34,19 @@ std::string draw_nonce() {
 }  // namespace
 
 job_secret::job_secret(std::span<const std::string_view> parts) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> sum(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  bool fine = sum != nullptr && EVP_DigestInit_ex(sum.get(), EVP_sha256(), nullptr) == 1;
-  for (const auto& part : parts) {
-    const std::uint64_t length = part.size();  // so that parts do not run into each other
-    fine = fine && EVP_DigestUpdate(sum.get(), &length, sizeof length) == 1;
-    fine = fine && EVP_DigestUpdate(sum.get(), part.data(), part.size()) == 1;
-  }
-  unsigned length = 0;
-  fine = fine && EVP_DigestFinal_ex(sum.get(), reinterpret_cast<unsigned char*>(bytes_.data()), &length) == 1;
-  if (!fine || length != bytes_.size()) refuse_openssl("compute SHA-256");
+  wire_writer all;
+  for (const auto& part : parts) all.add_text(part);  // with its length, so that parts do not run into each other
+  const std::string text = all.take();
+  if (EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(bytes_.data()), nullptr, EVP_sha256(),
+                 nullptr) != 1)
+    refuse_openssl("compute SHA-256");
 }
 
 std::string job_secret::sign(std::string_view text) const {
   std::string made(mac_bytes, '\0');
-  unsigned length = 0;
   if (HMAC(EVP_sha256(), bytes_.data(), static_cast<int>(bytes_.size()),
            reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(made.data()), &length) == nullptr ||
-      length != mac_bytes)
+           reinterpret_cast<unsigned char*>(made.data()), nullptr) == nullptr)
     refuse_openssl("compute HMAC-SHA-256");
   return made;
 }
@@ -64,7 +57,7 @@ bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
 
 handshake handshake::connect(const job_secret& secret, const introduction& mine) {
   handshake made(secret, true, mine.from, 0);
-  made.who_ = {mine.to, mine.from, mine.stream, mine.streams};
+  made.who_ = {mine.to, mine.from, mine.which};
   wire_writer hello{std::string(protocol_name)};
   hello.add(mine);
   made.said_ = hello.take() + draw_nonce();
@@ -126,7 +119,7 @@ void handshake::read_message(const std::string& text) {
     wire_reader hello(text);
     const bool greets = hello.chars(protocol_name.size()) == protocol_name;
     who_ = hello.number<introduction>();
-    if (!greets || who_.to != self_ || who_.from == self_ || who_.stream >= who_.streams) {
+    if (!greets || who_.to != self_ || who_.from == self_) {
       state_ = state::stranger;
       return;
     }

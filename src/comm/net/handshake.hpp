@@ -35,8 +35,7 @@ class job_secret {
 struct introduction {
   std::uint32_t from = 0;
   std::uint32_t to = 0;
-  std::uint32_t stream = 0;   ///< which of the connections between the two
-  std::uint32_t streams = 0;  ///< of how many
+  std::uint32_t which = 0;  ///< of the connections between the two
 
   bool operator==(const introduction&) const = default;
 };

@@ -29,6 +29,11 @@ int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(s
 bool socket_error::timed_out() const noexcept { return code_ == ETIMEDOUT; }
 bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE || ended(); }
 bool socket_error::ended() const noexcept { return code_ == ESHUTDOWN; }
+std::string socket_error::as_seen() const {
+  if (ended()) return "its connection ended";
+  if (closed()) return "its connection was reset";
+  return timed_out() ? "its host does not answer" : what();
+}
 
 bool wait_for(int file, short events, clock::time_point until) {
   for (;;) {
@@ -164,31 +169,34 @@ void tcp_socket::set_unpaced() const noexcept {
   (void)::setsockopt(file(), IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
 }
 
-std::optional<std::size_t> tcp_socket::try_read(std::span<std::byte> into) const {
+std::size_t tcp_socket::read_some(std::span<const iovec> pieces) const {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // it is read only; the C type predates const
+  message.msg_iovlen = pieces.size();
   for (;;) {
-    const ssize_t got = ::recv(file(), into.data(), into.size(), MSG_DONTWAIT);
-    if (got >= 0) return static_cast<std::size_t>(got);
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+    const ssize_t got = pieces.size() == 1 ? ::recv(file(), pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT)
+                                           : ::recvmsg(file(), &message, MSG_DONTWAIT);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got == 0) {
+      throw socket_error(ESHUTDOWN, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) fail("reading from", errno);
   }
 }
 
-std::size_t tcp_socket::try_write(std::span<const iovec> pieces) const {
+std::size_t tcp_socket::try_write(std::span<const iovec> pieces, bool more) const {
+  const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(pieces.data());  // sendmsg reads it only; its C type predates const
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // as above
   message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
   for (;;) {
-    const ssize_t sent = ::sendmsg(file(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = pieces.size() == 1 ? ::send(file(), pieces[0].iov_base, pieces[0].iov_len, flags)
+                                            : ::sendmsg(file(), &message, flags);
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) fail("writing to", errno);
   }
-}
-
-std::size_t tcp_socket::read_some(std::span<std::byte> into) const {
-  const auto got = try_read(into);
-  if (got != std::size_t{0}) return got.value_or(0);
-  throw socket_error(ESHUTDOWN, "reading from " + peer_.to_string() + " failed (it closed the connection)");
 }
 
 void tcp_socket::await(short events, clock::time_point until) const {
@@ -196,39 +204,6 @@ void tcp_socket::await(short events, clock::time_point until) const {
   fail((events & POLLIN) != 0 ? "reading from" : "writing to", ETIMEDOUT);
 }
 
-void tcp_socket::read_exactly(std::span<std::byte> into, clock::time_point until) const {
-  while (!into.empty()) {
-    const std::size_t got = read_some(into);
-    into = into.subspan(got);
-    if (got == 0) await(POLLIN, until);
-  }
-}
-
-void tcp_socket::write_exactly(std::span<const std::byte> from, clock::time_point until) const {
-  iovec piece{const_cast<std::byte*>(from.data()), from.size()};  // as above
-  write_exactly(std::span(&piece, 1), until);
-}
-
-void tcp_socket::write_exactly(std::span<iovec> pieces, clock::time_point until) const {
-  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
-    const std::size_t sent = try_write(pieces);
-    pieces = drop_front(pieces, sent);
-    if (sent == 0) await(POLLOUT, until);
-  }
-}
-
 void tcp_socket::shutdown_write() const noexcept { ::shutdown(file(), SHUT_WR); }
-
-std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t count) noexcept {
-  while (!pieces.empty() && count >= pieces.front().iov_len) {
-    count -= pieces.front().iov_len;
-    pieces = pieces.subspan(1);
-  }
-  if (!pieces.empty()) {
-    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + count;
-    pieces.front().iov_len -= count;
-  }
-  return pieces;
-}
 
 }  // namespace muster::inline v0::detail

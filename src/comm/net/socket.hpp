@@ -4,7 +4,6 @@
 #include <sys/uio.h>
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -27,6 +26,8 @@ class socket_error : public error {
   [[nodiscard]] bool closed() const noexcept;
   /// It has closed it in order.
   [[nodiscard]] bool ended() const noexcept;
+  /// What was seen of the connection, as errors of ranks say it.
+  [[nodiscard]] std::string as_seen() const;
 
  private:
   int code_;
@@ -79,17 +80,15 @@ class tcp_socket {
   /// half of the loopback's bandwidth. A hint, by Reno, which every Linux has.
   void set_unpaced() const noexcept;
 
-  /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.
-  [[nodiscard]] std::optional<std::size_t> try_read(std::span<std::byte> into) const;
-  /// The same, but 0 when there is nothing yet; an end of the stream is a socket_error.
-  [[nodiscard]] std::size_t read_some(std::span<std::byte> into) const;
-  /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces.
-  [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces) const;
-  /// All of it by the deadline, or socket_error. An end of the stream before it is one, too.
-  void read_exactly(std::span<std::byte> into, clock::time_point until) const;
-  void write_exactly(std::span<const std::byte> from, clock::time_point until) const;
-  /// The same of several pieces, which are used up.
-  void write_exactly(std::span<iovec> pieces, clock::time_point until) const;
+  /// What is there, into the pieces in order; 0 when there is nothing yet. An end of the stream is a socket_error.
+  [[nodiscard]] std::size_t read_some(std::span<const iovec> pieces) const;
+  [[nodiscard]] std::size_t read_some(std::span<std::byte> into) const {
+    const iovec piece{into.data(), into.size()};
+    return read_some({&piece, 1});
+  }
+  /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces. `more`: others follow at
+  /// once, which the system waits for.
+  [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces, bool more = false) const;
 
   /// Waits for one of `events` (see `wait_for`); a socket_error when the deadline comes first.
   void await(short events, clock::time_point until) const;
@@ -106,8 +105,5 @@ class tcp_socket {
   descriptor file_;
   address peer_;
 };
-
-/// Takes `count` bytes off the front of the pieces; returns what is left of them, which lies in the same array.
-[[nodiscard]] std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t count) noexcept;
 
 }  // namespace muster::inline v0::detail

@@ -20,6 +20,7 @@
 #include "catch.hpp"
 #include "comm/bootstrap/stores/tcp/store_client.hpp"
 #include "comm/bootstrap/stores/tcp/store_protocol.hpp"
+#include "comm/net/exactly.hpp"
 #include "comm/net/handshake.hpp"
 #include "comm/net/socket.hpp"
 #include "dying.hpp"
@@ -47,13 +48,15 @@ tcp_socket stranger_at(const store_server& server) {
 tcp_socket guest_at(const store_server& server, const std::string& token) {
   using namespace muster::detail;
   auto made = stranger_at(server);
-  auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0, 1});
+  auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0});
   said.conclude(made, soon());
   if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
   return made;
 }
 
-void write(const tcp_socket& to, const std::string& text) { to.write_exactly(std::as_bytes(std::span(text)), soon()); }
+void write(const tcp_socket& to, const std::string& text) {
+  test::write_exactly(to, std::as_bytes(std::span(text)), soon());
+}
 
 /// Whether the other side ends the connection, sooner or later.
 bool ends(const tcp_socket& of) {
@@ -61,7 +64,7 @@ bool ends(const tcp_socket& of) {
   try {
     for (;;) {
       if (!muster::detail::wait_for(of.file(), POLLIN, soon())) return false;
-      if (of.try_read(room) == std::size_t{0}) return true;
+      (void)of.read_some(room);
     }
   } catch (const muster::detail::socket_error& failed) {
     return failed.closed();
@@ -278,7 +281,7 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
                          .life = muster::store_life::of_client});
     write(one, begin);
     std::array<std::byte, 21> answer;
-    one.read_exactly(answer, soon());
+    test::read_exactly(one, answer, soon());
     const auto said = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
     REQUIRE(said);
     write(one, text);
@@ -318,7 +321,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   for (int i = 0; i < 20; ++i) CHECK(serves(server, "t"));
   // Slow it may be: all answers are there when it takes them.
   std::vector<std::byte> answers(100 * (21 + muster::store_value_limit));
-  glutton.read_exactly(answers, soon());
+  test::read_exactly(glutton, answers, soon());
   CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()}).bytes ==
         21 + muster::store_value_limit);
   CHECK(server.met().offenders == 0);

@@ -37,7 +37,7 @@ struct world {
 
   matching::matching_group group{generation, {0, 1, 2}, 0, peers};
   std::vector<wire> wires{peers};
-  matching::matcher messages{peers, 1, [this](int peer, std::uint64_t number) { clear(peer, number); }};
+  matching::matcher messages{peers, [this](int peer, std::uint64_t number) { clear(peer, number); }};
 
   muster::local_transport owner{std::make_shared<muster::local_hub>(1),
                                 0};  // whatever it is: requests in flight have one
@@ -81,7 +81,7 @@ struct world {
   /// Some more comes from there, at most `most` bytes; false when nothing does.
   bool move(int peer, std::size_t most) {
     wire& w = from(peer);
-    auto& to = messages.arrival_of(peer, 0);
+    auto& to = messages.arrival_of(peer);
     if (!w.open) {
       if (w.sent.empty()) return false;
       auto& next = w.sent.front();
@@ -98,8 +98,9 @@ struct world {
     const std::size_t n = std::min(most, w.open->size() - w.come);
     to.put(w.come, std::span(*w.open).subspan(w.come, n));
     w.come += n;
-    messages.came(to, n);
-    if (w.come == w.open->size()) w.open.reset();
+    if (w.come < w.open->size()) return true;
+    messages.came(to);
+    w.open.reset();
     return true;
   }
 };

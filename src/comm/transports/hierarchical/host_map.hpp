@@ -29,15 +29,18 @@ struct host_map {
     for (const auto& ranks : hosts) rails = std::min(rails, static_cast<int>(ranks.size()));
   }
 
+  [[nodiscard]] int host(int rank) const { return host_of[static_cast<std::size_t>(rank)]; }
+  /// The number of a rank among those of its host.
+  [[nodiscard]] int place(int rank) const { return place_of[static_cast<std::size_t>(rank)]; }
   /// The ranks that rank shares its host with, itself among them.
   [[nodiscard]] const std::vector<int>& neighbours(int rank) const {
-    return hosts[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
+    return hosts[static_cast<std::size_t>(host(rank))];
   }
   /// One rank of each host: that of number `place` there; of the host of `instead`, that rank (-1 for none).
   [[nodiscard]] std::vector<int> across(int place, int instead = -1) const {
     std::vector<int> ranks;
     for (const auto& host : hosts) ranks.push_back(host[static_cast<std::size_t>(place)]);
-    if (instead >= 0) ranks[static_cast<std::size_t>(host_of[static_cast<std::size_t>(instead)])] = instead;
+    if (instead >= 0) ranks[static_cast<std::size_t>(host(instead))] = instead;
     return ranks;
   }
   [[nodiscard]] bool one_host() const noexcept { return hosts.size() == 1; }

@@ -19,19 +19,6 @@ collective_call step_of(const collective_call& call) {
   return step;
 }
 
-bool has_two_levels(collective kind) {
-  switch (kind) {
-    case collective::allreduce:
-    case collective::reduce:
-    case collective::broadcast:
-    case collective::barrier:
-    case collective::finish:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 hierarchical_transport::hierarchical_transport(std::unique_ptr<transport> between,
@@ -50,9 +37,9 @@ transport_abilities hierarchical_transport::abilities() const {
 bool hierarchical_transport::native(const collective_call& call, request& r) {
   if (hosts_.all_alone()) return inner().native(call, r);
   if (hosts_.one_host()) return within_->native(call, r);
-  if (!has_two_levels(call.kind)) return false;
+  const body_type begin = body_of(call.kind);
+  if (begin == nullptr) return false;
   const int me = rank();
-  const int number = hosts_.host_of[static_cast<std::size_t>(me)];
   const bool rooted = call.kind == collective::reduce || call.kind == collective::broadcast;
   bool talks = true;
   if (rooted && speaker_for(call.root) == me) {
@@ -65,7 +52,7 @@ bool hierarchical_transport::native(const collective_call& call, request& r) {
   }
   inside_ = false;
   r.owner = this;
-  steps_.emplace(inner(), pool_, scratch_, call.signature(), across_, talks ? number : 0);
+  steps_.emplace(inner(), pool_, scratch_, call.signature(), across_, talks ? hosts_.host(me) : 0);
   body_ = begin(*steps_, *this, call);
   steps_->start(body_.handle());
   test(r);
@@ -112,10 +99,8 @@ void hierarchical_transport::pause(clock::time_point until) {
 
 std::vector<int> hierarchical_transport::members_here(std::span<const int> members) const {
   std::vector<int> here;
-  const int host = hosts_.host_of[static_cast<std::size_t>(rank())];
   for (const int member : members) {
-    const auto index = static_cast<std::size_t>(member);
-    if (hosts_.host_of[index] == host) here.push_back(hosts_.place_of[index]);
+    if (hosts_.host(member) == hosts_.host(rank())) here.push_back(hosts_.place(member));
   }
   return here;
 }
@@ -128,8 +113,7 @@ std::uint64_t hierarchical_transport::prepare(std::span<const int> members) {
 
 std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call& some) {
   std::vector<std::uint64_t> host_of_member;
-  for (const int member : some.members)
-    host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host_of[static_cast<std::size_t>(member)]));
+  for (const int member : some.members) host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host(member)));
   auto between = inner().subgroup(some);
   std::vector<std::uint64_t> words;
   for (const int rank_here : hosts_.neighbours(rank()))
@@ -142,22 +126,22 @@ std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call&
 // ---- collectives ----
 
 int hierarchical_transport::speaker_for(int root) const {
-  const auto& here = hosts_.neighbours(rank());
-  return hosts_.host_of[static_cast<std::size_t>(root)] == hosts_.host_of[static_cast<std::size_t>(rank())]
-             ? root
-             : here.front();
+  return hosts_.host(root) == hosts_.host(rank()) ? root : hosts_.neighbours(rank()).front();
 }
 
-task hierarchical_transport::begin(executor& f, hierarchical_transport& self, const collective_call& call) {
-  switch (call.kind) {
+hierarchical_transport::body_type hierarchical_transport::body_of(collective kind) noexcept {
+  switch (kind) {
     case collective::allreduce:
-      return allreduce(f, self, call);
+      return &allreduce;
     case collective::reduce:
-      return reduce(f, self, call);
+      return &reduce;
     case collective::broadcast:
-      return broadcast(f, self, call);
+      return &broadcast;
+    case collective::barrier:
+    case collective::finish:
+      return &barrier;
     default:
-      return barrier(f, self, call);
+      return nullptr;
   }
 }
 
@@ -236,12 +220,12 @@ task hierarchical_transport::reduce(executor& f, hierarchical_transport& self, c
   std::byte* const held = self.rank() == call.root ? call.out : speaks ? f.scratch(bytes) : nullptr;
   collective_call step = step_of(call);
   step.reduce = call.reduce.unfinished();
-  step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
+  step.root = self.hosts_.place(speaker);
   step.out = held;
   if (!self.within_ && bytes > 0 && held != call.in) std::memcpy(held, call.in, bytes);
   co_await within(f, self, step);
   if (!speaks) co_return;
-  co_await tree_reduce(f, held, bytes, self.hosts_.host_of[static_cast<std::size_t>(call.root)], step.reduce);
+  co_await tree_reduce(f, held, bytes, self.hosts_.host(call.root), step.reduce);
   if (self.rank() == call.root) call.reduce.finish(held, bytes, self.size());
 }
 
@@ -249,7 +233,7 @@ task hierarchical_transport::broadcast(executor& f, hierarchical_transport& self
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   if (speaker == self.rank()) {
-    const int first = self.hosts_.host_of[static_cast<std::size_t>(call.root)];
+    const int first = self.hosts_.host(call.root);
     if (f.choose(collective::broadcast, bytes) == algorithm::chain) {
       co_await chain_broadcast(f, call.out, bytes, first);
     } else {
@@ -258,7 +242,7 @@ task hierarchical_transport::broadcast(executor& f, hierarchical_transport& self
   }
   collective_call step = step_of(call);
   step.in = call.out;
-  step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
+  step.root = self.hosts_.place(speaker);
   co_await within(f, self, step);
 }
 

@@ -44,7 +44,7 @@ class hierarchical_transport final : public transport_decorator {
   // Below so many bytes the rounds count, not the bytes: one rank of each host does it all.
   static constexpr std::size_t one_rail_up_to = 8192;
 
-  [[nodiscard]] int place() const { return hosts_.place_of[static_cast<std::size_t>(rank())]; }
+  [[nodiscard]] int place() const { return hosts_.place(rank()); }
   /// Those of the members that are on this host, as `within_` counts them.
   [[nodiscard]] std::vector<int> members_here(std::span<const int> members) const;
   [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
@@ -52,7 +52,9 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] int speaker_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
-  [[nodiscard]] static task begin(executor& f, hierarchical_transport& self, const collective_call& call);
+  /// How a collective goes in two levels; null for one that does not.
+  using body_type = task (*)(executor& f, hierarchical_transport& self, const collective_call& call);
+  [[nodiscard]] static body_type body_of(collective kind) noexcept;
   static task allreduce(executor& f, hierarchical_transport& self, const collective_call& call);
   static task combine_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);
   static task share_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);

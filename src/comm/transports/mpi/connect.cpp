@@ -5,7 +5,6 @@
 #include <muster/comm/transports/mpi/adopt.hpp>
 #include <muster/core/error.hpp>
 
-#include "survivors.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0 {

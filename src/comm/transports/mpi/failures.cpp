@@ -1,4 +1,4 @@
-#include "failures.hpp"
+#include "library.hpp"
 
 #ifdef MUSTER_HAVE_ULFM
 #include <mpi-ext.h>
@@ -9,8 +9,6 @@
 #include <string>
 
 #include <muster/core/error.hpp>
-
-#include "library.hpp"
 
 namespace muster::inline v0::detail {
 

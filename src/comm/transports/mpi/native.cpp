@@ -1,6 +1,7 @@
 // MPI's own collectives, in their nonblocking form: a blocking one would know no deadline.
 #include <algorithm>
 #include <climits>
+#include <map>
 #include <optional>
 
 #include <muster/core/error.hpp>
@@ -10,33 +11,15 @@
 namespace muster::inline v0::detail {
 namespace {
 
+// MPI_DATATYPE_NULL for bool and the 16-bit floats.
 MPI_Datatype type_of(dtype type) {
-  switch (type) {
-    case dtype::int8:
-      return MPI_INT8_T;
-    case dtype::uint8:
-      return MPI_UINT8_T;
-    case dtype::int16:
-      return MPI_INT16_T;
-    case dtype::uint16:
-      return MPI_UINT16_T;
-    case dtype::int32:
-      return MPI_INT32_T;
-    case dtype::uint32:
-      return MPI_UINT32_T;
-    case dtype::int64:
-      return MPI_INT64_T;
-    case dtype::uint64:
-      return MPI_UINT64_T;
-    case dtype::float32:
-      return MPI_FLOAT;
-    case dtype::float64:
-      return MPI_DOUBLE;
-    case dtype::extended:
-      return MPI_LONG_DOUBLE;
-    default:
-      return MPI_DATATYPE_NULL;  // bool and the 16-bit floats
-  }
+  static const std::map<dtype, MPI_Datatype> types = {
+      {dtype::int8, MPI_INT8_T},     {dtype::uint8, MPI_UINT8_T},       {dtype::int16, MPI_INT16_T},
+      {dtype::uint16, MPI_UINT16_T}, {dtype::int32, MPI_INT32_T},       {dtype::uint32, MPI_UINT32_T},
+      {dtype::int64, MPI_INT64_T},   {dtype::uint64, MPI_UINT64_T},     {dtype::float32, MPI_FLOAT},
+      {dtype::float64, MPI_DOUBLE},  {dtype::extended, MPI_LONG_DOUBLE}};
+  const auto found = types.find(type);
+  return found == types.end() ? MPI_DATATYPE_NULL : found->second;
 }
 
 // min and max are left out for floating point: MPI's lose a NaN.
@@ -89,32 +72,28 @@ std::optional<plan> make_plan(const collective_call& call, int rank, int ranks) 
 
   const std::size_t whole = call.count * call.element_size;
   const bool at_root = rank == call.root;
+  made.in = made.out = whole;
   switch (kind) {
     case collective::allgather:
       made.in = whole / n;
-      made.out = whole;
       break;
     case collective::reduce_scatter:
-      made.in = whole;
       made.out = whole / n;
       break;
     case collective::gather:
-      made.in = whole;
       made.out = at_root ? whole * n : 0;
       break;
     case collective::scatter:
       made.in = at_root ? whole * n : 0;
-      made.out = whole;
+      break;
+    case collective::reduce:
+      made.out = at_root ? whole : 0;
       break;
     case collective::all_to_all:
       made.in = made.out = whole * n;
       break;
-    case collective::reduce:
-      made.in = whole;
-      made.out = at_root ? whole : 0;
-      break;
     default:
-      made.in = made.out = whole;
+      break;
   }
   const bool has_place = kind == collective::allgather || (kind == collective::gather && at_root);
   const std::size_t place = has_place ? made.in * static_cast<std::size_t>(rank) : 0;
@@ -160,7 +139,7 @@ bool mpi_transport::native(const collective_call& call, request& r) {
   const std::byte* in = call.in;
   std::byte* out = call.out;
   if (std::max(planned->in, planned->out) <= native_copied_up_to) {
-    out = p.landing = take_landing(std::max<std::size_t>(planned->out + planned->in, 1));
+    out = p.landing = p.held->land(std::max<std::size_t>(planned->out + planned->in, 1));
     std::byte* const copied = planned->in_place ? out + (call.in - call.out) : out + planned->out;
     if (planned->in > 0) std::memcpy(copied, call.in, planned->in);
     in = copied;

@@ -1,6 +1,4 @@
 // The ranks that are left of an MPI job, connected anew: for elastic sessions.
-#include "survivors.hpp"
-
 #ifdef MUSTER_HAVE_ULFM
 
 #include <mpi.h>

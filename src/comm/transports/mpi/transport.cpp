@@ -60,7 +60,6 @@ mpi_transport::~mpi_transport() {
   if (finalised != 0 || library_->abandoned()) {
     // MPI may still read or write all of it.
     keep_for_ever(slots_);
-    keep_for_ever(landings_);
     keep_for_ever(notes_);
     return;
   }
@@ -73,9 +72,7 @@ mpi_transport::~mpi_transport() {
       sched_yield();
     if (done == 0) (void)sent.release();
   }
-  // What an operation that never ended still uses stays: a send its slot, a native collective its memory.
-  if (free_slots_.size() != slots_.size()) keep_for_ever(slots_);
-  if (free_landings_.size() != landings_.size()) keep_for_ever(landings_);
+  if (free_slots_.size() != slots_.size()) keep_for_ever(slots_);  // an operation that never ended still uses one
   if (survives_)
     library_->retire(comm_);
   else
@@ -95,24 +92,19 @@ mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
     throw error(error_kind::other,
                 "MPI cannot be used any more (an operation of an earlier failure cannot complete); end the program");
   }
-  slot* held = nullptr;
-  if (what != progress::kind::native) {
-    if (free_slots_.empty()) {  // once for the most messages ever under way
-      slots_.push_back(std::make_unique<slot>());
-      free_slots_.reserve(slots_.size());
-      free_slots_.push_back(slots_.back().get());
-    }
-    held = free_slots_.back();
-    free_slots_.pop_back();
+  if (free_slots_.empty()) {  // once for the most ever under way
+    slots_.push_back(std::make_unique<slot>());
+    free_slots_.reserve(slots_.size());
+    free_slots_.push_back(slots_.back().get());
   }
+  slot* const held = free_slots_.back();
+  free_slots_.pop_back();
   r.owner = this;
   return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false, nullptr};
 }
 
 void mpi_transport::finish(request& r) noexcept {
-  auto& p = of(r);
-  if (p.held != nullptr) free_slots_.push_back(p.held);
-  if (p.landing != nullptr) free_landings_.push_back(p.landing);
+  free_slots_.push_back(of(r).held);
   r.owner = nullptr;
   idle_ = 0;
 }
@@ -131,22 +123,9 @@ void mpi_transport::send(request& r) {
   if (!small) check_mpi(MPI_Isend(r.data, body_bytes, MPI_BYTE, r.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
 }
 
-std::byte* mpi_transport::take_landing(std::size_t bytes) {
-  for (auto& landing : landings_) {
-    const auto free = std::find(free_landings_.begin(), free_landings_.end(), landing.data());
-    if (free == free_landings_.end()) continue;
-    free_landings_.erase(free);
-    if (landing.size() < bytes) landing.resize(bytes);  // grows to the largest that ever came
-    return landing.data();
-  }
-  landings_.emplace_back(bytes);
-  free_landings_.reserve(landings_.size());
-  return landings_.back().data();
-}
-
 void mpi_transport::post_body(request& r, int source, int tag) {
   auto& p = of(r);
-  if (r.combine != nullptr) p.landing = take_landing(r.bytes);
+  if (r.combine != nullptr) p.landing = p.held->land(r.bytes);
   check_mpi(MPI_Irecv(p.landing != nullptr ? p.landing : r.data, checked_count(r.bytes), MPI_BYTE, source, tag, comm_,
                       &p.body),
             "MPI_Irecv", comm_);

@@ -5,11 +5,12 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <muster/comm/transport.hpp>
+#include <muster/core/env.hpp>
 
-#include "failures.hpp"
 #include "library.hpp"
 
 namespace muster::inline v0::detail {
@@ -57,6 +58,12 @@ class mpi_transport final : public transport {
     alignas(16) std::byte bytes[slot_size];
     envelope& head() { return *reinterpret_cast<envelope*>(bytes); }
     std::byte* payload() { return bytes + sizeof(envelope); }
+    /// Memory in place of the user's: it grows to the largest that ever came.
+    std::byte* land(std::size_t size) {
+      if (landing.size() < size) landing.resize(size);
+      return landing.data();
+    }
+    std::vector<std::byte> landing;
   };
   struct note {
     MPI_Request sent = MPI_REQUEST_NULL;
@@ -68,7 +75,7 @@ class mpi_transport final : public transport {
     MPI_Request head;
     MPI_Request body;
     slot* held;
-    std::byte* landing;  // muster's memory that MPI uses in place of the user's; null when it uses that
+    std::byte* landing;  // the slot's memory that MPI uses in place of the user's; null when it uses that
     bool head_done;
     const reduction* reduce;  // of a native collective that is to be finished
   };
@@ -80,7 +87,6 @@ class mpi_transport final : public transport {
   bool test_receive(request& r);
   bool tell_of_death(control_message& message);
   void finish(request& r) noexcept;
-  [[nodiscard]] std::byte* take_landing(std::size_t bytes);
 
   std::shared_ptr<mpi_library> library_;
   MPI_Comm comm_;
@@ -97,9 +103,17 @@ class mpi_transport final : public transport {
   std::uint64_t next_body_ = 0;  // so that bodies of tagged messages find their envelopes
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<slot*> free_slots_;
-  std::vector<std::vector<std::byte>> landings_;
-  std::vector<std::byte*> free_landings_;
   std::vector<std::unique_ptr<note>> notes_;
 };
+
+#ifdef MUSTER_HAVE_ULFM
+
+/// As process_transport::connect_survivors: shrinks MPI's world to the ranks that live, which agree that they are the
+/// members, in the same generation.
+std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
+                                             int self, std::uint64_t generation);
+bool can_connect_survivors();
+
+#endif
 
 }  // namespace muster::inline v0::detail

@@ -10,29 +10,20 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/nccl/call.hpp>
+#include <muster/comm/transports/nccl/communicator.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/device/stream.hpp>
 
 namespace muster::inline v0::detail {
 
-/// What a rank says of itself before they connect.
-struct nccl_card {
-  int version = 0;
-  char device[60] = {};  // its place on the bus
-  std::uint64_t host = 0;
-  ncclUniqueId id{};  // of rank 0
-};
-
-/// This rank's; the root draws the id.
-[[nodiscard]] nccl_card make_card(bool root);
-/// Throws configuration_error where two ranks have one device or versions differ.
-void check_cards(std::span<const nccl_card> endpoints);
+/// Throws what an answer of NCCL's other than ncclSuccess means: peer_failure, naming no rank, for a connection that
+/// broke; configuration_error for a call NCCL does not take; else muster::error. `comm` may be null.
+void check_nccl(ncclResult_t answer, const std::string& what, ncclComm_t comm = nullptr);
 
 class nccl_state {
  public:
-  /// Collective over the ranks of the endpoints. `ranks` may be null.
-  nccl_state(std::span<const nccl_card> endpoints, int rank, std::shared_ptr<group_state> ranks, seconds timeout);
+  /// Collective over the ranks. Throws configuration_error where two ranks have one device or versions differ.
+  nccl_state(group& ranks, seconds timeout);
   nccl_state(const nccl_state&) = delete;
   nccl_state& operator=(const nccl_state&) = delete;
   ~nccl_state();
@@ -46,8 +37,6 @@ class nccl_state {
   void enter();
   /// Puts calls on a stream, as one group where they are several; returns their number.
   std::uint64_t put_on(std::span<const nccl::device_call> calls, device_stream_ref stream, clock::time_point until);
-  /// The mark behind them.
-  void remember(const std::shared_ptr<const device_event>& signature);
   /// Looks for what NCCL, the device or the group has to say; throws the first cause once there is one.
   void look(const std::string& what);
   /// Ends it, for good: NCCL first lets go of the streams, and the group's ranks are told.
@@ -57,6 +46,8 @@ class nccl_state {
  private:
   /// Until NCCL has taken what it was given.
   void settle(ncclResult_t answer, const std::string& what, clock::time_point until);
+  [[nodiscard]] ncclResult_t present_answer() const noexcept;
+  void fail_unless_good(ncclResult_t answer, const std::string& what);
   void look_at_group();
   /// A broken connection names no rank: the group may know soon which one it was.
   void ask_group_for_names();
@@ -64,13 +55,36 @@ class nccl_state {
 
   ncclComm_t comm_ = nullptr;
   std::shared_ptr<group_state> ranks_;
-  int rank_ = 0;
-  int size_ = 1;
-  int device_ = 0;
+  int rank_;
+  int size_;
+  int device_;
   seconds timeout_;
   std::uint64_t sequence_ = 0;
-  std::vector<std::weak_ptr<const device_event>> under_way_;  // of works that a caller still holds
   std::exception_ptr failure_;
+
+  friend class nccl_operation;
+  std::vector<const nccl_operation*> under_way_;  // those that a caller still holds
+};
+
+/// One collective under way. Its end waits for that of the collective, since the device may still write; an error then
+/// stays in the communicator.
+class nccl_operation {
+ public:
+  nccl_operation(std::shared_ptr<nccl_state> of, std::span<const nccl::device_call> calls, device_stream_ref stream);
+  nccl_operation(const nccl_operation&) = delete;
+  nccl_operation& operator=(const nccl_operation&) = delete;
+  ~nccl_operation();
+
+  bool test();
+  void wait();
+  [[nodiscard]] const device_event& mark() const noexcept { return mark_; }
+
+ private:
+  std::shared_ptr<nccl_state> state_;
+  std::string what_;
+  clock::time_point deadline_;
+  std::uint64_t sequence_;
+  device_event mark_;  // behind it in its stream
 };
 
 }  // namespace muster::inline v0::detail

@@ -25,7 +25,7 @@ std::vector<int> all_ranks(int size) {
 shm_messages::shm_messages(shm_group& shm)
     : shm_(shm),
       group_(0, all_ranks(shm.size()), shm.rank(), shm.size()),
-      matcher_(shm.size(), 1,
+      matcher_(shm.size(),
                [this](int peer, std::uint64_t number) {
                  to(peer).clears.push_back(number);
                  owes_ = true;
@@ -157,7 +157,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
   header head;
   std::memcpy(&head, ring.bytes() + tail % shm_.layout().fifo_bytes, sizeof head);
   outbox& sends = to(peer).sends;
-  auto& arrival = matcher_.arrival_of(peer, 0);
+  auto& arrival = matcher_.arrival_of(peer);
   if (head.kind == message_kind::cts) {
     require(peer, sends.clear(head.number));
   } else if (head.kind == message_kind::data) {
@@ -174,7 +174,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
 // Moves what has come of the open message.
 void shm_messages::take(int peer, incoming& in) {
   fifo& ring = shm_.messages(peer, shm_.rank());
-  const auto& arrival = matcher_.arrival_of(peer, 0);
+  const auto& arrival = matcher_.arrival_of(peer);
   const std::uint64_t size = shm_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   const std::uint64_t before = tail;
@@ -199,7 +199,7 @@ void shm_messages::pump_in(int peer) {
     take(peer, in);
     if (in.moved < in.total) return;
     in.open = false;
-    if (in.total > 0) matcher_.came(matcher_.arrival_of(peer, 0), in.total);
+    matcher_.came(matcher_.arrival_of(peer));
   }
 }
 

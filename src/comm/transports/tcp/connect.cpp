@@ -3,6 +3,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include <muster/comm/bootstrap/exchange.hpp>
@@ -21,17 +23,14 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view endpoints_mark = "tcp2";  // the 2 is the version of endpoints
+constexpr std::string_view endpoints_mark = "tcp3";  // the 3 is the version of endpoints
 
-// The cores that this process may run on, 64 in a word.
-std::vector<std::uint64_t> own_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<std::uint64_t> words(CPU_SETSIZE / 64, 0);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {};
-  for (std::size_t k = 0; k < CPU_SETSIZE; ++k) words[k / 64] |= std::uint64_t{CPU_ISSET(k, &set) != 0} << k % 64;
-  while (!words.empty() && words.back() == 0) words.pop_back();
-  return words;
+// Those that this process may run on, as they are sent: without the bytes at the end that are all zeroes.
+std::string own_cores() {
+  cpu_set_t set{};
+  (void)::sched_getaffinity(0, sizeof set, &set);
+  const std::string_view bytes(reinterpret_cast<const char*>(&set), sizeof set);
+  return std::string(bytes.substr(0, bytes.find_last_not_of('\0') + 1));
 }
 
 }  // namespace
@@ -44,9 +43,7 @@ tcp_listeners::tcp_listeners(std::string_view chosen, const std::string& origin)
   endpoints.add_text(boot_number().empty() ? host_name() : boot_number());
   endpoints.add_text(host_name());
   endpoints.add(std::int64_t{::getpid()});
-  const auto cores = own_cores();
-  endpoints.add(std::uint64_t{cores.size()});
-  for (const auto word : cores) endpoints.add(word);
+  endpoints.add_text(own_cores());
   for (const auto& one : own_addresses(chosen, origin)) {
     sockets_.push_back(tcp_socket::reserve(one.with_port(0)));
     endpoints.add_text(sockets_.back().local().to_string());
@@ -75,7 +72,8 @@ tcp_peer read_endpoints(const std::string& endpoints, int rank) {
   read.host = in.text();
   read.name = in.text();
   read.process = in.number<std::int64_t>();
-  for (auto left = in.count(sizeof(std::uint64_t)); left > 0; --left) read.cores.push_back(in.number());
+  const auto cores = in.text();
+  std::memcpy(&read.cores, cores.data(), std::min(cores.size(), sizeof read.cores));
   while (!in.rest().empty()) {
     if (const auto one = address::parse(in.text()); !one.empty()) read.addresses.push_back(one);
   }
@@ -88,20 +86,24 @@ tcp_peer read_endpoints(const std::string& endpoints, int rank) {
   return read;
 }
 
-std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& endpoints,
-                                    tcp_listeners listeners, std::string_view token) {
+std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& endpoints,
+                                            tcp_listeners listeners, std::string_view token, clock::time_point until,
+                                            const std::function<bool()>& given_up) {
   std::vector<std::string_view> parts{token};
   std::vector<tcp_peer> peers;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     parts.emplace_back(endpoints[i]);
     peers.push_back(read_endpoints(endpoints[i], static_cast<int>(i)));
   }
-  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), listeners.open(), job_secret(parts));
+  auto mesh = std::make_shared<tcp_mesh>(plan, rank, std::move(peers), listeners.open(), job_secret(parts));
+  if (!plan.lazy) mesh->await_all(until, given_up);
+  std::vector<int> all(endpoints.size());
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
 }
 
 tcp_plan plan_of(const settings& configuration) {
   tcp_plan plan;
-  plan.streams = static_cast<int>(configuration.integer(setting::streams));
   plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
   plan.beat = seconds(configuration.positive(setting::heartbeat));
   plan.missed = static_cast<int>(configuration.integer(setting::missed_heartbeats));
@@ -121,11 +123,7 @@ std::unique_ptr<transport> connect_tcp(const settings& configuration, const laun
     token = common_token(*store, configuration, until);
     endpoints = exchange(*store, "tcp/", launch.rank, launch.size, listeners.endpoints(), until);
   }
-  auto mesh = make_mesh(plan, launch.rank, endpoints, std::move(listeners), token);
-  if (!plan.lazy) mesh->await_all(until);
-  std::vector<int> all(endpoints.size());
-  std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0);
+  return connect_mesh(plan, launch.rank, endpoints, std::move(listeners), token, until);
 }
 
 std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks, int count) {
@@ -140,14 +138,10 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
   // The group is connected to no other process, so what rank 0 draws is known to no other.
   auto drawn = random_token();
   broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(drawn.data()), drawn.size()), 0);
-  std::vector<int> all(endpoints.size());
-  std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
-    const int rank = k * ranks.size() + ranks.rank();
-    auto mesh = make_mesh(plan, rank, endpoints, std::move(listeners[static_cast<std::size_t>(k)]), drawn);
-    if (!plan.lazy) mesh->await_all(until);
-    return std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
+    return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,
+                        std::move(listeners[static_cast<std::size_t>(k)]), drawn, until);
   });
 }
 

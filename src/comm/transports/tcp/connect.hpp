@@ -1,6 +1,7 @@
 // How TCP gets into a context.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "mesh.hpp"
 
 namespace muster::inline v0::detail {
+
+class tcp_transport;
 
 /// As it is with a core for every rank. Constants of the loopback of a small virtual machine; a network is slower, in
 /// latency and bandwidth alike. Combining costs nothing: it takes the place of the write to memory that a receive would
@@ -63,17 +66,20 @@ class tcp_listeners {
 /// Reads an endpoint list; throws error naming the rank when it is none.
 [[nodiscard]] tcp_peer read_endpoints(const std::string& endpoints, int rank);
 
-/// The connections of a process, from the endpoints of all and the token of the job (which may be empty: then a process
-/// that can read the endpoints is of the job).
-[[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank,
-                                                  const std::vector<std::string>& endpoints, tcp_listeners listeners,
-                                                  std::string_view token);
+/// Connects a process, from the endpoints of all and the token of the job (which may be empty: then a process that can
+/// read the endpoints is of the job). Collective, unless connections are lazy; throws what `tcp_mesh::await_all`
+/// throws.
+[[nodiscard]] std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank,
+                                                          const std::vector<std::string>& endpoints,
+                                                          tcp_listeners listeners, std::string_view token,
+                                                          clock::time_point until,
+                                                          const std::function<bool()>& given_up = {});
 
 /// What the settings say of it.
 [[nodiscard]] tcp_plan plan_of(const settings& configuration);
 
 /// Connects the ranks that the launcher started: they find each other by `open_store`. Collective; throws what that and
-/// `tcp_mesh::await_all` throw.
+/// `connect_mesh` throw.
 [[nodiscard]] std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch);
 
 /// See `connect_endpoints` of comm/bootstrap/endpoints.hpp. They find each other through the group.

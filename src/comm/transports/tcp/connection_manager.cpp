@@ -24,16 +24,15 @@ connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> pee
     : mesh_(mesh),
       plan_(mesh.plan_),
       rank_(mesh.rank_),
-      peers_(std::move(peers)),
       secret_(secret),
       acceptor_(
           loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), most_strangers,
           [this](const introduction& who) { return wants(who); },
           [this](tcp_socket came, const introduction& who) {
-            keep(static_cast<int>(who.from), who.stream, std::move(came), stage::answering);
+            keep(static_cast<int>(who.from), who.which, std::move(came), stage::answering);
           }),
-      peer_connections_(peers_.size()),
-      controls_(peers_.size()) {
+      remotes_(peers.size()) {
+  for (std::size_t i = 0; i < peers.size(); ++i) remotes_[i].at = std::move(peers[i]);
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -46,7 +45,7 @@ connection_manager::~connection_manager() {
 
 std::string connection_manager::trouble_with(int peer) {
   const std::lock_guard lock(controls_mutex_);
-  return connections_to(peer).trouble;
+  return of(peer).trouble;
 }
 
 void connection_manager::want(int peer, clock::time_point until) {
@@ -56,17 +55,17 @@ void connection_manager::want(int peer, clock::time_point until) {
 
 void connection_manager::report(int peer, const std::string& why) {
   loop_.post([=, this] {
-    if (connections_to(peer).now == stage::up) suspect(peer, why, -1);  // else it is seen already
+    if (of(peer).now == stage::up) suspect(peer, why, -1);  // else it is seen already
   });
 }
 
 void connection_manager::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
-  head.total = head.bytes = payload.size();
+  head.total = payload.size();
   const auto header = encode(head);
   bool unsent = false;
   {
     const std::lock_guard lock(controls_mutex_);
-    control_connection& to = control_of(peer);
+    remote& to = of(peer);
     if (to.over.unsent() > (matters ? most_unsent : most_unsent_of_no_matter)) return;
     auto& out = to.over.outgoing();
     out.append(reinterpret_cast<const char*>(header.data()), header.size());
@@ -80,17 +79,17 @@ void connection_manager::post(int peer, frame head, std::span<const std::byte> p
 void connection_manager::say_goodbye(clock::time_point until) {
   frame last;
   last.kind = frame_kind::goodbye;
-  for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
+  for (std::size_t peer = 0; peer < remotes_.size(); ++peer) {
     {
       const std::lock_guard lock(controls_mutex_);
-      if (!controls_[peer].over) continue;
+      if (!remotes_[peer].over) continue;
     }
     post(static_cast<int>(peer), last, {}, true);
   }
   // Taken by the other side's system: then the end of this process takes nothing of it away.
   const auto all_written = [&] {
     const std::lock_guard lock(controls_mutex_);
-    return std::all_of(controls_.begin(), controls_.end(), [&](control_connection& one) {
+    return std::all_of(remotes_.begin(), remotes_.end(), [&](remote& one) {
       if (!one.over) return true;
       flush(one);
       return one.over.unsent() == 0 && !has_unsent_bytes(one.over.socket().file());
@@ -111,17 +110,17 @@ void connection_manager::run(const std::stop_token& stop) {
       const auto away = now - last_turn_;
       last_turn_ = now;
       if (away > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
-        for (auto& one : controls_) one.heard = now;
+        for (auto& one : remotes_) one.heard = now;
       }
       loop_.dispatch();
       acceptor_.tick(now);
       for (auto& one : pending_connections_) {
-        if (!one.over && !one.socket && now >= one.retry) dial_stream(one);
+        if (!one.over && !one.socket && now >= one.retry) dial_one(one);
       }
       expire(now);
       if (now >= next_beat_) beat();
       const std::lock_guard lock(controls_mutex_);
-      for (auto& one : controls_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
+      for (auto& one : remotes_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
     } catch (const std::exception& trouble) {
       log(log_level::error, std::string("an error in the thread of the heartbeats: ") + trouble.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -134,18 +133,18 @@ clock::time_point connection_manager::next_event() const {
   for (const auto& one : pending_connections_) {
     next = std::min(next, one.socket ? one.until : one.retry);
   }
-  for (const auto& one : controls_) next = std::min(next, one.suspect_deadline);
+  for (const auto& one : remotes_) next = std::min(next, one.suspect_deadline);
   return next;
 }
 
 // What this rank saw itself counts for more than what it was told.
 void connection_manager::suspect(int peer, const std::string& why, int witness) {
-  control_connection& of = control_of(peer);
-  const bool is_new = of.suspect_deadline == clock::time_point::max();
-  if (of.goodbye || (!is_new && (witness >= 0 || of.witness < 0))) return;
-  if (is_new) of.suspect_deadline = clock::now() + transport_timing::late_control_message;
-  of.failure_reason = why;
-  of.witness = witness;
+  remote& its = of(peer);
+  const bool is_new = its.suspect_deadline == clock::time_point::max();
+  if (its.goodbye || (!is_new && (witness >= 0 || its.witness < 0))) return;
+  if (is_new) its.suspect_deadline = clock::now() + transport_timing::late_control_message;
+  its.failure_reason = why;
+  its.witness = witness;
 }
 
 // ---- heartbeats ----
@@ -157,12 +156,12 @@ void connection_manager::beat() {
   mesh_.tick();
   frame sign = mesh_.position();
   sign.kind = frame_kind::beat;
-  for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
-    if (controls_[peer].over) post(static_cast<int>(peer), sign, {}, false);
+  for (std::size_t peer = 0; peer < remotes_.size(); ++peer) {
+    if (remotes_[peer].over) post(static_cast<int>(peer), sign, {}, false);
   }
 }
 
-void connection_manager::flush(control_connection& one) {
+void connection_manager::flush(remote& one) {
   try {
     one.over.write();
   } catch (const socket_error&) {  // what there is to be seen of it the thread sees by reading
@@ -170,44 +169,40 @@ void connection_manager::flush(control_connection& one) {
   }
 }
 
-void connection_manager::close(control_connection& one) {
+void connection_manager::close(remote& one) {
   one.ready = {};
   const std::lock_guard lock(controls_mutex_);
   one.over = {};
 }
 
 void connection_manager::listen(int peer) {
-  control_connection& of = control_of(peer);
+  remote& its = of(peer);
   {
     const std::lock_guard lock(controls_mutex_);
-    flush(of);
+    flush(its);
   }
   try {
-    while (of.over && of.over.read()) {
-      of.heard = clock::now();
+    while (its.over && its.over.read()) {
+      its.heard = clock::now();
       std::size_t used = 0;
       for (;;) {
-        const auto left = std::as_bytes(std::span(of.over.received())).subspan(used);
+        const auto left = std::as_bytes(std::span(its.over.received())).subspan(used);
         if (left.size() < frame_bytes) break;
         frame head;
-        const auto fault = decode(left.first<frame_bytes>(), head);
-        if (fault != frame_fault::none || head.kind < frame_kind::goodbye)
-          return lose(peer, "it sent a malformed frame: " + std::string(to_string(fault)));
-        const auto bytes = static_cast<std::size_t>(head.bytes);
+        const char* fault = decode(left.first<frame_bytes>(), head);
+        if (fault == nullptr && head.kind < frame_kind::goodbye) fault = "it is one of data";
+        if (fault != nullptr) return lose(peer, std::string("it sent a malformed frame: ") + fault);
+        const auto bytes = static_cast<std::size_t>(head.total);
         if (left.size() < frame_bytes + bytes) break;
         hear(peer, head, left.subspan(frame_bytes, bytes));
         used += frame_bytes + bytes;
       }
-      of.over.drop(used);
+      its.over.drop(used);
     }
   } catch (const socket_error& broken) {
-    if (of.goodbye) return close(of);
-    const bool stream_broke = of.suspect_deadline != clock::time_point::max() && of.witness < 0;
-    lose(peer, stream_broke         ? of.failure_reason
-               : broken.ended()     ? "its connection ended"
-               : broken.closed()    ? "its connection was reset"
-               : broken.timed_out() ? "its host does not answer"
-                                    : broken.what());
+    if (its.goodbye) return close(its);
+    const bool data_broke = its.suspect_deadline != clock::time_point::max() && its.witness < 0;
+    lose(peer, data_broke ? its.failure_reason : broken.as_seen());
   }
 }
 
@@ -221,18 +216,18 @@ void connection_manager::hear(int peer, const frame& head, std::span<const std::
     }
     case frame_kind::control_message: {
       control_message message;
-      if (!decode_notice(head, payload, message)) return;
+      if (!decode_notice(payload, message)) return;
       return mesh_.hear_notice(peer, head, message);
     }
     case frame_kind::leave:
       return mesh_.hear_leave(peer, head.generation, head.number());
     case frame_kind::suspect:
-      if (head.number() >= controls_.size() || static_cast<int>(head.number()) == rank_) return;
+      if (head.number() >= remotes_.size() || static_cast<int>(head.number()) == rank_) return;
       return suspect(static_cast<int>(head.number()),
                      std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
     case frame_kind::goodbye:
-      control_of(peer).goodbye = true;
-      control_of(peer).suspect_deadline = clock::time_point::max();
+      of(peer).goodbye = true;
+      of(peer).suspect_deadline = clock::time_point::max();
       return mesh_.left(peer);
     default:
       return;
@@ -241,16 +236,16 @@ void connection_manager::hear(int peer, const frame& head, std::span<const std::
 
 // It is gone, and all are told. What stood may be connected again; what could not be connected is gone for good.
 void connection_manager::lose(int peer, const std::string& why) {
-  control_connection& of = control_of(peer);
-  close(of);
-  of.suspect_deadline = clock::time_point::max();
-  abandon(peer, connections_to(peer).now == stage::up ? stage::broken : stage::failed);
+  remote& its = of(peer);
+  close(its);
+  its.suspect_deadline = clock::time_point::max();
+  abandon(peer, of(peer).now == stage::up ? stage::broken : stage::failed);
   frame word;
   word.kind = frame_kind::suspect;
   word.set_number(static_cast<std::uint64_t>(peer));
   const std::string_view text = std::string_view(why).substr(0, 300);
-  for (std::size_t other = 0; other < controls_.size(); ++other) {
-    if (static_cast<int>(other) != peer && controls_[other].over)
+  for (std::size_t other = 0; other < remotes_.size(); ++other) {
+    if (static_cast<int>(other) != peer && remotes_[other].over)
       post(static_cast<int>(other), word, std::as_bytes(std::span(text)), true);
   }
   mesh_.lose(peer, why, -1);
@@ -263,24 +258,23 @@ void connection_manager::expire(clock::time_point now) {
   }
   std::erase_if(pending_connections_, [](const pending_connection& one) { return one.over; });
   const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
-  for (std::size_t i = 0; i < controls_.size(); ++i) {
+  for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
-    control_connection& of = controls_[i];
-    if (now >= of.suspect_deadline && of.witness >= 0) {
-      of.suspect_deadline = clock::time_point::max();
-      mesh_.lose(peer, of.failure_reason, of.witness);
-    } else if (now >= of.suspect_deadline) {
-      lose(peer, of.failure_reason);
-    } else if (of.over && !of.goodbye && now - of.heard > silence) {
+    remote& its = remotes_[i];
+    if (now >= its.suspect_deadline && its.witness >= 0) {
+      its.suspect_deadline = clock::time_point::max();
+      mesh_.lose(peer, its.failure_reason, its.witness);
+    } else if (now >= its.suspect_deadline) {
+      lose(peer, its.failure_reason);
+    } else if (its.over && !its.goodbye && now - its.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
       lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }
-    peer_connections& between = peer_connections_[i];
-    const bool waits = between.now == stage::dialing || between.now == stage::answering;
-    if (!waits || now < between.until) continue;
+    const bool waits = its.now == stage::dialing || its.now == stage::answering;
+    if (!waits || now < its.until) continue;
     const std::string span = std::to_string(static_cast<int>(plan_.patience.count())) + " s";
-    lose(peer, "it could not be connected " + (between.again ? "again" : "in " + span) +
-                   (between.trouble.empty() ? "" : ": " + between.trouble));
+    lose(peer, "it could not be connected " + (its.again ? "again" : "in " + span) +
+                   (its.trouble.empty() ? "" : ": " + its.trouble));
   }
 }
 

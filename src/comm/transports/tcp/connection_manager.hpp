@@ -1,8 +1,12 @@
 // The thread that every process keeps beside its work: accepts connections, connects, and sends and reads heartbeats.
 #pragma once
 
+#include <sched.h>
+
+#include <array>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,10 +26,10 @@ struct tcp_peer {
   std::string host;  ///< the same for two ranks of one machine, and for no others
   std::string name;  ///< of that machine, for people
   long process = 0;
-  std::vector<std::uint64_t> cores;  ///< that it may run on: bit k of word i is core 64 i + k
+  cpu_set_t cores{};  ///< that it may run on
 };
 
-/// Between every two processes there are a control connection and the streams of data. This has the first: control
+/// Between every two processes there are a control connection and one of data. This has the first: control
 /// messages and heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that
 /// it answers however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that
 /// ends or crashes is seen by the end of its connections; and both are told to all others.
@@ -37,7 +41,7 @@ class connection_manager {
   connection_manager& operator=(const connection_manager&) = delete;
   ~connection_manager();
 
-  [[nodiscard]] const tcp_peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return of(rank).at; }
   [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
   /// Why a rank is not connected yet, as far as it is known.
   [[nodiscard]] std::string trouble_with(int peer);
@@ -46,7 +50,7 @@ class connection_manager {
   /// Connects, unless it is connected or being connected; where the connection broke, only by a call that says until
   /// when that may take.
   void want(int peer, clock::time_point until = clock::time_point::max());
-  /// A stream of data broke: the rank is lost, unless its last words are on their way.
+  /// The connection of data broke: the rank is lost, unless its last words are on their way.
   void report(int peer, const std::string& why);
   /// Sends a frame of control; one that does not matter is left out where there is no room for it.
   void post(int peer, frame head, std::span<const std::byte> payload, bool matters);
@@ -59,8 +63,8 @@ class connection_manager {
   // A connection that this process makes, until it stands.
   struct pending_connection {
     int peer;
-    std::uint32_t stream;
-    handshake talk;
+    std::uint32_t which;              // of the two
+    std::optional<handshake> talk{};  // of this attempt
     tcp_socket socket{};
     bool connecting = false;
     int attempts = 0;
@@ -70,21 +74,20 @@ class connection_manager {
     bool over = false;
     event_loop::registration ready{};
   };
-  // All connections between this process and another until all of them stand.
-  struct peer_connections {
+  // What this process has of another.
+  struct remote {
+    tcp_peer at;
+    // Both connections, until they stand.
     stage now = stage::idle;
-    std::vector<tcp_socket> ready;  // by stream; the first is the control connection
-    std::size_t count = 0;
-    bool again = false;  // they stood before
+    std::array<tcp_socket, 2> made;  // the control connection, and that of data
+    bool again = false;              // they stood before
     clock::time_point until;
     std::string trouble;  // with controls_mutex_
-  };
-  // A control connection.
-  struct control_connection {
+    // The control connection.
     connection over;  // written to, and changed, with controls_mutex_
     clock::time_point heard;
     bool goodbye = false;
-    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: a stream of data broke,
+    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: its data broke,
     std::string failure_reason;
     int witness = -1;  // or another rank has lost it
     event_loop::registration ready{};
@@ -95,10 +98,8 @@ class connection_manager {
 
   void dial(int peer);
   void dial_again(int peer, clock::time_point until);
-  void dial_stream(pending_connection& one);
+  void dial_one(pending_connection& one);
   void advance(pending_connection& one);
-  void talk(pending_connection& one);
-  [[nodiscard]] introduction introduce(int peer, std::uint32_t which) const;
   [[nodiscard]] bool wants(const introduction& who);
   void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
   void drop(pending_connection& one, const std::string& why, bool refused = false);
@@ -109,26 +110,23 @@ class connection_manager {
   void beat();
   void listen(int peer);
   void hear(int peer, const frame& head, std::span<const std::byte> payload);
-  void flush(control_connection& one);  // with controls_mutex_
-  void close(control_connection& one);
+  void flush(remote& one);  // with controls_mutex_
+  void close(remote& one);
   void suspect(int peer, const std::string& why, int witness);
   void lose(int peer, const std::string& why);
 
-  [[nodiscard]] control_connection& control_of(int peer) { return controls_[static_cast<std::size_t>(peer)]; }
-  [[nodiscard]] peer_connections& connections_to(int peer) { return peer_connections_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] remote& of(int peer) noexcept { return remotes_[static_cast<std::size_t>(peer)]; }
 
   tcp_mesh& mesh_;
   const tcp_plan& plan_;
   const int rank_;
-  std::vector<tcp_peer> peers_;
   job_secret secret_;
   event_loop loop_;
   acceptor acceptor_;
 
   std::list<pending_connection> pending_connections_;
-  std::vector<peer_connections> peer_connections_;
   std::mutex controls_mutex_;
-  std::vector<control_connection> controls_;
+  std::vector<remote> remotes_;  // by rank
   clock::time_point next_beat_{};
   clock::time_point last_turn_{};
 

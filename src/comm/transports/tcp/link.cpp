@@ -1,9 +1,24 @@
 #include "link.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/crc32c.hpp>
+
 namespace muster::inline v0::detail {
+
+bool has_unsent_bytes(int file) noexcept {
+  tcp_info state{};
+  socklen_t length = sizeof state;
+  int bytes = 0;
+  return ::getsockopt(file, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 && state.tcpi_state != TCP_CLOSE &&
+         ::ioctl(file, TIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
 
 tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t number)
     : peer_(peer),
@@ -11,24 +26,17 @@ tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::u
       limits_(limits),
       number_(number),
       credit_(limits.credit),
-      assembling_(messages.arrival_of(peer, 0)) {}
+      to_(messages.arrival_of(peer)) {}
 
-bool tcp_link::said_goodbye() const noexcept {
-  return !streams_.empty() && std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->goodbye; });
-}
-
-void tcp_link::attach(std::vector<tcp_socket> sockets) {
-  stood_ = true;
-  for (auto& one : sockets) {
-    const std::size_t index = streams_.size();
-    streams_.push_back(std::make_unique<tcp_stream>(std::move(one), static_cast<int>(index), limits_.window,
-                                                    messages_.arrival_of(peer_, 1 + index)));
-  }
+void tcp_link::attach(tcp_socket connection) {
+  socket_ = std::move(connection);
+  buffer_ = buffer<std::byte>(limits_.window + 512);
 }
 
 void tcp_link::sever(std::string why) noexcept {
   if (broken_.empty()) broken_ = std::move(why);
-  streams_.clear();
+  socket_ = {};
+  out_ = {};
   messages_.lose(peer_);
 }
 
@@ -40,27 +48,21 @@ void tcp_link::send(request& r) {
   if (!p.announces) credit_ -= cost_of(r.bytes);
   sends_.push(r);
   // What is announced waits for an answer anyway: others may come to share a packet with it.
-  if (!p.announces && (sends_.front() == &r || streams_.size() > 1)) pump_out();
+  if (!p.announces && sends_.front() == &r) pump_out();
 }
 
 void tcp_link::cancel_send(request& r) noexcept {
-  const auto& p = progress_of(r);
   const bool goes_on = r.state == message_progress::moving && trouble().empty() && adopt(r);
   if (!goes_on) {
-    for (auto& stream : streams_) {
-      if (stream->outgoing().of == &r) stream->outgoing().of = nullptr;
-    }
-    if (!p.announces) credit_ += cost_of(r.bytes);
+    if (out_.of == &r) out_.of = nullptr;
+    if (!progress_of(r).announces) credit_ += cost_of(r.bytes);
     sends_.drop(r);
   }
   r.owner = nullptr;
 }
 
 void tcp_link::move_send(const request& r, const std::byte* to) noexcept {
-  for (auto& stream : streams_) {
-    auto& out = stream->outgoing();
-    if (stream->busy() && out.of == &r) out.data = to + (out.data - r.data);
-  }
+  if (out_.of == &r) out_.data = to;
 }
 
 // The receiver counts on the rest: it goes on from memory of our own. False where there is none: the connection breaks.
@@ -70,58 +72,98 @@ bool tcp_link::adopt(request& r) noexcept {
     sever("no memory left");  // as short as needs none itself
     return false;
   }
-  for (auto& stream : streams_) {
-    auto& out = stream->outgoing();
-    if (!stream->busy() || out.of != &r) continue;
-    out.data = own->data + (out.data - r.data);
-    out.of = own;
+  if (out_.of == &r) {
+    out_.data = own->data;
+    out_.of = own;
   }
   return true;
 }
 
-void tcp_link::say_goodbye() {
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    frame last;
-    last.kind = frame_kind::goodbye;
-    urgent_.push_back(last);
-  }
-}
-
-bool tcp_link::wants_out() const noexcept {
-  return connected() && mute_.empty() &&
-         (has_frame() || std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->busy(); }));
-}
-
-bool tcp_link::has_unsent() const noexcept {
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return has_unsent_bytes(s->file()); });
+void tcp_link::say(frame_kind kind, std::uint64_t number) {
+  frame word;
+  word.kind = kind;
+  word.set_number(number);
+  urgent_.push_back(word);
 }
 
 // ---- sending: frames ----
 
-void tcp_link::begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset) {
-  head.sequence = static_cast<std::uint32_t>(next_out_++);
-  if (limits_.checksum && head.bytes > 0) head.flags |= frame::has_checksum;
-  stream.outgoing().set(head, of, of != nullptr ? of->data + offset : nullptr);
-  stream.start();
-  if (of != nullptr && stream.outgoing().of == nullptr) wrote(*of, head.bytes);
+void outgoing_frame::set(frame what, request* from, const std::byte* payload) noexcept {
+  // Below this a line more costs as much as it saves.
+  constexpr std::uint64_t worth_a_lead = 1024;
+  bytes = what.bytes();
+  if (bytes >= worth_a_lead)
+    what.lead = static_cast<std::uint8_t>(reinterpret_cast<std::uintptr_t>(payload) % frame_bytes);
+  const frame_header header = encode(what);
+  std::copy(header.begin(), header.end(), head.begin());
+  head_bytes = frame_bytes + what.lead;
+  data = payload;
+  foot_bytes = what.foot();
+  sent = 0;
+  of = from;
+  checked = (what.flags & frame::has_checksum) != 0;
+  summed = 0;
+  sum = 0;
+  if (length() > head.size()) return;
+  std::byte* at = head.data() + head_bytes;
+  if (bytes > 0) std::memcpy(at, payload, static_cast<std::size_t>(bytes));
+  std::fill_n(at + bytes, foot_bytes, std::byte{0});
+  if (checked) {
+    sum = crc32c({payload, static_cast<std::size_t>(bytes)});
+    std::memcpy(at + bytes, &sum, sizeof sum);
+  }
+  head_bytes = static_cast<std::size_t>(length());
+  bytes = foot_bytes = 0;
+  of = nullptr;
 }
 
-void tcp_link::wrote(request& r, std::uint64_t bytes) noexcept {
-  auto& p = progress_of(r);
-  p.written += bytes;
-  if (p.written == r.bytes) sends_.finish(r);
+void outgoing_frame::push(const tcp_socket& to, std::size_t budget, bool more) {
+  while (sent < length() && budget > 0) {
+    iovec pieces[3];
+    std::size_t count = 0;
+    std::size_t asked = 0;
+    const auto add = [&](const std::byte* from, std::uint64_t size) {
+      pieces[count++] = {const_cast<std::byte*>(from), static_cast<std::size_t>(size)};  // it is only read
+      asked += static_cast<std::size_t>(size);
+    };
+    if (sent < head_bytes) add(head.data() + sent, head_bytes - sent);
+    const std::uint64_t at = sent > head_bytes ? std::min(sent - head_bytes, bytes) : 0;
+    const std::uint64_t piece = std::min<std::uint64_t>(bytes - at, budget);
+    if (piece > 0) add(data + at, piece);
+    if (checked && at + piece > summed) {
+      sum = crc32c({data + summed, static_cast<std::size_t>(at + piece - summed)}, sum);
+      summed = at + piece;
+      std::memcpy(foot.data(), &sum, sizeof sum);
+    }
+    if (at + piece == bytes && foot_bytes > 0) {
+      const std::uint64_t behind = head_bytes + bytes;
+      const std::uint64_t gone = sent > behind ? sent - behind : 0;
+      add(foot.data() + gone, foot_bytes - gone);
+    }
+    const std::size_t taken = to.try_write({pieces, count}, more);
+    sent += taken;
+    budget -= std::min(taken, budget);
+    if (taken < asked) return;  // the system has no more room
+  }
 }
 
-// Gives the stream, which is idle, the next frame there is; false when there is none.
-bool tcp_link::next_frame(tcp_stream& stream) {
+void tcp_link::begin_frame(frame head, request* of) {
+  head.sequence = next_out_++;
+  if (limits_.checksum && head.bytes() > 0) head.flags |= frame::has_checksum;
+  out_.set(head, of, of != nullptr ? of->data : nullptr);
+  if (of != nullptr && out_.of == nullptr) sends_.finish(*of);
+}
+
+// Begins the next frame there is; false when there is none.
+bool tcp_link::next_frame() {
   if (!urgent_.empty()) {
-    begin_frame(stream, urgent_.front(), nullptr, 0);
+    begin_frame(urgent_.front(), nullptr);
     urgent_.erase(urgent_.begin());
     return true;
   }
   if (sends_.front() == nullptr) return false;
   request& r = *sends_.front();
-  auto& p = progress_of(r);
+  const auto& p = progress_of(r);
   frame head;
   head.tag = r.tag;
   head.generation = p.generation;
@@ -131,42 +173,30 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   r.state = message_progress::moving;
   if (asks) {
     head.kind = frame_kind::rts;
-    sends_.announce(static_cast<std::uint32_t>(next_out_));  // the sequence that it gets
-    begin_frame(stream, head, nullptr, 0);
+    sends_.announce(next_out_);  // the sequence that it gets
+    begin_frame(head, nullptr);
     return true;
   }
-  head.bytes = r.bytes - p.moved;
   if (p.announces) {
     head.kind = frame_kind::data;
     head.set_number(p.number);
   }
-  if (streams_.size() > 1 && r.bytes > limits_.part) {
-    const std::uint64_t share = (r.bytes / streams_.size() + 63) / 64 * 64;
-    head.bytes = std::min<std::uint64_t>(head.bytes, std::max<std::uint64_t>(share, limits_.part));
-  }
-  const std::uint64_t offset = p.moved;
-  p.moved += head.bytes;
-  if (p.moved == r.bytes) sends_.pop();
-  begin_frame(stream, head, &r, offset);
+  sends_.pop();
+  begin_frame(head, &r);
   return true;
 }
 
 void tcp_link::pump_out() noexcept {
   if (!connected() || !mute_.empty()) return;
   try {
-    for (bool began = true; began;) {
-      began = false;
-      for (auto& one : streams_) {
-        if (!one->busy()) continue;
-        request* const r = one->outgoing().of;
-        one->push(limits_.window, streams_.size() == 1 && has_frame());
-        if (r != nullptr && !one->busy()) wrote(*r, one->outgoing().bytes);
-      }
-      auto& turn = *streams_[next_out_ % streams_.size()];
-      if (!turn.busy()) began = next_frame(turn);
-    }
-  } catch (const stream_broken& trouble) {
-    mute_ = trouble.what;
+    do {
+      if (!is_sending()) continue;
+      out_.push(socket_, limits_.window, has_frame());
+      if (is_sending()) return;
+      if (request* const r = std::exchange(out_.of, nullptr)) sends_.finish(*r);
+    } while (next_frame());
+  } catch (const socket_error& trouble) {
+    mute_ = trouble.as_seen();
   } catch (const std::exception& trouble) {
     sever(trouble.what());
   }

@@ -1,11 +1,6 @@
 #include "mesh.hpp"
 
-#include <poll.h>
-#include <sys/ioctl.h>
-#include <time.h>
-
 #include <algorithm>
-#include <bit>
 #include <thread>
 
 #include <muster/core/error.hpp>
@@ -15,24 +10,19 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
-
 constexpr std::size_t most_early = 1024;
 constexpr std::uint32_t most_positions = 64;
 
 // On the host of that name, of the cores that any rank there may run on.
 double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& here) {
-  std::vector<std::uint64_t> cores;
+  cpu_set_t cores{};
   int ranks = 0;
   for (const auto& one : peers) {
     if (one.host != here) continue;
     ++ranks;
-    if (cores.size() < one.cores.size()) cores.resize(one.cores.size(), 0);
-    for (std::size_t i = 0; i < one.cores.size(); ++i) cores[i] |= one.cores[i];
+    CPU_OR(&cores, &cores, &one.cores);
   }
-  int count = 0;
-  for (const auto word : cores) count += std::popcount(word);
-  return static_cast<double>(ranks) / std::max(1, count);
+  return static_cast<double>(ranks) / std::max(1, CPU_COUNT(&cores));
 }
 
 }  // namespace
@@ -47,25 +37,22 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
         for (const auto& one : peers) most = std::max(most, ranks_a_core(peers, one.host));
         return most;
       }()),
-      messages_(static_cast<int>(peers.size()), 1 + plan.streams,
-                [this](int peer, std::uint64_t number) { link(peer).clear(number); }),
-      links_([&] {
-        std::vector<std::unique_ptr<tcp_link>> made;
-        for (std::size_t peer = 0; peer < peers.size(); ++peer)
-          made.push_back(std::make_unique<tcp_link>(static_cast<int>(peer), messages_, plan_.limits));
+      messages_(static_cast<int>(peers.size()), [this](int peer, std::uint64_t number) { link(peer).clear(number); }),
+      peers_([&] {
+        std::vector<peer_state> made(peers.size());
+        for (std::size_t peer = 0; peer < made.size(); ++peer)
+          made[peer].link = std::make_unique<tcp_link>(static_cast<int>(peer), messages_, plan_.limits);
         return made;
       }()),
-      reported_(peers.size(), false),
-      away_(peers.size(), false),
-      lost_(peers.size()),
-      left_(peers.size(), false),
       manager_(*this, std::move(peers), std::move(listeners), secret) {}
 
 tcp_mesh::~tcp_mesh() {
   const auto until = deadline_after(tcp_timing::drain);
   {
     const std::lock_guard lock(mutex_);
-    for (auto& one : links_) one->say_goodbye();
+    for (auto& one : peers_) {
+      if (one.link->connected()) one.link->say_goodbye();
+    }
   }
   while (!flushed() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(100));
   manager_.say_goodbye(until);
@@ -75,15 +62,15 @@ tcp_mesh::~tcp_mesh() {
 bool tcp_mesh::flushed() noexcept {
   const std::lock_guard lock(mutex_);
   bool all = true;
-  for (auto& one : links_) {
-    one->pump_out();
-    all = all && !one->wants_out() && !one->has_unsent();
+  for (auto& one : peers_) {
+    one.link->pump_out();
+    all = all && !one.link->wants_out() && !has_unsent_bytes(one.link->file());
   }
   return all;
 }
 
 // The one with the higher rank connects, so that no two do at the same time.
-void tcp_mesh::await_all(clock::time_point until) {
+void tcp_mesh::await_all(clock::time_point until, const std::function<bool()>& given_up) {
   for (int peer = 0; peer < rank_; ++peer) manager_.want(peer);
   std::unique_lock lock(mutex_);
   const auto missing = [&] {
@@ -93,18 +80,20 @@ void tcp_mesh::await_all(clock::time_point until) {
     }
     return found;
   };
-  const auto is_lost = [&](int peer) { return !lost_[static_cast<std::size_t>(peer)].empty(); };
+  const auto is_lost = [&](int peer) { return !state(peer).lost.empty(); };
   const auto over = [&] {
     const auto found = missing();
     return found.empty() || std::any_of(found.begin(), found.end(), is_lost);
   };
-  changed_.wait_until(lock, until, over);
+  const auto next = [&] { return given_up ? std::min(until, clock::now() + tcp_timing::given_up_poll) : until; };
+  while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
+    if (given_up && given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
+  }
   const auto found = missing();
   if (found.empty()) return;
   const auto lost = std::find_if(found.begin(), found.end(), is_lost);
   if (lost != found.end()) {
-    throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +
-                                    lost_[static_cast<std::size_t>(*lost)] +
+    throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" + state(*lost).lost +
                                     "); check that it runs, the route to it (--interface, firewalls) and the token");
   }
   const std::string trouble = manager_.trouble_with(found.front());
@@ -116,11 +105,11 @@ void tcp_mesh::await_all(clock::time_point until) {
 
 // ---- groups ----
 
-void tcp_mesh::open(tcp_channel& group) {
+void tcp_mesh::open(matching_group& group) {
   const std::lock_guard lock(mutex_);
   messages_.open(group);
   for (int peer = 0; peer < size(); ++peer) {
-    if (!lost_[static_cast<std::size_t>(peer)].empty()) tell_gone(group, peer, lost_[static_cast<std::size_t>(peer)]);
+    if (!state(peer).lost.empty()) tell_gone(group, peer, state(peer).lost);
   }
   for (auto& one : early_) {
     if (one.generation != group.generation() || group.member(one.peer) < 0) continue;
@@ -130,7 +119,7 @@ void tcp_mesh::open(tcp_channel& group) {
   std::erase_if(early_, [&](const early_notice& one) { return one.generation == group.generation(); });
 }
 
-void tcp_mesh::close(tcp_channel& group) noexcept {
+void tcp_mesh::close(matching_group& group) noexcept {
   frame word;
   word.kind = frame_kind::leave;
   word.generation = group.generation();
@@ -145,159 +134,37 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
   }
 }
 
-// ---- requests ----
+// ---- links ----
 
-void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
-  r.state = message_progress::waiting;
-  ::new (r.room) message_progress{
-      .group = &group, .generation = group.generation(), .connection = no_connection, .receives = receives};
-  if (r.signature.kind == collective::none || r.signature.sequence < group.called) return;
-  group.called = r.signature.sequence + 1;
-  position_.generation = group.generation();
-  position_.signature = r.signature;
-}
-
-void tcp_mesh::send(tcp_channel& group, request& r) {
-  const std::lock_guard lock(mutex_);
-  begin(group, r, false);
-  const int peer = group.peer(r.peer);
-  if (peer == rank_) {
-    const envelope head{.signature = r.signature, .total = r.bytes, .generation = group.generation(), .tag = r.tag};
-    messages_.deliver_own(peer, head, r);
-    end(r);
-    return;
+void tcp_mesh::pump(peer_state& one) noexcept {
+  tcp_link& link = *one.link;
+  if (link.wants_out()) link.pump_out();
+  if (link.wants_in()) {
+    link.pump_in();
+    if (link.is_urgent()) link.pump_out();
   }
-  if (group.has_lost(r.peer)) return;
-  progress_of(r).connection = link(peer).number();
-  link(peer).send(r);
-  if (!link(peer).connected()) manager_.want(peer);
-}
-
-void tcp_mesh::receive(tcp_channel& group, request& r) {
-  const std::lock_guard lock(mutex_);
-  begin(group, r, true);
-  messages_.post(r);  // that it is clear to send is said by the next test, and perhaps with others
-  if (r.peer == any_source || r.peer == group.rank()) return;
-  const int peer = group.peer(r.peer);
-  if (!link(peer).connected()) manager_.want(peer);
-}
-
-void tcp_mesh::pump(tcp_link& one) noexcept {
-  if (one.connected()) {
-    if (one.wants_out()) one.pump_out();
-    if (one.wants_in()) {
-      one.pump_in();
-      if (one.is_urgent()) one.pump_out();
-    }
-  }
-  const auto peer = static_cast<std::size_t>(one.peer());
-  if (one.trouble().empty() || reported_[peer]) return;
-  reported_[peer] = true;
-  manager_.report(one.peer(), one.trouble());
+  if (link.trouble().empty() || std::exchange(one.reported, true)) return;
+  manager_.report(link.peer(), link.trouble());
 }
 
 // All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
 void tcp_mesh::progress() noexcept {
-  for (auto& one : links_) pump(*one);
-}
-
-bool tcp_mesh::test(tcp_channel& group, request& r) {
-  const std::lock_guard lock(mutex_);
-  if (r.owner != nullptr && !group.failure) progress();
-  group.looked = group.finished;
-  if (group.failure) std::rethrow_exception(std::exchange(group.failure, nullptr));
-  return r.owner == nullptr;
-}
-
-void tcp_mesh::cancel(tcp_channel& group, request& r) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (r.owner == nullptr) return;
-  const auto& p = progress_of(r);
-  if (!p.receives) {
-    auto& to = link(group.peer(r.peer));
-    if (p.connection == to.number()) {
-      to.cancel_send(r);
-    } else {  // that is no more
-      r.owner = nullptr;
-    }
-  } else {
-    messages_.cancel(r);
-  }
-}
-
-bool tcp_mesh::move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (r.owner == nullptr) return false;
-  if (!progress_of(r).receives) link(group.peer(r.peer)).move_send(r, to);
-  r.data = to;
-  return true;
-}
-
-void tcp_mesh::notify(tcp_channel& group, int member, const control_message& message) {
-  frame head;
-  head.kind = frame_kind::control_message;
-  head.generation = group.generation();
-  head.signature = message.signature;
-  std::array<std::byte, largest_control_payload> payload;
-  const std::size_t bytes = encode_notice(message, payload);
-  const int peer = group.peer(member);
-  const bool matters = message.what != control_message::kind::position;
-  manager_.post(peer, head, std::span(payload).first(bytes), matters);
-  if (plan_.lazy && matters) manager_.want(peer);
-}
-
-void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
-  thread_local std::vector<pollfd> files;
-  files.clear();
-  files.push_back({group.wake_file(), POLLIN, 0});
-  {
-    const std::lock_guard lock(mutex_);
-    group.set_asleep(true);
-    if (group.finished != group.looked) until = {};
-    for (const auto& one : links_) {
-      one->interests([&](int file, bool in, bool out) {
-        files.push_back({file, static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0});
-      });
-    }
-  }
-  if (group.news() == 0) {
-    const auto left = std::max(until - clock::now(), clock::duration::zero());
-    const auto whole = std::chrono::floor<std::chrono::seconds>(left);
-    const timespec span{static_cast<time_t>(whole.count()),
-                        static_cast<long>(std::chrono::nanoseconds(left - whole).count())};
-    ::ppoll(files.data(), files.size(), &span, nullptr);
-  }
-  group.set_asleep(false);
-}
-
-bool tcp_mesh::renew(tcp_channel& group, int member, clock::time_point until) {
-  const std::lock_guard lock(mutex_);
-  const int peer = group.peer(member);
-  if (!group.has_lost(member) || lost_[static_cast<std::size_t>(peer)].empty()) return false;
-  if (left_[static_cast<std::size_t>(peer)]) return false;
-  if (away_[static_cast<std::size_t>(peer)]) {
-    if (!link(peer).stood()) return false;  // it was tried
-    replace_link(peer);
-    manager_.want(peer, until);
-  }
-  messages_.forget(peer, group.generation());
-  group.fates[static_cast<std::size_t>(member)] = matching_group::fate::here;
-  return true;
+  for (auto& one : peers_) pump(one);
 }
 
 void tcp_mesh::replace_link(int peer) {
-  const auto index = static_cast<std::size_t>(peer);
-  links_[index] = std::make_unique<tcp_link>(peer, messages_, plan_.limits, link(peer).number() + 1);
-  reported_[index] = away_[index] = false;
+  peer_state& of = state(peer);
+  of.link = std::make_unique<tcp_link>(peer, messages_, plan_.limits, of.link->number() + 1);
+  of.reported = of.away = false;
 }
 
 // ---- what the watch sees ----
 
-void tcp_mesh::attach(int peer, std::vector<tcp_socket> streams) {
+void tcp_mesh::attach(int peer, tcp_socket connection) {
   const std::lock_guard lock(mutex_);
-  if (away_[static_cast<std::size_t>(peer)]) replace_link(peer);
-  link(peer).attach(std::move(streams));
-  pump(link(peer));
+  if (state(peer).away) replace_link(peer);
+  link(peer).attach(std::move(connection));
+  pump(state(peer));
   for (matching_group* const group : messages_.groups()) group->wake();
   changed_.notify_all();
 }
@@ -319,13 +186,13 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
 }
 
 void tcp_mesh::lose(int peer, const std::string& why, int witness) {
-  const auto index = static_cast<std::size_t>(peer);
   const std::lock_guard lock(mutex_);
+  peer_state& of = state(peer);
   if (witness < 0) {
-    if (lost_[index].empty()) lost_[index] = why;
-    reported_[index] = away_[index] = true;
-    link(peer).sever(why);
-  } else if (left_[index]) {
+    if (of.lost.empty()) of.lost = why;
+    of.reported = of.away = true;
+    of.link->sever(why);
+  } else if (of.left) {
     return;
   }
   for (matching_group* const group : messages_.groups()) {
@@ -341,11 +208,10 @@ void tcp_mesh::lose(int peer, const std::string& why, int witness) {
 
 void tcp_mesh::left(int peer) {
   const std::lock_guard lock(mutex_);
-  const auto index = static_cast<std::size_t>(peer);
-  left_[index] = true;
+  state(peer).left = true;
   // What it said to its groups may have been lost with its connection: a group that renewed it would wait for it.
   for (matching_group* const group : messages_.groups()) {
-    if (!lost_[index].empty()) tell_gone(*group, peer, "it has ended");
+    if (!state(peer).lost.empty()) tell_gone(*group, peer, "it has ended");
   }
   changed_.notify_all();
 }
@@ -385,8 +251,8 @@ void tcp_mesh::tick() {
     if (group != nullptr && now >= one.until && one.called < group->called)
       tell_gone(*group, one.peer, "it left before it finished the group's collectives");
   }
-  for (auto& one : links_) {
-    if (one->is_urgent()) one->pump_out();
+  for (auto& one : peers_) {
+    if (one.link->is_urgent()) one.link->pump_out();
   }
 }
 

@@ -2,20 +2,21 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "channel.hpp"
 #include "connection_manager.hpp"
 #include "link.hpp"
 
 namespace muster::inline v0::detail {
 
+class tcp_transport;
+
 /// How the processes of a job are connected; the same at all of them, except `patience`.
 struct tcp_plan {
-  int streams = 1;       ///< connections of data between two processes
   bool lazy = false;     ///< made when first needed, not all at once
   seconds beat{0.1};     ///< from one heartbeat to the next
   int missed = 5;        ///< heartbeats after which a process is lost
@@ -23,7 +24,7 @@ struct tcp_plan {
   tcp_limits limits;
 };
 
-/// Moves the messages of all groups, on any caller's thread: all calls may come from several threads. A lost process
+/// Moves the messages of all groups, on the thread of any of their transports, which hold its lock. A lost process
 /// stays lost to all groups, those that are made later too, but for one that renews it.
 class tcp_mesh {
  public:
@@ -36,40 +37,40 @@ class tcp_mesh {
   ~tcp_mesh();
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(links_.size()); }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
   /// More ranks than cores on this host.
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// On the host where it is most: the same at all ranks.
   [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Connections that were refused or broken off since they were not of this job.
   [[nodiscard]] std::uint64_t strangers() const noexcept { return manager_.strangers(); }
-  /// Waits until every other process is connected. Throws timeout_error with those that are not, peer_failure.
-  void await_all(clock::time_point until);
+  /// Waits until every other process is connected. Throws timeout_error with those that are not, peer_failure, also
+  /// when `given_up`, which is asked every few milliseconds, says so.
+  void await_all(clock::time_point until, const std::function<bool()>& given_up = {});
 
-  void open(tcp_channel& group);
-  void close(tcp_channel& group) noexcept;
-  void send(tcp_channel& group, request& r);
-  void receive(tcp_channel& group, request& r);
-  bool test(tcp_channel& group, request& r);
-  void cancel(tcp_channel& group, request& r) noexcept;
-  bool move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept;
-  void notify(tcp_channel& group, int member, const control_message& message);
-  void pause(tcp_channel& group, clock::time_point until);
-  /// See transport::renew. Both sides connect, and each takes nothing that the other sends in the group until it has
-  /// renewed it itself: so nothing of before the break meets anything of after it.
-  bool renew(tcp_channel& group, int member, clock::time_point until);
+  void open(matching_group& group);
+  void close(matching_group& group) noexcept;
 
  private:
   friend class connection_manager;
+  friend class tcp_transport;
 
-  [[nodiscard]] tcp_link& link(int peer) noexcept { return *links_[static_cast<std::size_t>(peer)]; }
+  // What is known of a rank of the world.
+  struct peer_state {
+    std::unique_ptr<tcp_link> link;
+    bool reported = false;  // its present link broke
+    bool away = false;      // lost, and not connected again
+    bool left = false;      // announced its end
+    std::string lost;       // why; empty as long as it is not
+  };
+  [[nodiscard]] peer_state& state(int peer) noexcept { return peers_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] tcp_link& link(int peer) noexcept { return *state(peer).link; }
   void replace_link(int peer);
-  void begin(tcp_channel& group, request& r, bool receives) noexcept;
   void progress() noexcept;
-  void pump(tcp_link& one) noexcept;
+  void pump(peer_state& one) noexcept;
 
   // For the watch.
-  void attach(int peer, std::vector<tcp_socket> streams);
+  void attach(int peer, tcp_socket connection);
   void lose(int peer, const std::string& why, int witness);
   void left(int peer);
   void hear_notice(int peer, const frame& head, control_message& message);
@@ -101,11 +102,7 @@ class tcp_mesh {
   std::mutex mutex_;
   std::condition_variable changed_;
   matcher messages_;
-  std::vector<std::unique_ptr<tcp_link>> links_;
-  std::vector<bool> reported_;     // by rank: its present link broke
-  std::vector<bool> away_;         // lost, and not connected again
-  std::vector<std::string> lost_;  // by rank: why; empty for those that are not
-  std::vector<bool> left_;         // announced its end
+  std::vector<peer_state> peers_;  // by rank
   std::vector<leaver> leavers_;
   std::vector<early_notice> early_;
   frame position_;              // the last collective that was begun

@@ -1,6 +1,154 @@
 #include "transport.hpp"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
 namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
+
+}  // namespace
+
+tcp_channel::tcp_channel(std::uint64_t generation, std::vector<int> members, int rank, int world_size)
+    : matching_group(generation, std::move(members), rank, world_size),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!wake_) throw std::system_error(errno, std::generic_category(), "no eventfd for a group");
+}
+
+void tcp_channel::wake() noexcept {
+  if (!asleep_.load()) return;
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);
+}
+
+void tcp_channel::set_asleep(bool yes) noexcept {
+  asleep_.store(yes);
+  if (yes) return;
+  std::uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof count);
+}
+
+void tcp_transport::begin(request& r, bool receives) noexcept {
+  r.owner = this;
+  r.state = message_progress::waiting;
+  ::new (r.room) message_progress{
+      .group = &group_, .generation = group_.generation(), .connection = no_connection, .receives = receives};
+  if (r.signature.kind == collective::none || r.signature.sequence < group_.called) return;
+  group_.called = r.signature.sequence + 1;
+  mesh_->position_.generation = group_.generation();
+  mesh_->position_.signature = r.signature;
+}
+
+void tcp_transport::send(request& r) {
+  const std::lock_guard lock(mesh_->mutex_);
+  begin(r, false);
+  const int peer = group_.peer(r.peer);
+  if (peer == mesh_->rank_) {
+    const envelope head{.signature = r.signature, .total = r.bytes, .generation = group_.generation(), .tag = r.tag};
+    mesh_->messages_.deliver_own(peer, head, r);
+    end(r);
+    return;
+  }
+  if (group_.has_lost(r.peer)) return;
+  progress_of(r).connection = mesh_->link(peer).number();
+  mesh_->link(peer).send(r);
+  if (!mesh_->link(peer).connected()) mesh_->manager_.want(peer);
+}
+
+void tcp_transport::receive(request& r) {
+  const std::lock_guard lock(mesh_->mutex_);
+  begin(r, true);
+  mesh_->messages_.post(r);  // that it is clear to send is said by the next test, and perhaps with others
+  if (r.peer == any_source || r.peer == group_.rank()) return;
+  const int peer = group_.peer(r.peer);
+  if (!mesh_->link(peer).connected()) mesh_->manager_.want(peer);
+}
+
+bool tcp_transport::test(request& r) {
+  const std::lock_guard lock(mesh_->mutex_);
+  if (r.owner != nullptr && !group_.failure) mesh_->progress();
+  group_.looked = group_.finished;
+  if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
+  return r.owner == nullptr;
+}
+
+void tcp_transport::cancel(request& r) noexcept {
+  const std::lock_guard lock(mesh_->mutex_);
+  if (r.owner == nullptr) return;
+  const auto& p = progress_of(r);
+  if (!p.receives) {
+    auto& to = mesh_->link(group_.peer(r.peer));
+    if (p.connection == to.number()) {
+      to.cancel_send(r);
+    } else {  // that is no more
+      r.owner = nullptr;
+    }
+  } else {
+    mesh_->messages_.cancel(r);
+  }
+}
+
+bool tcp_transport::move_buffer(request& r, std::byte* to) noexcept {
+  const std::lock_guard lock(mesh_->mutex_);
+  if (r.owner == nullptr) return false;
+  if (!progress_of(r).receives) mesh_->link(group_.peer(r.peer)).move_send(r, to);
+  r.data = to;
+  return true;
+}
+
+void tcp_transport::notify(int member, const control_message& message) {
+  frame head;
+  head.kind = frame_kind::control_message;
+  head.generation = group_.generation();
+  const int peer = group_.peer(member);
+  const bool matters = message.what != control_message::kind::position;
+  mesh_->manager_.post(peer, head, encode_notice(message), matters);
+  if (mesh_->plan_.lazy && matters) mesh_->manager_.want(peer);
+}
+
+void tcp_transport::pause(clock::time_point until) {
+  thread_local std::vector<pollfd> files;
+  files.clear();
+  files.push_back({group_.wake_file(), POLLIN, 0});
+  {
+    const std::lock_guard lock(mesh_->mutex_);
+    group_.set_asleep(true);
+    if (group_.finished != group_.looked) until = {};
+    for (const auto& one : mesh_->peers_) {
+      const int events = (one.link->can_read() ? POLLIN : 0) | (one.link->wants_out() ? POLLOUT : 0);
+      if (events != 0) files.push_back({one.link->file(), static_cast<short>(events), 0});
+    }
+  }
+  if (group_.news() == 0) {
+    const auto left = std::max(until - clock::now(), clock::duration::zero());
+    const auto whole = std::chrono::floor<std::chrono::seconds>(left);
+    const timespec span{static_cast<time_t>(whole.count()),
+                        static_cast<long>(std::chrono::nanoseconds(left - whole).count())};
+    ::ppoll(files.data(), files.size(), &span, nullptr);
+  }
+  group_.set_asleep(false);
+}
+
+bool tcp_transport::renew(int member, clock::time_point until) {
+  const std::lock_guard lock(mesh_->mutex_);
+  const int peer = group_.peer(member);
+  const tcp_mesh::peer_state& of = mesh_->state(peer);
+  if (!group_.has_lost(member) || of.lost.empty() || of.left) return false;
+  if (of.away) {
+    if (!of.link->stood()) return false;  // it was tried
+    mesh_->replace_link(peer);
+    mesh_->manager_.want(peer, until);
+  }
+  mesh_->messages_.forget(peer, group_.generation());
+  group_.fates[static_cast<std::size_t>(member)] = matching_group::fate::here;
+  return true;
+}
 
 // Every member knows the other members, and its frames carry the id: there is nothing to agree on.
 std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& some) {

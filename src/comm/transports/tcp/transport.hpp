@@ -3,10 +3,27 @@
 
 #include <muster/comm/transport.hpp>
 
+#include "../../../core/descriptor.hpp"
+#include "../../matching/group.hpp"
 #include "connect.hpp"
 #include "mesh.hpp"
 
 namespace muster::inline v0::detail {
+
+/// One group over the connections that a process's groups share: its peers are the ranks of the world. A thread that
+/// pauses waits for `wake_file` beside the connections.
+class tcp_channel final : public matching_group {
+ public:
+  tcp_channel(std::uint64_t generation, std::vector<int> members, int rank, int world_size);
+
+  void wake() noexcept override;
+  [[nodiscard]] int wake_file() const noexcept { return wake_.get(); }
+  void set_asleep(bool yes) noexcept;
+
+ private:
+  descriptor wake_;
+  std::atomic<bool> asleep_{false};
+};
 
 /// One rank of a group over the connections of its process, which all its groups share.
 class tcp_transport final : public transport {
@@ -23,26 +40,24 @@ class tcp_transport final : public transport {
     return tcp_abilities_with(mesh_->most_ranks_a_core());
   }
   [[nodiscard]] bool oversubscribed() const override { return mesh_->oversubscribed(); }
-  void send(request& r) override {
-    r.owner = this;
-    mesh_->send(group_, r);
-  }
-  void receive(request& r) override {
-    r.owner = this;
-    mesh_->receive(group_, r);
-  }
-  bool test(request& r) override { return mesh_->test(group_, r); }
-  void cancel(request& r) noexcept override { mesh_->cancel(group_, r); }
-  bool move_buffer(request& r, std::byte* to) noexcept override { return mesh_->move_buffer(group_, r, to); }
-  void notify(int peer, const control_message& message) override { mesh_->notify(group_, peer, message); }
+  void send(request& r) override;
+  void receive(request& r) override;
+  bool test(request& r) override;
+  void cancel(request& r) noexcept override;
+  bool move_buffer(request& r, std::byte* to) noexcept override;
+  void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.hear(message); }
-  void pause(clock::time_point until) override { mesh_->pause(group_, until); }
-  [[nodiscard]] bool renew(int peer, clock::time_point until) override { return mesh_->renew(group_, peer, until); }
+  void pause(clock::time_point until) override;
+  /// Both sides connect, and each takes nothing that the other sends in the group until it has renewed it itself: so
+  /// nothing of before the break meets anything of after it.
+  [[nodiscard]] bool renew(int peer, clock::time_point until) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }
 
  private:
+  void begin(request& r, bool receives) noexcept;
+
   std::shared_ptr<tcp_mesh> mesh_;
   tcp_channel group_;
 };

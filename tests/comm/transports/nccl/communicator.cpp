@@ -4,7 +4,6 @@
 #include <random>
 #include <tuple>
 
-#include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/collectives/allgather.hpp>
 
 #include "catch.hpp"
@@ -238,34 +237,6 @@ TEST_CASE("memory stays registered while any registration of it is held") {
 #ifdef MUSTER_TEST_DOUBLE
   CHECK(nccl_double::registrations() == 0);
 #endif
-}
-
-TEST_CASE("devices meet through a store as well as through a group") {
-  MUSTER_NEEDS_DEVICE();
-  for (const int ranks : devices::worlds()) {
-    const muster::memory_store shared;
-    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          muster::use_device(rank);
-          muster::memory_store store(shared);
-          communicator all(store, "devices", rank, ranks, {.timeout = devices::patience});
-          const muster::device_stream stream;
-          auto data = devices::on_device(brought<float>(100, rank), stream);
-          all.allreduce(data.span(), muster::sum, stream).wait();
-          RANK_CHECK(same(devices::on_host(data.span(), stream), combined<float>(100, ranks, 0, std::plus<>())));
-        } catch (...) {
-          thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
-    }
-    threads.clear();
-    for (const auto& one : thrown) {
-      if (one) std::rethrow_exception(one);
-    }
-  }
 }
 
 TEST_CASE("what does not fit is refused before it reaches NCCL") {

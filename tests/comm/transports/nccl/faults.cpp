@@ -1,8 +1,6 @@
 // What goes wrong, on the test double: errors that come by themselves, peers that never join or die.
 #include <muster/comm/transports/nccl/communicator.hpp>
 
-#include <muster/comm/bootstrap/memory_store.hpp>
-
 #include "catch.hpp"
 #include "devices.hpp"
 
@@ -107,25 +105,14 @@ TEST_CASE("a peer that makes no call is found out by the deadline, at every rank
   }
 }
 
-TEST_CASE("a peer that never joins is named where ranks meet in a store") {
-  const muster::memory_store shared;
-  std::vector<std::exception_ptr> thrown(2);
-  {
-    std::vector<std::jthread> threads;
-    for (const int rank : {0, 1}) {
-      threads.emplace_back([&, rank] {
-        try {
-          muster::use_device(rank);
-          muster::memory_store store(shared);
-          const communicator all(store, "devices", rank, 3, {.timeout = seconds(0.5)});
-        } catch (...) {
-          thrown[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const auto& one : thrown) {
-    REQUIRE(is<muster::timeout_error>(one));
+TEST_CASE("a peer that never joins is named") {
+  const auto thrown = devices::outcomes(3, [](muster::group& world) {
+    if (world.rank() == 2) return std::this_thread::sleep_for(std::chrono::seconds(1));
+    const communicator all(world, {.timeout = seconds(0.3)});
+  });
+  for (const int rank : {0, 1}) {
+    const auto& one = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
     CHECK_THAT(text_of(one), contains("2"));
   }
   CHECK(nccl_double::communicators() == 0);

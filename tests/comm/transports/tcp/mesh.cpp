@@ -19,6 +19,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
+#include "comm/net/exactly.hpp"
 #include "comm/oracle.hpp"
 #include "comm/ranks.hpp"
 
@@ -80,15 +81,15 @@ class impostor {
     stream = connect(1);
   }
   void send(tcp::tcp_socket& over, const tcp::frame& head, std::span<const std::byte> payload = {}) {
-    over.write_exactly(tcp::encode(head), until());
-    over.write_exactly(payload, until());
+    test::write_exactly(over, tcp::encode(head), until());
+    test::write_exactly(over, payload, until());
   }
   /// The answer to an announcement.
   void hear_clear() {
     tcp::frame_header bytes;
-    stream.read_exactly(bytes, until());
+    test::read_exactly(stream, bytes, until());
     tcp::frame head;
-    require(tcp::decode(bytes, head) == tcp::frame_fault::none && head.kind == tcp::frame_kind::cts, "it is cleared");
+    require(tcp::decode(bytes, head) == nullptr && head.kind == tcp::frame_kind::cts, "it is cleared");
   }
   static muster::clock::time_point until() { return muster::deadline_after(patience); }
   /// A rank listens when it connects, not before.
@@ -109,7 +110,7 @@ class impostor {
  private:
   tcp::tcp_socket connect(std::uint32_t line) {
     auto socket = reach(first_address(cards_[0]));
-    auto talk = tcp::handshake::connect(secret_, {1, 0, line, 2});
+    auto talk = tcp::handshake::connect(secret_, {1, 0, line});
     talk.conclude(socket, until());
     require(talk.now() == tcp::handshake::state::done, "the handshake succeeds");
     return socket;
@@ -223,7 +224,7 @@ class flag {
 tcp::frame message_of(std::uint64_t bytes) {
   tcp::frame head;
   head.tag = 7;
-  head.bytes = head.total = bytes;
+  head.total = bytes;
   return head;
 }
 
@@ -232,21 +233,13 @@ tcp::frame message_of(std::uint64_t bytes) {
 TEST_CASE("every plan of connections gives the results of the oracle", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   SECTION("lazy") { plan.lazy = true; }
-  SECTION("three streams") {
-    plan.streams = 3;
-    plan.limits.part = 4096;
-  }
-  SECTION("three streams, lazy") {
-    plan.streams = 3;
+  SECTION("checksums") { plan.limits.checksum = true; }
+  SECTION("small windows") { plan.limits.window = 5000; }
+  SECTION("checksums, small windows, lazy") {
+    plan.limits.checksum = true;
+    plan.limits.window = 5000;
     plan.lazy = true;
   }
-  SECTION("checksums") { plan.limits.checksum = true; }
-  SECTION("checksums over two streams") {
-    plan.limits.checksum = true;
-    plan.streams = 2;
-    plan.limits.part = 100 * 64;
-  }
-  SECTION("small windows") { plan.limits.window = 5000; }
   for (const int ranks : {2, 4, 5}) {
     run(plan, ranks, [](muster::group& world, tcp::tcp_mesh&) {
       test::check_cases(test::cases_of_run(150), world);
@@ -256,11 +249,10 @@ TEST_CASE("every plan of connections gives the results of the oracle", "[tcp]") 
   }
 }
 
-// Its last part is the stream's business alone: the connection once kept a pointer to the message, which was freed.
-TEST_CASE("a group is closed after a message of its that came in parts before its receive", "[tcp]") {
+// The connection once kept a pointer to the message, which was freed.
+TEST_CASE("a group is closed after a message of its that came before its receive", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
-  plan.streams = 2;
-  plan.limits.part = 4096;
+  plan.limits.window = 4096;
   run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
     for (int round = 0; round < 20; ++round) {
       auto both = world.split(0);
@@ -278,7 +270,6 @@ TEST_CASE("collectives do not wait behind tagged messages that have no receive",
   auto plan = test::tcp_job::busy_plan();
   plan.limits.eager = 1000;
   plan.limits.credit = 8000;
-  plan.streams = GENERATE(1, 2);
   run(plan, 3, [](muster::group& world, tcp::tcp_mesh&) {
     auto& over = world.transport();
     constexpr std::size_t count = 60;
@@ -329,8 +320,6 @@ TEST_CASE("collectives do not wait behind tagged messages that have no receive",
 TEST_CASE("what is put aside of collectives that a rank has not come to is limited", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   plan.limits.credit = 400'000;
-  plan.limits.part = 10'000;
-  plan.streams = GENERATE(1, 2, 3);
   const std::size_t bytes = GENERATE(0, 1000, 90'000, 1'000'000);
   constexpr std::size_t count = 2000;
   const std::size_t messages = bytes < 10'000 ? count : 40;
@@ -448,7 +437,7 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
 }
 
 TEST_CASE("groups that were closed long ago are forgotten", "[tcp]") {
-  tcp::matcher messages(1, 1, {});
+  tcp::matcher messages(1, {});
   constexpr std::uint64_t many = 5000;
   for (std::uint64_t generation = 0; generation < many; ++generation) {
     tcp::tcp_channel group(generation, {0}, 0, 1);
@@ -499,7 +488,7 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
     for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
     std::memcpy(bytes.data(), begins.data(), begins.size());
     try {
-      one.write_exactly(bytes, impostor::until());
+      test::write_exactly(one, bytes, impostor::until());
     } catch (const tcp::socket_error&) {  // it is thrown out before it has said all
     }
   };
@@ -555,17 +544,17 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
       {"a malformed frame",
        [](impostor& other) {
          const std::vector<std::byte> zeroes(1000);
-         other.stream.write_exactly(zeroes, impostor::until());
+         test::write_exactly(other.stream, zeroes, impostor::until());
        }},
       {"a malformed frame",
        [](impostor& other) {
          const std::vector<std::byte> zeroes(1000);
-         other.control.write_exactly(zeroes, impostor::until());
+         test::write_exactly(other.control, zeroes, impostor::until());
        }},
       {"in the middle of a message",
        [](impostor& other) {
          const auto header = tcp::encode(message_of(100));
-         other.stream.write_exactly(std::span(header).first(40), impostor::until());
+         test::write_exactly(other.stream, std::span(header).first(40), impostor::until());
          other.stream = {};
        }},
       {"in the middle of a message",
@@ -625,7 +614,6 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
        [](impostor& other) {
          auto head = message_of(100000);
          head.kind = tcp::frame_kind::rts;
-         head.bytes = 0;
          other.send(other.stream, head);
          other.hear_clear();
          head = message_of(200000);  // more than was announced
@@ -656,11 +644,8 @@ TEST_CASE("a message that a lost rank had only begun to send is dropped, one tha
   begun.sequence = 1;
   std::size_t bytes = 0;
   SECTION("cut off") { bytes = 40; }
-  SECTION("cut off between its parts") { bytes = begun.bytes = 64; }
-  SECTION("only announced") {
-    begun.kind = tcp::frame_kind::rts;
-    begun.bytes = 0;
-  }
+  SECTION("cut off where a line ends") { bytes = 64; }
+  SECTION("only announced") { begun.kind = tcp::frame_kind::rts; }
   const odd_pair pair;
   auto& mine = *pair.mine;
   parcel awaited(100, 0), first(100, 0), second(100, 0), own(100, 2);
@@ -691,7 +676,6 @@ TEST_CASE("a message that a lost rank had only begun to send is dropped, one tha
 
 TEST_CASE("a group that renews a rank whose connections broke talks to it again, and others have lost it", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
-  plan.streams = GENERATE(1, 2);
   constexpr int times = 3;
   std::atomic<int> arrived{0};
   const auto meet = [&](int count) {

@@ -1,18 +1,17 @@
 // Collectives among devices, by NCCL.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <muster/comm/block.hpp>
-#include <muster/comm/bootstrap/store.hpp>
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/nccl/call.hpp>
+#include <muster/comm/reduction.hpp>
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
 
@@ -20,14 +19,36 @@ namespace muster::inline v0 {
 
 namespace detail {
 class nccl_state;
+class nccl_operation;
 }
 
 namespace nccl {
 
+/// The operations that give on devices what they give elsewhere: sum and product; for floating point mean; for whole
+/// numbers min and max, since NCCL does not promise to keep a NaN, behind which a diverged gradient would hide.
+template <class Op, class T>
+concept device_operation = reduction_operation<Op, T> && requires {
+  Op::code;
+} &&(Op::code == operation::sum || Op::code == operation::product ||
+     (std::is_integral_v<T> ? Op::code == operation::min || Op::code == operation::max : Op::code == operation::mean));
+
+/// A call of NCCL: pointers are to a device's memory, which the caller owns until the call is done on its stream.
+struct device_call {
+  /// The function of NCCL that is called.
+  enum class kind { allreduce, reduce, broadcast, allgather, reduce_scatter, send, receive };
+
+  kind what = kind::allreduce;
+  const void* in = nullptr;  ///< null for a receive
+  void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
+  std::size_t count = 0;     ///< elements, as NCCL counts them: of one rank's block where there are blocks
+  dtype type = dtype::none;
+  operation op = operation::none;
+  int peer = 0;  ///< or root
+};
+
 /// What a communicator is made with.
 struct communicator_options {
-  /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's, or 30 s
-  /// without.
+  /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's.
   seconds timeout{0};
 };
 
@@ -40,10 +61,9 @@ struct communicator_options {
 class [[nodiscard]] work {
  public:
   work() noexcept = default;  ///< done
-  work(std::shared_ptr<detail::nccl_state> of, device_stream_ref stream, std::string what, std::uint64_t sequence,
-       clock::time_point deadline);
-  work(work&&) noexcept = default;
-  work& operator=(work&& other) noexcept;
+  explicit work(std::unique_ptr<detail::nccl_operation> under_way) noexcept;
+  work(work&&) noexcept;
+  work& operator=(work&&) noexcept;
   ~work();
 
   /// True when it is done, without waiting. Throws what the communicator failed with.
@@ -53,40 +73,16 @@ class [[nodiscard]] work {
   void wait();
   /// What is put on `stream` from here on begins when this is done; the processor does not wait. A failure of the
   /// collective lets the stream go on: what must not happen then has to wait for `wait`.
-  void hold_back(device_stream_ref stream) const {
-    if (done_) done_->hold_back(stream);
-  }
+  void hold_back(device_stream_ref stream) const;
 
  private:
-  void end() noexcept;
-
-  std::shared_ptr<detail::nccl_state> state_;  // null when done
-  std::shared_ptr<const device_event> done_;
-  std::string what_;
-  std::uint64_t sequence_ = 0;
-  clock::time_point deadline_{};
+  std::unique_ptr<detail::nccl_operation> operation_;
 };
 
-/// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until this is destroyed.
-/// Made by `communicator::register_memory`; does not own the memory.
-class registration {
- public:
-  registration() noexcept = default;
-  /// Owns NCCL's `handle`; null: nothing is registered.
-  registration(std::shared_ptr<detail::nccl_state> of, void* handle) noexcept;
-  registration(registration&&) noexcept;
-  registration& operator=(registration&&) noexcept;
-  ~registration();
-
-  /// False where NCCL is older than 2.19, which has no registration: everything works, by copies.
-  explicit operator bool() const noexcept { return handle_ != nullptr; }
-
- private:
-  void end() noexcept;
-
-  std::shared_ptr<detail::nccl_state> state_;
-  void* handle_ = nullptr;
-};
+/// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until the last copy of this
+/// is gone. Made by `communicator::register_memory`; does not own the memory. Null where NCCL is older than 2.19, which
+/// has no registration: everything works, by copies.
+using registration = std::shared_ptr<void>;
 
 /// One device of each rank, connected by NCCL: an array of collectives on memory of devices, each put on a stream.
 ///
@@ -105,9 +101,6 @@ class communicator {
   /// have the same device, nor different versions of NCCL: configuration_error, naming them. timeout_error when NCCL
   /// does not connect in time; what the group throws where a rank does not come at all.
   explicit communicator(group& ranks, const communicator_options& options = {});
-  /// The same with no group: ranks meet in a store, `key` beginning the keys used, as `exchange` has it; it throws what
-  /// that throws, with the ranks that did not come. Deaths are then found by NCCL alone, or by the deadline.
-  communicator(any_store& store, std::string_view key, int rank, int size, const communicator_options& options = {});
   communicator(communicator&&) noexcept;
   communicator& operator=(communicator&&) noexcept;
   /// Ends in order when nothing has failed and every work is done; otherwise aborts.
@@ -134,7 +127,7 @@ class communicator {
   template <device_element T, device_operation<T> Op>
   work allreduce(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
     detail::require_size(collective::allreduce, "output", out.size(), in.size());
-    return start(device_call::of<T>(device_call::kind::allreduce, in.data(), out.data(), in.size(), Op::code), stream);
+    return start(call<T>(kind::allreduce, in.data(), out.data(), in.size(), Op::code), stream);
   }
   template <device_element T, device_operation<T> Op>
   work allreduce(device_span<T> data, Op op, device_stream_ref stream) {
@@ -146,8 +139,7 @@ class communicator {
     std::vector<device_call> calls;
     calls.reserve(list.size());
     for (const auto& data : list) {
-      calls.push_back(
-          device_call::of<T>(device_call::kind::allreduce, data.data(), data.data(), data.size(), Op::code));
+      calls.push_back(call<T>(kind::allreduce, data.data(), data.data(), data.size(), Op::code));
     }
     return start(calls, stream);
   }
@@ -157,32 +149,28 @@ class communicator {
   work reduce(device_span<const T> in, device_span<T> out, Op, int root, device_stream_ref stream) {
     detail::require_root(collective::reduce, root, size());
     if (rank() == root) detail::require_size(collective::reduce, "output", out.size(), in.size());
-    return start(device_call::of<T>(device_call::kind::reduce, in.data(), out.data(), in.size(), Op::code, root),
-                 stream);
+    return start(call<T>(kind::reduce, in.data(), out.data(), in.size(), Op::code, root), stream);
   }
 
   /// The root's data reaches all.
   template <device_element T>
   work broadcast(device_span<T> data, int root, device_stream_ref stream) {
     detail::require_root(collective::broadcast, root, size());
-    return start(
-        device_call::of<T>(device_call::kind::broadcast, data.data(), data.data(), data.size(), operation::none, root),
-        stream);
+    return start(call<T>(kind::broadcast, data.data(), data.data(), data.size(), operation::none, root), stream);
   }
 
   /// Block r of `out` (see block_of: any length will do) becomes rank r's `in`.
   template <device_element T>
   work allgather(device_span<const T> in, device_span<T> out, device_stream_ref stream) {
     detail::require_size(collective::allgather, "input", in.size(), block_of(out.size(), rank(), size()).count);
-    return start(blockwise<T>(device_call::kind::allgather, in.data(), out.data(), out.size(), operation::none),
-                 stream);
+    return start(blockwise<T>(kind::allgather, in.data(), out.data(), out.size(), operation::none), stream);
   }
 
   /// `out` becomes this rank's block of op over all ranks' `in`.
   template <device_element T, device_operation<T> Op>
   work reduce_scatter(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
     detail::require_size(collective::reduce_scatter, "output", out.size(), block_of(in.size(), rank(), size()).count);
-    return start(blockwise<T>(device_call::kind::reduce_scatter, in.data(), out.data(), in.size(), Op::code), stream);
+    return start(blockwise<T>(kind::reduce_scatter, in.data(), out.data(), in.size(), Op::code), stream);
   }
 
   /// Piece r of the root's `out` becomes rank r's `in`; elsewhere `out` may be empty.
@@ -242,13 +230,19 @@ class communicator {
   }
 
  private:
+  using kind = device_call::kind;
+
+  template <class T>
+  [[nodiscard]] static device_call call(kind what, const T* in, T* out, std::size_t count, operation op, int peer = 0) {
+    return {what, in, out, count, dtype_of<T>(), op, peer};
+  }
   template <class T>
   [[nodiscard]] static device_call to(device_span<const T> data, int peer) {
-    return device_call::of<T>(device_call::kind::send, data.data(), nullptr, data.size(), operation::none, peer);
+    return call<T>(kind::send, data.data(), nullptr, data.size(), operation::none, peer);
   }
   template <class T>
   [[nodiscard]] static device_call from(device_span<T> data, int peer) {
-    return device_call::of<T>(device_call::kind::receive, nullptr, data.data(), data.size(), operation::none, peer);
+    return call<T>(kind::receive, nullptr, data.data(), data.size(), operation::none, peer);
   }
   template <class T>
   [[nodiscard]] static device_call piece_to(device_span<const T> pieces, std::size_t count, int peer) {
@@ -260,18 +254,16 @@ class communicator {
   }
   // NCCL's own where blocks are equal; else one call a block, as one group.
   template <class T>
-  [[nodiscard]] std::vector<device_call> blockwise(device_call::kind what, const T* in, T* out, std::size_t count,
+  [[nodiscard]] std::vector<device_call> blockwise(kind what, const T* in, T* out, std::size_t count,
                                                    operation op) const {
-    const bool gathers = what == device_call::kind::allgather;
+    const bool gathers = what == kind::allgather;
     const auto ranks = static_cast<std::size_t>(size());
-    if (count % ranks == 0) return {device_call::of<T>(what, in, out, count / ranks, op)};
+    if (count % ranks == 0) return {call<T>(what, in, out, count / ranks, op)};
     std::vector<device_call> calls;
     for (int owner = 0; owner < size(); ++owner) {
       const block part = block_of(count, owner, size());
-      calls.push_back(gathers
-                          ? device_call::of<T>(device_call::kind::broadcast, in, out + part.first, part.count,
-                                               operation::none, owner)
-                          : device_call::of<T>(device_call::kind::reduce, in + part.first, out, part.count, op, owner));
+      calls.push_back(gathers ? call<T>(kind::broadcast, in, out + part.first, part.count, operation::none, owner)
+                              : call<T>(kind::reduce, in + part.first, out, part.count, op, owner));
     }
     return calls;
   }

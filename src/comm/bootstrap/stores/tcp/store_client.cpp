@@ -24,7 +24,7 @@ job_secret store_secret(std::string_view token) {
 }
 
 bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
-  auto said = handshake::connect(secret, {store_client_name, store_server_name, 0, 1});
+  auto said = handshake::connect(secret, {store_client_name, store_server_name, 0});
   try {
     said.conclude(to, until);
     return said.now() == handshake::state::done;
