@@ -1,6 +1,7 @@
 #include "data.hpp"
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -11,6 +12,7 @@
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/idx.hpp>
 
+#include "../command_line.hpp"
 #include "image_table.hpp"
 
 namespace images {
@@ -68,11 +70,18 @@ muster::image_options normalisation(const image_data& of) {
 
 }  // namespace
 
-image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit) {
+image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit, double holdout) {
   auto made = open_kind(specification, seed);
   if (limit != 0 && limit < made.train.size()) {
     made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
                              [&](muster::sample_id id) { return id < limit; });
+  }
+  if (holdout > 0) {
+    const auto all = made.train;
+    examples::require_held_out(all.size(), holdout);
+    const auto held = [&](muster::sample_id id) { return examples::is_held_out(id, holdout); };
+    made.train = image_table(all, std::string(all.name()), std::not_fn(held));
+    made.test = image_table(all, std::string(all.name()) + " (held out)", held);
   }
   return made;
 }

@@ -157,7 +157,8 @@ int run_program(int argc, char** argv, const program& which) {
         if (!path.empty()) muster::require_writable(path);
       }
     }
-    const auto data = open_images(chosen.data, chosen.seed, chosen.limit);  // ranks that are threads share it
+    const auto data =
+        open_images(chosen.data, chosen.seed, chosen.limit, chosen.holdout);  // ranks that are threads share it
     context.run([&](muster::group& world) {
       if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server) {
         require_same_everywhere(world, data);
