@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 
-from . import clusters, compare, html, reporter, revisions
+from . import clusters, compare, events, html, reporter, revisions
 from .division import digest
 from .errors import FINISHED, SLOWER, Refusal
 from .experiment import read_file
@@ -37,6 +37,7 @@ def parser():
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
     run.add_argument("--report", metavar="PLACE", help="append the results to one report of many experiments: a folder, sqlite:FILE or "
                      "postgresql://...")
+    run.add_argument("--tensorboard", metavar="DIR", help="write an event file a run there (needs tensorboardX)")
     report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
     report.set_defaults(call=report_command)
     report.add_argument("place", metavar="PLACE", help="a folder, sqlite:FILE or postgresql://...")
@@ -117,7 +118,11 @@ def run_command(chosen):
     place = reporter.open_place(chosen.report) if chosen.report else None
     if place is not None:
         place.append([])  # what cannot be written is said before hours of runs
-    status = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+    runner = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed)
+    if chosen.tensorboard:
+        events.load_writer()
+        runner.events = chosen.tensorboard
+    status = runner.run()
     if place is not None:
         place.append(list(reporter.rows_of(chosen.out, compare.load(chosen.out))))
     return status

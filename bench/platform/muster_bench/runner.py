@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from . import files, holding, hosts, launchers, machine, process, tables
+from . import events, files, holding, hosts, launchers, machine, process, tables
 from .division import environment_of
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import program_of
@@ -26,6 +26,7 @@ class Runner:
         self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
         self._environment = environment_of(division)
         self.retry_failed = retry_failed
+        self.events = ""         # where each run has its event file
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
         self.trouble = None      # what keeps the runner from going on
@@ -111,6 +112,9 @@ class Runner:
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
         waiting = [run for run in self.plan if not self._is_done(run)]
+        for run in self.plan if self.events else ():
+            if run not in waiting:
+                events.write(self.events, run, tables.result_of(self.folder, run))
         progress = Progress(self.plan, waiting, self.jobs)
         progress.begin()
         return waiting, progress
@@ -174,6 +178,8 @@ class Runner:
                 return
         self._clean_up(run, home, len(attempts), progress)
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
+        if self.events:
+            events.write(self.events, run, tables.result_of(self.folder, run))
         progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
         self._tables_now_and_then()
 

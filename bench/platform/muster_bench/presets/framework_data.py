@@ -14,7 +14,7 @@ def arguments():
     parser.add_argument("--data", required=True, help="a folder: CIFAR-10's files, or those that make() writes")
     parser.add_argument("--json", required=True)
     parser.add_argument("--alpha", type=float, default=200.0, help="logistic: alpha / sqrt(t)")
-    for name, value in (("epochs", 1), ("batch", 100), ("seed", 1), ("steps", 0)):
+    for name, value in (("epochs", 1), ("batch", 100), ("seed", 1), ("steps", 0), ("ranks", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()
 
@@ -46,6 +46,8 @@ def rate(chosen, ranks, step, steps_an_epoch):
     """The learning rate of step 0, 1, ...: that of the published task."""
     if chosen.task == "logistic":
         return chosen.alpha / (step + 1) ** 0.5
+    if chosen.task == "vgg16":
+        return 0.0125
     epoch, full = step / steps_an_epoch, 0.0125 * ranks * chosen.batch / 32
     warm = 0.0125 * chosen.batch / 32 + (full - 0.0125 * chosen.batch / 32) * min(1.0, epoch / 5)
     return warm * 0.1 ** ((epoch >= 82) + (epoch >= 109))
