@@ -282,9 +282,11 @@ class Tuner(Runner):
         experiment = self.tuning.experiment
         chosen = {**experiment.parameters, **parameters}
         trial = files.digest_of({name: value_text(value) for name, value in chosen.items() if not self.tuning.rungs or name != self.tuning.rungs.parameter})[:12]
+        names = list(parameters)     # what distinguishes its folders
         if budget is not None:
             chosen[self.tuning.rungs.parameter] = budget
-        named = dataclasses.replace(experiment, cases=({name: None for name in parameters},))   # what distinguishes its folders
+            names.append(self.tuning.rungs.parameter)
+        named = dataclasses.replace(experiment, cases=(dict.fromkeys(names),))
         (values, repeat, seed), = dataclasses.replace(named, parameters=chosen, cases=()).runs()
         return make_run(named, values, repeat, seed, {**self.file.places, "here": str(self.file.path.parent)}, self._digests, trial)
 

@@ -58,7 +58,7 @@ class Network:
 
     def _convolution(self, inside, outside, stride=1, kernel=3):
         weights, scale, shift = self._weights(kernel, kernel, inside, outside), self._weights(outside, value=1.0), self._weights(outside, value=0.0)
-        return lambda x: tf.nn.fused_batch_norm(tf.nn.conv2d(x, weights, stride, "SAME" if stride == 1 else [[0, 0], [kernel // 2] * 2, [kernel // 2] * 2, [0, 0]]),
+        return lambda x: tf.compat.v1.nn.fused_batch_norm(tf.nn.conv2d(x, weights, stride, "SAME" if stride == 1 else [[0, 0], [kernel // 2] * 2, [kernel // 2] * 2, [0, 0]]),
                                                 scale, shift)[0]
 
     def _block(self, inside, outside, stride):
