@@ -155,15 +155,14 @@ def launch(options):
                                MASTER_ADDR=network.hosts[0].address, MASTER_PORT=port, MUSTER_JOB=network.name)
             ranks.append(subprocess.Popen(host.inside(*options.command), env=environment))
         failed, until = 0, None
-        while any(rank.poll() is None for rank in ranks) and (until is None or time.monotonic() < until):
-            failed = failed or next((rank.returncode for rank in ranks if rank.returncode), 0)
+        while None in (codes := [rank.poll() for rank in ranks]) and (until is None or time.monotonic() < until):
+            failed = failed or next(filter(None, codes), 0)
             until = until or (time.monotonic() + last_words if failed else None)
             time.sleep(0.02)
         for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-                rank.wait()
-        failed = failed or next((rank.returncode for rank in ranks if rank.returncode), 0)
+            rank.kill()     # nothing where it has ended
+            rank.wait()
+        failed = failed or next(filter(None, codes), 0)
     return 128 - failed if failed < 0 else 1 if failed == SKIP else failed
 
 
