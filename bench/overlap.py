@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "comm"))
-import hosts  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "platform"))
+from muster_bench import hosts  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--program", required=True)

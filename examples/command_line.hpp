@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -36,6 +37,29 @@ inline void add_checkpoint_flags(CLI::App& app, std::string& folder, bool& resum
 }
 inline void require_folder_to_resume(const std::string& folder, bool resume) {
   if (resume && folder.empty()) refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
+}
+
+/// --holdout: a share of the training set takes the place of the test set.
+inline void add_holdout_flag(CLI::App& app, double& to) {
+  muster::add_number(app, "--holdout", to, {0, 0.9},
+                     "validate on this share of the training set, taken evenly from it, instead of the test set [0]");
+}
+
+/// Samples that --holdout takes of the first so many of a training set.
+inline std::uint64_t held_out_of(std::uint64_t samples, double share) {
+  return static_cast<std::uint64_t>(std::floor(static_cast<double>(samples) * share));
+}
+
+/// Whether --holdout takes sample `id` of a training set.
+inline bool is_held_out(std::uint64_t id, double share) { return held_out_of(id + 1, share) > held_out_of(id, share); }
+
+/// Refuses a share of a training set that is no sample.
+inline void require_held_out(std::uint64_t samples, double share) {
+  if (held_out_of(samples, share) == 0) {
+    refuse("--holdout leaves nothing to validate on (it is less than one of " + std::to_string(samples) +
+               " training samples)",
+           "hold out more");
+  }
 }
 
 /// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error.

@@ -1,6 +1,7 @@
 #include "data.hpp"
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -10,6 +11,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
 
+#include "../command_line.hpp"
 #include "image_table.hpp"
 
 namespace images {
@@ -30,7 +32,8 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   return made;
 }
 
-image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed) {
+// `holds_out`: the test images are going to be others.
+image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed, bool holds_out) {
   if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test));
   const auto colon = specification.find(':');
   const std::string kind = specification.substr(0, colon);
@@ -49,8 +52,10 @@ image_data open_kind(const std::string& specification, const std::string& test, 
     return pair_of(image_table(all, rest, [](muster::sample_id id) { return id % 10 != 9; }),
                    image_table(all, rest + " (held out)", [](muster::sample_id id) { return id % 10 == 9; }));
   }
+  if (holds_out) return pair_of(all, all);
   throw muster::configuration_error("--data " + specification +
-                                    " cannot be used alone (it has no images to validate with); give --test SOURCE");
+                                    " cannot be used alone (it has no images to validate with); give --test SOURCE or "
+                                    "--holdout");
 }
 
 /// As MNIST's are normalised.
@@ -63,12 +68,19 @@ muster::image_options normalisation(const image_data& of) {
 
 }  // namespace
 
-image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed,
-                       std::size_t limit) {
-  auto made = open_kind(specification, test, seed);
+image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
+                       double holdout) {
+  auto made = open_kind(specification, test, seed, holdout > 0);
   if (limit != 0 && limit < made.train.size()) {
     made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
                              [&](muster::sample_id id) { return id < limit; });
+  }
+  if (holdout > 0) {
+    const auto all = made.train;
+    examples::require_held_out(all.size(), holdout);
+    const auto held = [&](muster::sample_id id) { return examples::is_held_out(id, holdout); };
+    made.train = image_table(all, std::string(all.name()), std::not_fn(held));
+    made.test = image_table(all, std::string(all.name()) + " (held out)", held);
   }
   return made;
 }

@@ -29,10 +29,11 @@ struct image_data {
 ///     idx:IMAGES,LABELS               every tenth image is held out to validate with
 ///     another source of images        `test` names those to validate with
 ///
-/// and keeps the first `limit` training images alone, unless it is 0. Throws muster::configuration_error for data
-/// without a `test`, and what `muster::open_source` does.
+/// and keeps the first `limit` training images alone, unless it is 0; the share `holdout` of these takes the place of
+/// the images to validate with. Throws muster::configuration_error for data without a `test` and a `holdout`, and what
+/// `muster::open_source` does.
 [[nodiscard]] image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed,
-                                     std::size_t limit = 0);
+                                     std::size_t limit = 0, double holdout = 0);
 
 /// Training batches of normalised floats, shuffled; with crops and flips if `augmented`.
 [[nodiscard]] muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,

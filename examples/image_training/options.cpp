@@ -60,6 +60,7 @@ struct command_line {
         ->type_name("SPEC");
     muster::add_number(app, "--limit", o.limit, examples::some_samples,
                        "train on the first so many images alone [all]");
+    examples::add_holdout_flag(app, o.holdout);
     app.add_option("--augment", augment, "crop training images and flip them, if they have colours: on or off")
         ->check(CLI::IsMember({"on", "off"}))
         ->capture_default_str();
@@ -148,6 +149,7 @@ std::string describe(const options& chosen) {
        << ", optimizer " << chosen.optimizer << ", seed " << chosen.seed << ", augmentation "
        << (chosen.augment ? "on" : "off") << ", batch normalisation by "
        << (chosen.share_statistics ? "all ranks" : "each rank") << ", " << chosen.how.backend;
+  if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }
 

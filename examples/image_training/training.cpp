@@ -159,8 +159,8 @@ int run_program(int argc, char** argv, const program& which) {
         if (!path.empty()) muster::require_writable(path);
       }
     }
-    const auto data =
-        open_images(chosen.data, chosen.test, chosen.seed, chosen.limit);  // ranks that are threads share it
+    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit,
+                                  chosen.holdout);  // ranks that are threads share it
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});

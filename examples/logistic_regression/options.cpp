@@ -44,6 +44,7 @@ struct command_line {
         ->excludes(test);
     train->needs(test);
     test->needs(train);
+    examples::add_holdout_flag(app, o.holdout);
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
     examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples a step, over all ranks");
@@ -130,6 +131,7 @@ std::string describe(const options& chosen) {
   text.precision(9);
   text << "epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule << ", seed "
        << chosen.seed << ", l2 " << chosen.l2 << ", momentum " << chosen.momentum;
+  if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }
 

@@ -13,6 +13,7 @@ struct options {
   std::string train;      ///< specification of the training set; empty with synthetic data
   std::string test;       ///< specification of the test set
   std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
+  double holdout = 0;     ///< share of the training set that takes the place of the test set
   std::uint64_t epochs = 10;
   double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 100;         ///< over all ranks, as the job starts

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <sstream>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -13,6 +14,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/sources/synthetic.hpp>
 
+#include "../command_line.hpp"
 #include "clicks.hpp"
 
 namespace logistic {
@@ -69,38 +71,44 @@ problem make_problem(muster::dataset train, muster::dataset test) {
   return made;
 }
 
+/// A copy of the samples for which `keep` is true; it is asked once for each, in order.
+template <class Keep>
+muster::dataset samples_of(const muster::dataset& all, const std::string& name, Keep keep) {
+  std::vector<std::size_t> kept;
+  std::size_t entries = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!keep(i)) continue;
+    kept.push_back(i);
+    if (all.is_sparse()) entries += all.sparse(i).indices.size();
+  }
+  auto made = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
+                              : muster::dataset_builder::dense(name, kept.size(), all.features());
+  for (std::size_t k = 0, at = 0; k < kept.size(); ++k) {
+    made.labels()[k] = all.label(kept[k]);
+    if (!all.is_sparse()) {
+      std::ranges::copy(all.row(kept[k]), made.row(k).begin());
+      continue;
+    }
+    const auto row = all.sparse(kept[k]);
+    std::ranges::copy(row.indices, made.indices().begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(row.values, made.values().begin() + static_cast<std::ptrdiff_t>(at));
+    made.offsets()[k + 1] = at += row.indices.size();
+  }
+  return made.finish();
+}
+
 // The samples that are none, and may be left out, are.
 muster::dataset open_good(const std::string& specification, const muster::bad_record_options& bad) {
   const auto all =
       muster::open_dataset(specification, {.keep_bad_records = bad.policy != muster::bad_record_policy::fail});
   if (all.bad().empty()) return all;
   muster::bad_record_log(bad).note(all.name(), all.bad());
-  std::vector<std::size_t> good;
-  std::size_t entries = 0;
   auto bad_one = all.bad().begin();  // by id
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (bad_one != all.bad().end() && bad_one->id == i) {
-      ++bad_one;
-      continue;
-    }
-    good.push_back(i);
-    if (all.is_sparse()) entries += all.sparse(i).indices.size();
-  }
-  const std::string name(all.name());
-  auto made = all.is_sparse() ? muster::dataset_builder::sparse(name, good.size(), all.features(), entries)
-                              : muster::dataset_builder::dense(name, good.size(), all.features());
-  for (std::size_t k = 0, at = 0; k < good.size(); ++k) {
-    made.labels()[k] = all.label(good[k]);
-    if (!all.is_sparse()) {
-      std::ranges::copy(all.row(good[k]), made.row(k).begin());
-      continue;
-    }
-    const auto row = all.sparse(good[k]);
-    std::ranges::copy(row.indices, made.indices().begin() + static_cast<std::ptrdiff_t>(at));
-    std::ranges::copy(row.values, made.values().begin() + static_cast<std::ptrdiff_t>(at));
-    made.offsets()[k + 1] = at += row.indices.size();
-  }
-  return made.finish();
+  return samples_of(all, all.name(), [&](std::size_t i) {
+    const bool bad_here = bad_one != all.bad().end() && bad_one->id == i;
+    if (bad_here) ++bad_one;
+    return !bad_here;
+  });
 }
 
 std::uint64_t rows_of(const std::string& synthetic) {
@@ -112,16 +120,29 @@ std::uint64_t rows_of(const std::string& synthetic) {
   return rows;
 }
 
+muster::dataset training_set(const options& chosen) {
+  if (chosen.synthetic.empty()) return open_good(chosen.train, chosen.bad);
+  const std::uint64_t rows = rows_of(chosen.synthetic);
+  if (chosen.synthetic.starts_with("clicks")) return synthetic_clicks(rows, chosen.seed);
+  return muster::synthetic_epsilon(rows, chosen.seed);
+}
+
+muster::dataset test_set(const options& chosen) {
+  if (chosen.synthetic.empty()) return open_good(chosen.test, chosen.bad);
+  const std::uint64_t rows = rows_of(chosen.synthetic);
+  if (chosen.synthetic.starts_with("clicks")) return synthetic_clicks(rows / 5, chosen.seed, rows);
+  return muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows});  // as of the real set
+}
+
 }  // namespace
 
 problem open_problem(const options& chosen) {
-  if (chosen.synthetic.empty())
-    return make_problem(open_good(chosen.train, chosen.bad), open_good(chosen.test, chosen.bad));
-  const std::uint64_t rows = rows_of(chosen.synthetic);
-  if (chosen.synthetic.starts_with("clicks"))
-    return make_problem(synthetic_clicks(rows, chosen.seed), synthetic_clicks(rows / 5, chosen.seed, rows));
-  return make_problem(muster::synthetic_epsilon(rows, chosen.seed),
-                      muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows}));  // as of the real set
+  auto all = training_set(chosen);
+  if (chosen.holdout == 0) return make_problem(std::move(all), test_set(chosen));
+  examples::require_held_out(all.size(), chosen.holdout);
+  const auto held = [&](std::size_t i) { return examples::is_held_out(i, chosen.holdout); };
+  return make_problem(samples_of(all, all.name(), std::not_fn(held)),
+                      samples_of(all, all.name() + " (held out)", held));
 }
 
 void require_same_everywhere(muster::group& world, const problem& data, const options& chosen) {

@@ -3,6 +3,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,8 +45,10 @@ experiments:
     {experiment}
 """)
 
+    runner = PROGRAM
+
     def bench(self, *words, status=0, timeout=100, **variables):
-        done = subprocess.run([*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=timeout,
+        done = subprocess.run([*self.runner, *map(str, words)], capture_output=True, text=True, timeout=timeout,
                               cwd=self.folder, env={**os.environ, **variables}, errors="replace")
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
@@ -62,6 +65,29 @@ experiments:
         for text in [says] if isinstance(says, str) else says:
             self.assertIn(text, lines[0])
         return done
+
+    def postgres(self):
+        """(URL, stop, start) of a server of this test's own."""
+        programs = next((path.parent for path in sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None)
+        if programs is None or shutil.which("psql") is None:
+            self.skipTest("SKIPPED: no PostgreSQL is installed")
+        as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        data = pathlib.Path(tempfile.gettempdir(), f"muster-postgres-{os.getpid()}")
+        self.addCleanup(shutil.rmtree, data, ignore_errors=True)
+
+        def run(*words):
+            return subprocess.run([*as_user, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", timeout=100).returncode
+
+        def start():
+            self.assertEqual(run(programs / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", data / "log", "-o", f"-k {data} -h '' -F", "start"), 0)
+
+        def stop():
+            run(programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        if run(programs / "initdb", "-D", data, "-A", "trust", "-N", "-U", "muster") != 0:
+            self.skipTest("SKIPPED: no database can be made here")
+        start()
+        self.addCleanup(stop)
+        return f"postgresql:///postgres?host={data}&user=muster", stop, start
 
     def results(self, name="results.csv", folder="out"):
         with open(self.folder / folder / name, newline="") as file:

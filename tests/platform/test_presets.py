@@ -126,6 +126,23 @@ class OtherPrograms(Case):
                 self.assertLessEqual(float(row["accuracy"]), 1)
 
 
+    def test_one_task_by_several_frameworks(self):
+        """Those that are here have the tracker's figures; what is missing or unknown is skipped with that reason."""
+        self.bench("run", "frameworks", "--out", "out", "--place", f"rows={self.folder}/rows", "--place", f"python={sys.executable}", "--place",
+                   f"build={self.folder}", "--set", "count=400", "--set", "epochs=2", "--set", "framework=[pytorch, tensorflow, jax]", "--only", "count=400",
+                   "--only", "ranks=1", timeout=280)
+        rows = {row["framework"]: row for row in self.results()}
+        self.assertEqual((rows["jax"]["status"], rows["jax"]["why"].split(": ", 2)[2]),
+                         ("skipped", "unknown framework 'jax' (known: muster, pytorch, tensorflow); use one of these"))
+        for name, module in (("pytorch", "torch"), ("tensorflow", "tensorflow")):
+            if rows[name]["status"] == "skipped":
+                self.assertIn(f"{sys.executable} has no module {module}", rows[name]["why"])
+            else:
+                self.assertEqual(rows[name]["status"], "ok", rows[name]["why"])
+                self.assertGreater(float(rows[name]["throughput"]), 0)
+                self.assertLessEqual(float(rows[name]["accuracy"]), 1)
+
+
 # A program that says what its variables and its caller make of its settings, as those of muster do.
 TELLING = r'''#!{python}
 import json, os, sys

@@ -2,9 +2,6 @@
 import contextlib
 import csv
 import json
-import os
-import pathlib
-import shutil
 import sqlite3
 import subprocess
 import unittest
@@ -12,12 +9,6 @@ import unittest
 from bench import PROGRAM, Case
 
 RUNNERS, RUNS = 6, 4
-
-
-def postgres_programs():
-    for version in sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True):
-        return version.parent
-    return None
 
 
 class Reports(Case):
@@ -64,28 +55,14 @@ class Reports(Case):
         self.many_at_once("sqlite:all.db", rows)
 
     def test_postgresql(self):
-        programs = postgres_programs()
-        if programs is None or shutil.which("psql") is None:
-            self.skipTest("SKIPPED: no PostgreSQL is installed")
-        as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        data = pathlib.Path(f"/tmp/muster-reporter-{os.getpid()}")
-        self.addCleanup(shutil.rmtree, data, ignore_errors=True)
-
-        def run(*words):
-            return subprocess.run([*as_user, *map(str, words)], capture_output=True, text=True, cwd="/", timeout=100)
-        if run(programs / "initdb", "-D", data, "-A", "trust", "-N", "-U", "muster").returncode != 0:
-            self.skipTest("SKIPPED: no database can be made here")
-        self.assertEqual(subprocess.run([*as_user, programs / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", data / "log", "-o",
-                                         f"-k {data} -h '' -F", "start"], stdout=subprocess.DEVNULL, cwd="/", timeout=100).returncode, 0)
-        self.addCleanup(run, programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
-        place = f"postgresql:///postgres?host={data}&user=muster"
+        place, stop, _ = self.postgres()
 
         def rows():
             done = subprocess.run(["psql", "-X", "-d", place, "-c", "COPY muster_bench_results TO STDOUT WITH (FORMAT csv, HEADER)"],
                                   capture_output=True, text=True, check=True)
             return list(csv.DictReader(done.stdout.splitlines()))
         self.many_at_once(place, rows)
-        run(programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        stop()
         self.refused("run", self.file(), "--out", "none", "--report", place, says=["the report in", "cannot be used"], status=4)
         self.assertFalse((self.folder / "none").exists())
 

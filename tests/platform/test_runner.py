@@ -9,6 +9,9 @@ import unittest
 
 from bench import PROGRAM, Case
 
+PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that may have more packages, such as that of a venv
+HAS_EVENTS = subprocess.run([PYTHON, "-c", "import tensorboardX"], capture_output=True).returncode == 0
+
 TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
            "train_seconds": 4.0, "samples_per_second": 25.0, "compute_seconds": 3.0, "communication_seconds": 0.8,
            "communication_bytes": 4096, "data_wait_seconds": 0.2, "mean_train_seconds": 4.0, "mean_compute_seconds": 2.0,
@@ -119,6 +122,34 @@ experiments:
         self.assertEqual(by["many"]["speedup_rank"], "")    # one rank of another experiment is another mode
         self.assertEqual(by["many1"]["speedup_rank"], "1.0")
         self.assertEqual(by["large"]["speedup_plain"], "")  # nobody measured one plain thread with that batch
+
+
+@unittest.skipUnless(HAS_EVENTS, "SKIPPED: tensorboardX is not installed (MUSTER_TEST_VENV_PYTHON names a Python that has it)")
+class Events(Case):
+    runner = [PYTHON, "-m", "muster_bench"]
+
+    def scalars(self):
+        """[(tag, step, value)] of the one event file, by its framing: length, its checksum, an event, its checksum."""
+        file, = (self.folder / "board").glob("*/events.out.tfevents.*")
+        script = ("import struct, sys\nfrom tensorboardX.proto.event_pb2 import Event\nwith open(sys.argv[1], 'rb') as file:\n"
+                  "    while head := file.read(12):\n        event = Event.FromString(file.read(struct.unpack('<Q', head[:8])[0]))\n        file.read(4)\n"
+                  "        for value in event.summary.value: print(value.tag, event.step, round(value.simple_value, 6))\n")
+        done = subprocess.run([PYTHON, "-c", script, file], capture_output=True, text=True, check=True)
+        return [tuple(line.split()) for line in done.stdout.splitlines()]
+
+    def test_event_files(self):
+        self.write("t.json", json.dumps(TRACKER))
+        path = self.experiment(["true"], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
+        expected = [("train_loss", "1", "0.5"), ("val_accuracy", "1", "0.6"), ("train_loss", "2", "0.25"), ("val_accuracy", "2", "0.8")]
+        for _ in range(2):      # the second time nothing is run
+            self.run_file(path, "--tensorboard", "board")
+            self.assertEqual(self.scalars(), expected)
+
+    def test_without_tensorboardx(self):
+        self.write("hidden/tensorboardX.py", "raise ImportError('none', name='tensorboardX')\n")
+        self.refused("run", self.experiment(["true"]), "--out", "out", "--tensorboard", "board", says="event files need tensorboardX",
+                     PYTHONPATH=f"{self.folder}/hidden:{os.environ['PYTHONPATH']}")
+        self.assertFalse((self.folder / "out").exists())
 
 
 class Trouble(Case):

@@ -1,15 +1,16 @@
 """The command line."""
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
 import sys
 
-from . import clusters, compare, html, reporter, revisions
+from . import clusters, compare, events, html, reporter, revisions
 from .division import digest
 from .errors import FINISHED, SLOWER, Refusal
 from .experiment import read_file
-from .files import write_whole
+from .files import Digests, write_whole
 from .launchers import cores_here, launched, shown
 from .request import planned
 from .runner import Runner
@@ -36,11 +37,19 @@ def parser():
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
     run.add_argument("--report", metavar="PLACE", help="append the results to one report of many experiments: a folder, sqlite:FILE or "
                      "postgresql://...")
+    run.add_argument("--tensorboard", metavar="DIR", help="write an event file a run there (needs tensorboardX)")
     report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
     report.set_defaults(call=report_command)
     report.add_argument("place", metavar="PLACE", help="a folder, sqlite:FILE or postgresql://...")
     report.add_argument("folders", nargs="*", metavar="DIR", help="folders of results to append")
     report.add_argument("--html", metavar="FILE", help="write a page too")
+    tune = commands.add_parser("tune", help="search parameters that a file names, by Optuna")
+    tune.set_defaults(call=tune_command)
+    _file_arguments(tune)
+    tune.add_argument("--out", required=True, metavar="DIR", help="where trials and report go; the same folder again goes on")
+    tune.add_argument("--storage", default="", metavar="PLACE", help="of the trials: sqlite:FILE or postgresql://..., which several share [DIR/trials.db]")
+    tune.add_argument("--trials", type=int, metavar="N", help="as many in all, instead of what the file says")
+    tune.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time (their times then disturb each other)")
     manifests = commands.add_parser("manifests", help="write the files that start the runs on a cluster")
     manifests.set_defaults(call=manifests_command)
     _file_arguments(manifests)
@@ -109,10 +118,34 @@ def run_command(chosen):
     place = reporter.open_place(chosen.report) if chosen.report else None
     if place is not None:
         place.append([])  # what cannot be written is said before hours of runs
-    status = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+    runner = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed)
+    if chosen.tensorboard:
+        events.load_writer()
+        runner.events = chosen.tensorboard
+    status = runner.run()
     if place is not None:
         place.append(list(reporter.rows_of(chosen.out, compare.load(chosen.out))))
     return status
+
+
+def tune_command(chosen):
+    if chosen.jobs < 1 or (chosen.trials is not None and chosen.trials < 1):
+        raise Refusal("--jobs and --trials are 1 or more (there would be nothing to do); leave them out")
+    if chosen.only:
+        raise Refusal("--only is of no use to a search (its file says what it is over); leave it out")
+    file, _, division = planned(chosen, to_run=False)
+    if file.tuning is None:
+        raise Refusal(f"'{file.path.name}' does not say what is searched (it has no 'tune'); add such as tune: {{over: {{alpha: {{from: 1, to: 100, "
+                      "log: true}}}")
+    if division == "closed":
+        raise Refusal(f"'{file.name}' is closed (its parameters are those of the published task); add --division open")
+    if chosen.trials:
+        file = dataclasses.replace(file, tuning=dataclasses.replace(file.tuning, trials=chosen.trials))
+    wanted = sum(count for count, _ in file.tuning.rungs.brackets()) if file.tuning.rungs else file.tuning.trials
+    if wanted > chosen.most_runs:
+        raise Refusal(f"'{file.path.name}' asks for {wanted:,} trials (at most {chosen.most_runs:,}); search less, or raise --most-runs")
+    from .tune import Tuner  # here, for Optuna is no part of the plain installation
+    return Tuner(file, chosen.out, division, chosen.storage, chosen.jobs, Digests()).run()
 
 
 def report_command(chosen):

@@ -1,4 +1,5 @@
 """Files by which the runs of a plan are started on a cluster: Slurm, mpirun over ssh, Kubernetes. They are written, not run."""
+import math
 import pathlib
 import re
 import shlex
@@ -7,7 +8,7 @@ import yaml
 
 from .errors import Refusal
 from .files import make_folder, write_whole
-from .text import slug
+from .text import slug, value_text
 
 KINDS = ("slurm", "ssh", "kubernetes")
 SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
@@ -35,8 +36,8 @@ def write(out, plan, kinds, image, elastic=False, results="/results"):
     """Writes the files of each run; returns their paths. `results` is a folder that all nodes or pods share."""
     out, made = pathlib.Path(out), []
     for run in plan:
-        if run.template.launcher.kind == "simgrid":
-            raise Refusal(f"template '{run.template.name}' is simulated (a cluster has hosts of its own); leave it out")
+        if run.template.launcher.kind in ("simgrid", "hosts"):
+            raise Refusal(f"template '{run.template.name}' has hosts that are simulated or namespaces (a cluster has hosts of its own); leave it out")
         if elastic and _starts_its_own(run):
             raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is local), which a cluster cannot let come and "
                           "go; leave --elastic out, or give it the launcher mpirun")
@@ -85,7 +86,7 @@ def slurm(run, results, _, elastic):
     """A batch script. srun speaks PMIx, by which ranks find each other; those of an elastic job live on when one dies. What
     starts its own ranks is one task."""
     words, variables, output = _command(run, results)
-    cpus, tasks = _cpus(run), 1 if _starts_its_own(run) else run.ranks
+    cpus, tasks = math.ceil(_cpus(run)), 1 if _starts_its_own(run) else run.ranks
     lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={tasks}", f"#SBATCH --cpus-per-task={cpus}",
              f"#SBATCH --time={_minutes(run)}"]
     if _megabytes(run):
@@ -108,7 +109,7 @@ def ssh(run, results, _, __):
         yield f"{run.id}.sh", f"#!/bin/sh\n# usage: {run.id}.sh   (on the host of all ranks)\nset -e\n{_sh(words, variables, output)}"
         return
     passed = [word for name in variables for word in ("-x", name)]
-    launch = ["mpirun", "-n", str(run.ranks), "--hostfile", "HOSTS", "--map-by", f"slot:PE={run.template.resources.cpus_per_rank}",
+    launch = ["mpirun", "-n", str(run.ranks), "--hostfile", "HOSTS", "--map-by", f"slot:PE={math.ceil(run.template.resources.cpus_per_rank)}",
               *passed, *words]
     text = _sh(launch, variables, output).replace("HOSTS", '"$hosts"')
     yield f"{run.id}.sh", ("#!/bin/sh\n# usage: " + f"{run.id}.sh [HOSTFILE]   (a line a host: name slots=N)\nset -e\n"
@@ -135,7 +136,7 @@ def name_of(run):
 
 
 def _resources(run):
-    limits = {"cpu": str(_cpus(run))}
+    limits = {"cpu": value_text(_cpus(run))}
     if _megabytes(run):
         limits["memory"] = f"{_megabytes(run)}Mi"
     return {"requests": limits, "limits": limits}

@@ -6,13 +6,14 @@ from . import document
 from .document import Section
 from .errors import Refusal, closest, listed
 from .forms import read_forms
+from .metrics import GOALS
 from .sweep import MOST_RUNS, checked_cases, expand
 from .template import BUILT_IN, Template, read_template
 from .text import value_text
+from .tuning import read_tuning
 
 FORMAT = 1
 DIVISIONS = ("open", "closed")
-GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss", "train_accuracy": "train_accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +33,17 @@ class Goal:
 class Prices:
     currency: str = ""
     cpu_hour: float = 0.0
-    rank_hour: float = 0.0
-    machine_hour: float = 0.0
+    gpu_hour: float = 0.0
+    rank_hour: float = 0.0       # of an instance with one rank
+    machine_hour: float = 0.0    # of all ranks together
+    preemptible: object = None   # others, of the same that may be taken away
 
     def given(self):
         return bool(self.currency)
 
-    def of(self, seconds, ranks, cpus_per_rank):
-        return seconds / 3600 * (self.machine_hour + ranks * (self.rank_hour + cpus_per_rank * self.cpu_hour))
+    def of(self, seconds, ranks, resources):
+        return seconds / 3600 * (self.machine_hour + ranks * (self.rank_hour + resources.cpus_per_rank * self.cpu_hour +
+                                                              resources.gpus_per_rank * self.gpu_hour))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Experiment:
     seed: int
     goals: tuple = ()     # its own, else those of the file
     cases: tuple = ()     # parameters that change together
+    clock: str = ""       # the experiment whose steps its times are made of, where they are not its own
     follows: dict = dataclasses.field(default_factory=dict)  # what follows from a parameter: name -> (parameter, {value: result})
 
     @property
@@ -98,6 +103,7 @@ class File:
     prices: Prices = Prices()
     forms: tuple = ()       # tables as a benchmark publishes them
     plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
+    tuning: object = None   # what muster-bench tune searches
 
 
 def read_file(path, settings=None, places=None):
@@ -119,7 +125,8 @@ def read_file(path, settings=None, places=None):
     made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
                 about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
                 accuracy_after=_times(top), prices=_prices(top.section("prices")),
-                plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"))
+                plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"),
+                tuning=read_tuning(top.section("tune"), experiments) if top.free("tune") else None)
     top.done()
     return made
 
@@ -179,7 +186,7 @@ def _experiments(top, templates, places, settings, path):
                                 exclude=section.get("exclude", "a list", []),
                                 repeats=section.get("repeats", "a whole number", 1),
                                 seed=section.get("seed", "a whole number", 1), goals=_goals(section) or _goals(top),
-                                cases=tuple(case for case in cases if case), follows=follows)
+                                cases=tuple(case for case in cases if case), follows=follows, clock=section.get("clock", "a text", ""))
         section.done()
         if experiment.repeats < 1:
             raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")
@@ -189,6 +196,10 @@ def _experiments(top, templates, places, settings, path):
             known = sorted({each for experiment in made for each in (*experiment.parameters, *experiment.sweep)})
             raise Refusal(f"--set {key} is a parameter of no experiment in '{path.name}' (they have: {listed(known)}); "
                           f"{closest(key, known, 'leave it out')}")
+    for experiment in made:
+        if experiment.clock and experiment.clock not in entries:
+            raise Refusal(f"experiment '{experiment.name}' has the unknown experiment '{experiment.clock}' for its clock (known: {listed(entries)}); "
+                          f"{closest(experiment.clock, entries, 'name one that is there')}")
     if not made:
         raise Refusal(f"'{path.name}' has no experiments (there is nothing to run); write one")
     return tuple(made)
@@ -232,11 +243,13 @@ def _times(top):
     return tuple(value)
 
 
-def _prices(section):
-    made = Prices(section.get("currency", "a text", ""), *(float(section.get(key, "a number", 0))
-                                                           for key in ("cpu-hour", "rank-hour", "machine-hour")))
+def _prices(section, currency=""):
+    currency = currency or section.get("currency", "a text", "")
+    prices = [float(section.get(key, "a number", 0)) for key in ("cpu-hour", "gpu-hour", "rank-hour", "machine-hour")]
+    other = section.section("preemptible") if section.free("preemptible") else None
+    made = Prices(currency, *prices, other and _prices(other, currency))
     section.done()
-    if not made.currency and (made.cpu_hour or made.rank_hour or made.machine_hour):
+    if not made.currency and (any(prices) or other):
         raise Refusal(f"{section.where} has no currency (a price is a number of something); add currency: EUR")
     return made
 

@@ -79,7 +79,7 @@ def over_time(lines, what, target=None, scale="linear"):
                 axes.plot(*zip(*points), label=label if number == 0 else None, alpha=1 if number == 0 else 0.35,
                           linewidth=1.8 if number == 0 else 0.9, **style(index))
         if target is not None:
-            axes.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label=f"goal {target:g}")
+            axes.axhline(target, color=INK, linewidth=1.2, linestyle=":", label=f"goal {target:g}")
         axes.set_yscale(scale)
         _legend(axes, len(lines))
     return picture.svg
@@ -170,6 +170,19 @@ def over_size(lines, x, what, log=True):
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2)
         else:
             axes.legend()
+    return picture.svg
+
+
+def trials(points, best, x, what, log=False):
+    """points: [(x, value)], and what the best of them was at each place."""
+    picture = Picture(x, what)
+    with picture as axes:
+        axes.scatter(*zip(*points), color=SERIES[0], s=22)
+        if best:
+            axes.step(*zip(*best), where="post", color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label="the best so far")
+            axes.legend()
+        if log:
+            axes.set_xscale("log")
     return picture.svg
 
 

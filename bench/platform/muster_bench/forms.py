@@ -18,6 +18,7 @@ class Form:
     columns: str          # the parameter that has one a value
     rows: tuple           # the parameters that name a line
     speed_up: bool        # S = T1 / TN and E = S / N over the columns
+    beside: str           # another experiment, whose lines and ratios to these are added
     published: dict       # other lines: name -> a number, or none, for each column
 
 
@@ -34,8 +35,11 @@ def read_forms(entries, experiments, where):
         form = Form(section.get("title", "a text", name), section.get("about", "a text", ""), name, section.get("unit", "a text", ""),
                     section.get("measure", "a text", "throughput"), section.get("per", "a text", ""), section.get("times", "a text", ""),
                     section.get("columns", "a text"), tuple(section.get("rows", "a list", [])),
-                    section.get("speed-up", "true or false", False), section.free("published"))
+                    section.get("speed-up", "true or false", False), section.get("beside", "a text", ""), section.free("published"))
         section.done()
+        if form.beside and form.beside not in known:
+            raise Refusal(f"{section.where} is beside the unknown experiment '{form.beside}' (known: {listed(known)}); "
+                          f"{closest(form.beside, known, 'name one that is there')}")
         there = ["ranks", *known[name].parameters, *known[name].swept]
         for parameter in (form.columns, *form.rows, *filter(None, (form.per, form.times))):
             if parameter not in there:
@@ -45,25 +49,37 @@ def read_forms(entries, experiments, where):
     return tuple(made)
 
 
-def table(form, groups):
-    """(header, lines) of texts and numbers; None where nothing of it was measured."""
-    found = {}     # line -> {column: number}
+def _lines(form, groups, experiment):
+    """{what its rows have: {column: number}}"""
+    found = {}
     for group in groups:
         value = group.median(form.measure)
-        if group.experiment != form.experiment or group.row or value is None:
+        if group.experiment != experiment or group.row or value is None:
             continue
         if form.per:
             value /= group.parameters[form.per]
         if form.times:
             value *= group.parameters[form.times]
-        line = ", ".join(value_text(group.parameters[name]) for name in form.rows) or form.experiment
+        line = ", ".join(value_text(group.parameters[name]) for name in form.rows)
         found.setdefault(line, {})[group.parameters[form.columns]] = value
+    return found
+
+
+def table(form, groups):
+    """(header, lines) of texts and numbers; None where nothing of it was measured."""
+    found, beside = _lines(form, groups, form.experiment), _lines(form, groups, form.beside) if form.beside else {}
     columns = list(dict.fromkeys(column for line in found.values() for column in line))
     if not columns:
         return None
     lines = []
     for line, values in found.items():
+        other = beside.get(line, {})
+        line = ", ".join(filter(None, (line, form.experiment if form.beside or not line else "")))
         lines.append([line, *[values.get(column) for column in columns]])
+        if other:
+            lines.append([line.replace(form.experiment, form.beside), *[other.get(column) for column in columns]])
+            lines.append([f"{form.beside} / {form.experiment}", *[other[column] / values[column] if column in other and values.get(column) else None
+                                                                  for column in columns]])
         if form.speed_up and values.get(1):
             gains = {column: value / values[1] for column, value in values.items()}
             lines.append([f"{line}, S = T1 / TN", *[gains.get(column) for column in columns]])

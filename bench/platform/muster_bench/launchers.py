@@ -1,14 +1,17 @@
 """From a command to what starts its ranks."""
 import functools
+import math
 import os
 import pathlib
 import shlex
 import shutil
 import subprocess
+import sys
 
-from . import simgrid
+from . import hosts, simgrid
 from .errors import Refusal
 from .files import write_whole
+from .text import value_text
 
 
 @functools.lru_cache(maxsize=None)
@@ -37,7 +40,28 @@ def launched(run, folder, attempt=1):
         return _mpirun(run, options, command, variables)
     if kind == "simgrid":
         return [*simgrid.words(run.ranks, platform_file(folder)), *options, *command], variables
+    if kind == "hosts":
+        return [*_hosts(run, folder, attempt), *options, *command], variables
     return _srun(run, options, command), variables
+
+
+def _hosts(run, folder, attempt):
+    """A mount namespace of its own, in which those of the network are named."""
+    launcher = run.template.launcher
+    said = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
+    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-I", "-S", hosts.__file__, "--ranks", str(run.ranks)]
+    if said["bandwidth"]:
+        words += ["--bandwidth", f"{simgrid.bits(said['bandwidth']):.0f}"]
+    for name, kind, low, high, what in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
+                                        ("per_host", int, 1, 1000, "ranks, 1 or more")):
+        try:
+            value = kind(said[name] or 0)
+            if not low <= value <= high:
+                raise ValueError
+        except ValueError:
+            raise Refusal(f"template '{run.template.name}': '{said[name]}' is no {name.replace('_', '-')} ({what}); change it") from None
+        words += [f"--{name.replace('_', '-')}", value_text(value)]
+    return [*words, "--"]
 
 
 def platform_file(folder):
@@ -66,9 +90,10 @@ def _mpirun(run, options, command, variables):
 
 
 def _srun(run, options, command):
-    words = ["srun", f"--ntasks={run.ranks}", f"--cpus-per-task={run.template.resources.cpus_per_rank}"]
+    cpus = math.ceil(run.template.resources.cpus_per_rank)
+    words = ["srun", f"--ntasks={run.ranks}", f"--cpus-per-task={cpus}"]
     if run.template.resources.memory:
-        words.append(f"--mem-per-cpu={run.template.resources.memory // run.template.resources.cpus_per_rank >> 20}M")
+        words.append(f"--mem-per-cpu={run.template.resources.memory // cpus >> 20}M")
     return [*words, *options, *command]
 
 

@@ -1,4 +1,5 @@
 """What is said of a run and of a group of runs: the measures of MLBench and of the cluster benchmark."""
+import math
 import statistics
 
 from .text import value_text
@@ -7,9 +8,11 @@ from .text import value_text
 DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss",
            "time_to_train_accuracy", "accuracy", "best_accuracy", "train_accuracy", "train_loss", "val_loss",
            "communication_share", "computation_share", "data_wait_share", "other_share", "bytes_sent", "staleness_mean", "staleness_max",
-           "cost")
+           "cost", "cost_preemptible", "step_seconds")
+# By what a goal may be named, and its column in a series.
+GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss", "train_accuracy": "train_accuracy"}
 # Of these a smaller number is better.
-LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
+LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "cost_preemptible", "step_seconds", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
 SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
 # By what a speed-up is taken, the first that a group has.
@@ -52,8 +55,30 @@ def derive(file, run, found):
     missed = run.experiment.goal is not None and series and "time_to_accuracy" not in made
     paid = None if missed else made.get("time_to_accuracy", train)  # what does not get to the goal has no price for it
     if file.prices.given() and paid is not None:
-        put("cost", file.prices.of(paid, run.ranks, run.template.resources.cpus_per_rank))
+        put("cost", file.prices.of(paid, run.ranks, run.template.resources))
+        if file.prices.preemptible:
+            put("cost_preemptible", file.prices.preemptible.of(paid, run.ranks, run.template.resources))
+    batch = found["settings"].get("batch")
+    if train and raw.get("samples") and batch:
+        put("step_seconds", train / steps_of(raw["samples"], batch))
     return made
+
+
+def steps_of(samples, batch):
+    return math.ceil(samples / int(batch))
+
+
+def on_clock(result, seconds, compute):
+    """A result with the times that its steps have by another's measure: seconds of a step, and of these what it computes. How losses
+    fall over the samples is its own."""
+    series, passed, total = [], 0.0, 0
+    for epoch in result["series"]:
+        steps = steps_of(epoch["samples"], result["settings"]["batch"])
+        passed, total = passed + steps * seconds, total + steps
+        series.append({**epoch, "train_seconds": steps * seconds, "seconds": passed})
+    kept = {name: value for name, value in result["metrics"].items() if "seconds" not in name and name != "samples_per_second"}
+    return {**result, "series": series, "metrics": {**kept, "train_seconds": passed, "mean_train_seconds": passed, "mean_data_wait_seconds": 0.0,
+                                                    "mean_compute_seconds": total * compute, "mean_communication_seconds": total * (seconds - compute)}}
 
 
 PARTS = (("computation_share", "compute_seconds"), ("communication_share", "communication_seconds"),

@@ -1,4 +1,5 @@
-"""Runs a command and owns all that it starts: python3 -I -S owner.py RUNNER COMMAND...
+"""Runs a command and owns all that it starts: python3 -I -S owner.py RUNNER HELD COMMAND...
+HELD is what it is held by (holding.py): folders of cgroups, which are removed at the end, cpus=N and data=BYTES; or nothing.
 A descendant whose parent is gone becomes a child of this process (PR_SET_CHILD_SUBREAPER), wherever its session and group are. All
 are ended when the command has ended, on SIGTERM, and at once when the process RUNNER has died. Ends as the command did."""
 import ctypes
@@ -15,7 +16,7 @@ LOOK = 0.02                                         # between two looks
 
 
 def main():
-    runner, words = int(sys.argv[1]), sys.argv[2:]
+    runner, held, words = int(sys.argv[1]), [part for part in sys.argv[2].split(":") if part], sys.argv[3:]
     awaited = {signal.SIGCHLD, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     prctl = ctypes.CDLL(None).prctl
@@ -23,14 +24,17 @@ def main():
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != runner:  # it died before that
         return 1
+    enter(held)
     try:
         command = os.posix_spawnp(words[0], words, os.environ, setsigmask=[], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
     except OSError as error:
         print(f"it could not be started ({error.strerror})")
+        leave(held)
         return 127
     while (status := ended_children().get(command)) is None and signal.sigwait(awaited) != signal.SIGTERM:
         pass
     end_descendants(runner)
+    leave(held)
     code = 128 + signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:  # by a signal: so does this process, without a core of its own
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -39,6 +43,35 @@ def main():
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         os.kill(os.getpid(), -code)
     return code
+
+
+def enter(held):
+    for part in held:
+        if part.startswith("/"):
+            with open(part + "/cgroup.procs", "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+        elif part.startswith("cpus="):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(part[5:])])
+        else:
+            resource.setrlimit(resource.RLIMIT_DATA, (int(part[5:]),) * 2)
+
+
+def leave(held):
+    """What has ended for want of memory says so last."""
+    for group in held:
+        for name in ("memory.events", "memory.oom_control"):
+            try:
+                with open(f"{group}/{name}", encoding="ascii") as file:
+                    if dict(line.split() for line in file).get("oom_kill", "0") != "0":
+                        print("it was out of the memory that it is held to", flush=True)
+            except OSError:
+                pass
+        try:
+            with open(os.path.dirname(group) + "/cgroup.procs", "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+            os.rmdir(group)
+        except OSError:
+            pass
 
 
 def ended_children():

@@ -3,8 +3,8 @@ import pathlib
 import re
 
 from . import figures, forms, headline, html, metrics
-from .experiment import GOALS
 from .files import read_json, write_whole
+from .metrics import GOALS
 from .text import value_text
 
 # What a table calls a measure, its unit, and what a value is multiplied by for that.
@@ -13,22 +13,23 @@ MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", 
             "time_to_train_accuracy": ("time to the training accuracy", "s", 1.0), "train_accuracy": ("training accuracy", "", 1.0),
             "accuracy": ("accuracy", "", 1.0), "train_seconds": ("training", "s", 1.0), "train_loss": ("training loss", "", 1.0),
             "val_loss": ("validation loss", "", 1.0), "communication_share": ("communicating", "%", 100.0),
-            "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0)}
+            "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0),
+            "cost_preemptible": ("cost, preemptible", "", 1.0), "step_seconds": ("a step", "ms", 1e3)}
 TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
 SUMMARY = ("throughput", "seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "accuracy", "train_accuracy", "train_seconds", "train_loss", "val_loss",
-           "communication_share", "bytes_sent", "staleness_mean", "cost")
+           "communication_share", "bytes_sent", "staleness_mean", "cost", "cost_preemptible")
 EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain": "S, plain", "efficiency_plain": "E, plain",
          "speedup_time_rank": "S by time to accuracy", "efficiency_time_rank": "E by time", "speedup_time_plain": "S by time, plain",
          "efficiency_time_plain": "E by time, plain", "price_index": "price N/S²"}
 
 
-def write(folder, file, plan, division, entries, groups):
+def write(folder, file, plan, division, entries, groups, extra=""):
     folder = pathlib.Path(folder)
     environments = read_json(folder / "environment.json") or []
-    write_whole(folder / "report.html", html.document(file.title, page(file, plan, division, entries, groups, environments)))
+    write_whole(folder / "report.html", html.document(file.title, page(file, plan, division, entries, groups, environments, extra)))
 
 
-def page(file, plan, division, entries, groups, environments):
+def page(file, plan, division, entries, groups, environments, extra=""):
     """The body."""
     failed = {entry["id"]: entry for entry in entries if entry["status"] not in ("ok", "skipped")}
     skipped = {entry["id"]: entry for entry in entries if entry["status"] == "skipped"}
@@ -39,7 +40,7 @@ def page(file, plan, division, entries, groups, environments):
     parts.append(html.facts([("runs", f"{done} of {len(plan)}"), ("failed", len(failed)),
                              *([("skipped", len(skipped))] if skipped else []), ("division", division),
                              *_machine(environments)]))
-    parts.insert(1, _headlines(file, groups))
+    parts.insert(1, extra or _headlines(file, groups))
     if failed:
         parts.append(_failures("Failed runs", failed.values()))
     if skipped:
@@ -156,7 +157,8 @@ def _times(experiment, groups, varying, ranked):
                 if len(points) > 1:
                     lines.setdefault(_label(group, varying, ranked), []).append(points)
         if lines:
-            yield figures.over_time(lines, name, targets.get(column)), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
+            scale = "log" if column.endswith("loss") and min(value for many in lines.values() for points in many for _, value in points) > 0 else "linear"
+            yield figures.over_time(lines, name, targets.get(column), scale), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
 
 
 def _speed_ups(experiment, groups, varying):
@@ -173,7 +175,7 @@ def _speed_ups(experiment, groups, varying):
 
 def _throughputs(experiment, groups, varying):
     """Over the parameter that is swept, where that is one number and not the ranks."""
-    numeric = [name for name in varying if all(isinstance(group.parameters[name], (int, float)) for group in groups)]
+    numeric = [name for name in varying if all(isinstance(group.parameters.get(name), (int, float)) for group in groups)]
     if len(varying) != 1 or not numeric:
         return
     lines = {}
@@ -206,7 +208,7 @@ def _summary(experiment, groups, file):
     if not groups:
         return ""
     rows_named = any(group.row for group in groups)
-    varying = [name for name in experiment.swept if name != "ranks"]
+    varying = list(dict.fromkeys([*[name for name in experiment.swept if name != "ranks"], *_varying(groups)]))
     aimed_at = [goal.metric for goal in experiment.goals]   # a training accuracy that is no goal is in results.csv alone
     measures = [name for name in SUMMARY if any(group.spread(name) for group in groups) and (name != "train_accuracy" or name in aimed_at)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
@@ -253,7 +255,7 @@ def _runs_of(group):
 
 def _titled(name, file):
     text, unit, _ = MEASURES.get(name, (name.replace("accuracy_after_", "accuracy after "), "", 1))
-    unit = file.prices.currency if name == "cost" else unit
+    unit = file.prices.currency if name.startswith("cost") else unit
     return f"{text}, {unit}" if unit else text
 
 
@@ -265,10 +267,10 @@ def _cell(group, name, experiment):
     found = group.spread(name)
     made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
     times = [_time_to(goal, experiment) for goal in experiment.goals]
-    if experiment.goal and name in (*times, "cost") and any(entry["series"] for entry in group.good()):
+    if experiment.goal and (name in times or name.startswith("cost")) and any(entry["series"] for entry in group.good()):
         reached = 0 if found is None else found["n"]
         if reached == 0:
-            return "goal not reached" if name != "cost" else ""
+            return "" if name.startswith("cost") else "goal not reached"
         if reached < len(group.good()):
             return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
     return made

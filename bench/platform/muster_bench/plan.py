@@ -21,6 +21,7 @@ class Run:
     id: str
     places: dict
     program: str = ""   # the digest of what runs
+    trial: str = ""     # the name that it shares with others that go on from its checkpoint
 
     @property
     def template(self):
@@ -45,6 +46,7 @@ def built_in(run, folder, attempt):
     folder = pathlib.Path(folder)
     return {"seed": run.seed, "repeat": run.repeat, "id": run.id, "config": str(folder / "config"),
             "output": str(folder / "output" / str(attempt)), "scratch": str(folder / "scratch"),
+            "checkpoint": str(folder.parent.parent / "checkpoints" / (run.trial or run.id)),
             "here": run.places["here"], "platform": str(pathlib.Path(__file__).resolve().parent.parent)}
 
 
@@ -57,7 +59,7 @@ def make_plan(file, digests, most=MOST_RUNS, only=None):
         for parameters, repeat, seed in experiment.runs(most):
             if not _chosen(parameters, only or {}):
                 continue
-            runs.append(_run(experiment, parameters, repeat, seed, places, digests))
+            runs.append(make_run(experiment, parameters, repeat, seed, places, digests))
         total = len(runs)
         if total > most:
             raise Refusal(f"'{file.path.name}' expands to {total:,} runs and more (at most {most:,}); sweep less, "
@@ -78,9 +80,9 @@ def _chosen(parameters, only):
                for name, wanted in only.items())
 
 
-def _run(experiment, parameters, repeat, seed, places, digests):
+def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
     template = experiment.template
-    bare = Run(experiment, parameters, repeat, seed, "", "", places)
+    bare = Run(experiment, parameters, repeat, seed, "", "", places, trial=trial)
     program = program_of(bare) if digests else ""
     inputs = [bare.text(path, "/") for path in template.inputs]
     data = [bare.text(path, "/") for path in template.data]

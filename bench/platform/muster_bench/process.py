@@ -16,24 +16,27 @@ OWNER = pathlib.Path(__file__).with_name("owner.py")
 LOOK = 0.05                 # seconds between two looks at a process
 MEASURE = 1.0               # and between two looks at its folder
 PATIENCE = 10.0             # with an owner that was told to end; it needs five at most
+ENDINGS = ("timeout", "disk", "full", "interrupted")
 LEAST_FREE = 64 << 20       # of the disk: below, nothing more is started and what runs is ended
 
 
 @dataclasses.dataclass
 class Outcome:
-    """How a command ended. status: ok, crash, timeout, missing, disk, full (the disk, not the command) or interrupted."""
+    """How a command ended. status: ok, crash, timeout, missing, disk, full (the disk, not the command), enough (`look` said so) or
+    interrupted."""
     status: str
     why: str = ""
     exit: int = None
     seconds: float = 0.0
 
 
-def run(words, environment, folder, log, limits, timeout, stop):
+def run(words, environment, folder, log, limits, timeout, stop, look=None, held=""):
     """Runs until it ends, or is ended: past its time, its room, or when `stop` is set. `environment` is all that there is;
-    `folder` is where it works, what it prints goes to `log`, cut at the limit."""
+    `folder` is where it works, what it prints goes to `log`, cut at the limit. `look()`, called now and then, gives why it is to
+    end, or nothing; `held` is that of holding.hold."""
     if shutil.which(words[0], path=environment.get("PATH")) is None:
         return Outcome("missing", f"there is no program '{words[0]}'")
-    words = [sys.executable, "-I", "-S", str(OWNER), str(os.getpid()), *words]
+    words = [sys.executable, "-I", "-S", str(OWNER), str(os.getpid()), held, *words]
     begin = time.monotonic()
     try:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -42,11 +45,13 @@ def run(words, environment, folder, log, limits, timeout, stop):
         return Outcome("missing", f"it could not be started ({error.strerror})")
     keeper = threading.Thread(target=_keep, args=(process.stdout, log, limits.log), daemon=True)
     keeper.start()
-    ended = _watch(process, folder, limits, begin + timeout, stop)
+    ended = _watch(process, folder, limits, begin + timeout, stop, look)
     if ended is None and process.returncode == 0:
         made = Outcome("ok", exit=0)
     elif ended is None:
         made = _crash(process.returncode)
+    elif ended not in ENDINGS:
+        made = Outcome("enough", ended)
     else:
         made = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
                                f"it wrote more than {limits.disk >> 20} MiB", "full": "the disk is full",
@@ -63,20 +68,21 @@ def _crash(status):
     return Outcome("crash", f"it ended with status {status}", status)
 
 
-def _watch(process, folder, limits, until, stop):
+def _watch(process, folder, limits, until, stop, look):
     """None when it ended by itself, else why it was ended."""
-    why = _reason(process, folder, limits, until, stop)
-    if why is not None:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    return why
+    try:
+        return _reason(process, folder, limits, until, stop, look)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def _reason(process, folder, limits, until, stop):
+def _reason(process, folder, limits, until, stop, look):
     measured = time.monotonic()
     while True:
         try:
@@ -87,6 +93,8 @@ def _reason(process, folder, limits, until, stop):
         now = time.monotonic()
         if stop.is_set():
             return "interrupted"
+        if look is not None and (why := look()):
+            return why
         if now >= until:
             return "timeout"
         if now - measured >= MEASURE:

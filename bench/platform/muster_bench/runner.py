@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from . import files, launchers, machine, process, tables
+from . import events, files, holding, hosts, launchers, machine, process, tables
 from .division import environment_of
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import program_of
@@ -15,6 +15,7 @@ from .readers import Unreadable, read_results
 
 MARKER = "muster-bench.json"    # says what a folder holds
 TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
+NOTHING = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}    # what was read of a run
 RUN_PROBES = 5                  # of the machine before each run: some hundredths of a second
 
 
@@ -25,6 +26,7 @@ class Runner:
         self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
         self._environment = environment_of(division)
         self.retry_failed = retry_failed
+        self.events = ""         # where each run has its event file
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
         self.trouble = None      # what keeps the runner from going on
@@ -110,6 +112,9 @@ class Runner:
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
         waiting = [run for run in self.plan if not self._is_done(run)]
+        for run in self.plan if self.events else ():
+            if run not in waiting:
+                events.write(self.events, run, tables.result_of(self.folder, run))
         progress = Progress(self.plan, waiting, self.jobs)
         progress.begin()
         return waiting, progress
@@ -129,8 +134,16 @@ class Runner:
         progress.step("report")
         entries, groups = tables.write_tables(self.folder, self.file, self.plan, self.division)
         from . import page  # here, for matplotlib takes longer to load than most commands take
-        page.write(self.folder, self.file, self.plan, self.division, entries, groups)
+        page.write(self.folder, self.file, self.plan, self.division, entries, groups, self._extra())
         return entries, groups
+
+    def _extra(self):
+        """What its page has besides."""
+        return ""
+
+    def _look(self, run, log):
+        """A function that decides while the run goes on; see process.run. None: nothing does."""
+        return None
 
     def _is_done(self, run):
         result = tables.result_of(self.folder, run)
@@ -165,6 +178,8 @@ class Runner:
                 return
         self._clean_up(run, home, len(attempts), progress)
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
+        if self.events:
+            events.write(self.events, run, tables.result_of(self.folder, run))
         progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
         self._tables_now_and_then()
 
@@ -183,7 +198,14 @@ class Runner:
         files.write_json(home / "config" / "run.json", self._description(run, words, variables))
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)
-        ended = process.run(words, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop)
+        look = self._look(run, log)
+        on_this_machine = run.template.launcher.kind != "srun"
+        held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
+        ended = process.run(words, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
+        if ended.status == "enough":
+            return "ok", ended.why, ended.seconds, {**NOTHING, "series": look.series}
+        if ended.exit == hosts.SKIP and run.template.launcher.kind == "hosts":
+            return "skipped", _with_last_line("there can be no such hosts here", log), ended.seconds, None
         if ended.status != "ok":
             return ended.status, _with_last_line(ended.why, log), ended.seconds, None
         progress.step("post-process", run)
@@ -194,6 +216,8 @@ class Runner:
             found = read_results(run, home, number, log)
         except Unreadable as error:
             return error.status, str(error), ended.seconds, None
+        if amount:
+            found["settings"]["held"] = amount
         return "ok", "", ended.seconds, found
 
     def _commands(self, run, home, number, commands, log):
@@ -221,7 +245,7 @@ class Runner:
                 "environment": variables, "timeout": run.template.timeout}
 
     def _keep(self, run, home, attempts, found, seconds, quiet=None):
-        found = found or {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}
+        found = found or NOTHING
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
             "format": 1, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,
@@ -257,7 +281,7 @@ def run_side_by_side(runners):
         for runner in runners:
             held.enter_context(runner._holding())
             runner.stop = stop
-        held.enter_context(_signals(stop))
+        held.enter_context(signals(stop))
         begun = [(runner, *runner._begin()) for runner in runners]
         turns = sorted((run.repeat, place, side if run.repeat % 2 else -side, runner, run, progress)
                        for side, (runner, waiting, progress) in enumerate(begun) for place, run in enumerate(waiting))
@@ -271,7 +295,7 @@ def run_side_by_side(runners):
         return max(runner._end(progress) for runner, _, progress in begun)
 
 
-class _signals:
+class signals:
     """SIGINT and SIGTERM end the runs, not the runner: it still writes its tables."""
 
     def __init__(self, stop):

@@ -21,20 +21,35 @@ def result_of(folder, run):
 def entries_of(folder, file, plan, division):
     """One entry a run, or one a row of it; runs that have not ended are left out. What is derived is derived here, so
     that another goal or price needs no new run."""
+    steps = {}     # of experiments whose steps others have for a clock: (name, ranks) -> [(what is swept, seconds, of these computation)]
+    for run in plan:
+        found = (result_of(folder, run) or {}).get("metrics", {})
+        if "step_seconds" in found and any(other.clock == run.experiment.name for other in file.experiments):
+            swept = {name: run.parameters[name] for name in run.experiment.sweep if name != "ranks"}
+            steps.setdefault((run.experiment.name, run.ranks), []).append((swept, found["step_seconds"], found.get("step_compute_seconds", 0.0)))
     for run in plan:
         result = result_of(folder, run)
         if result is None:
             continue
-        common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
-                  "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
-                  "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
-                  "parameters": run.parameters, "series": result["series"], "program": result.get("program", ""),
-                  "settings": result.get("settings", {}),
-                  "machine_seconds": result.get("machine_seconds"), "began": result.get("began")}
-        measured = {**result["metrics"], **metrics.derive(file, run, result)}
-        rows = result["rows"] or [{"row": "", "metrics": {}}]
-        for row in rows:
-            yield {**common, "row": row["row"], "metrics": {**measured, **row["metrics"]}}
+        variants = [({}, result)]
+        if run.experiment.clock and result["status"] == "ok":
+            variants = [(swept, metrics.on_clock(result, *step)) for swept, *step in steps.get((run.experiment.clock, run.ranks), [])] or [
+                ({}, {**result, "status": "skipped", "why": f"its clock, '{run.experiment.clock}', was not measured at {run.ranks} ranks"})]
+        for swept, timed in variants:
+            yield from _entries(file, run, division, timed, {**run.parameters, **swept})
+
+
+def _entries(file, run, division, result, parameters):
+    common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
+              "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
+              "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
+              "parameters": parameters, "series": result["series"], "program": result.get("program", ""),
+              "settings": result.get("settings", {}),
+              "machine_seconds": result.get("machine_seconds"), "began": result.get("began")}
+    measured = {**result["metrics"], **metrics.derive(file, run, result)}
+    rows = result["rows"] or [{"row": "", "metrics": {}}]
+    for row in rows:
+        yield {**common, "row": row["row"], "metrics": {**measured, **row["metrics"]}}
 
 
 def parameter_names(plan):

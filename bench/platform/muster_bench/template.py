@@ -6,13 +6,13 @@ from .document import Section
 from .errors import Refusal, closest, listed
 from .text import bytes_of, fill, value_text, words_of
 
-LAUNCHERS = ("local", "mpirun", "srun", "simgrid")
+LAUNCHERS = ("local", "mpirun", "srun", "simgrid", "hosts")
 FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
 # What the runner gives every command beside the parameters of its experiment.
-BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here", "platform")
+BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "checkpoint", "here", "platform")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,15 @@ class Launcher:
     network: str = "flat"  # of simulated hosts, with the speed of a link in bits a second and its latency in seconds;
     bandwidth: str = ""    # texts, for they may have placeholders
     latency: str = ""
+    loss: str = ""         # hosts: the share of packets that is lost
+    per_host: str = "1"    # hosts: ranks on each
 
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    cpus_per_rank: int = 1
+    cpus_per_rank: float = 1
+    gpus_per_rank: int = 0
+    hold: bool = False    # a run on this machine gets no more than that
     memory: int = 0       # bytes a rank, for the launchers that ask; 0: not said
 
 
@@ -90,8 +94,7 @@ class Template:
         yield from ((text, f"environment, {name}") for name, text in self.environment.items())
         yield from ((reader.file, "read") for reader in self.read)
         yield from ((text, f"settings, {name}") for name, texts in self.settings.items() for text in texts)
-        yield from ((word, "launcher") for word in (*self.launcher.options, self.launcher.network, self.launcher.bandwidth,
-                                                    self.launcher.latency))
+        yield from ((word, "launcher") for word in (*self.launcher.options, *dataclasses.astuple(self.launcher)[2:]))
         for step, commands in (("needs", self.needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
             yield from ((word, step) for command in commands for word in command)
 
@@ -144,8 +147,9 @@ def _launcher(section):
     value = section.get("launcher", "a text or a mapping", "local")
     inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
     made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
-                    inner.get("network", "a text", "flat"), value_text(inner.get("bandwidth", "a text or a number", "")),
-                    value_text(inner.get("latency", "a text or a number", "")))
+                    inner.get("network", "a text", "flat"),
+                    *[value_text(inner.get(key, "a text or a number", other)) for key, other in
+                      (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"))])
     inner.done()
     if made.kind not in LAUNCHERS:
         raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "
@@ -157,11 +161,12 @@ def _launcher(section):
 
 
 def _resources(section):
-    made = Resources(section.get("cpus-per-rank", "a whole number", 1),
-                     bytes_of(section.get("memory", "a text or a whole number", 0), section.where))
+    made = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
+                     section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), section.where))
     section.done()
-    if made.cpus_per_rank < 1:
-        raise Refusal(f"{section.where}: cpus-per-rank cannot be {made.cpus_per_rank} (it is 1 or more); change it")
+    if made.cpus_per_rank <= 0 or made.gpus_per_rank < 0:
+        raise Refusal(f"{section.where}: there cannot be {made.cpus_per_rank} cpus-per-rank and {made.gpus_per_rank} gpus-per-rank (above 0, 0 or "
+                      "more); change it")
     return made
 
 

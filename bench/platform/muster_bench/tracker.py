@@ -13,6 +13,7 @@
     tracker.annotate("program", "my_training")
     tracker.write("tracker.json")                        # by rank 0, whole or not at all
 
+With `lines=True` rank 0 prints a line an epoch, by which muster-bench tune ends trials early.
 With several ranks `gather(numbers)` gives the lists of all of them, at every rank, such as
     def gather(numbers):
         lists = [None] * world_size
@@ -35,12 +36,13 @@ PARTS = ("train", "compute", "communication", "data_wait")
 class Tracker:
     """One of each rank; used by one thread."""
 
-    def __init__(self, world_size=1, rank=0, gather=None, goal=None, transport="self"):
+    def __init__(self, world_size=1, rank=0, gather=None, goal=None, transport="self", lines=False):
         if world_size > 1 and gather is None:
             raise ValueError("a tracker of several ranks cannot add up what they measured (gather is left out); give a function")
         if goal is not None and goal[0] not in GOALS:
             raise ValueError(f"no goal is named '{goal[0]}' (known: {', '.join(GOALS)}); write such as ('accuracy', 0.8)")
         self._world_size, self._rank, self._goal, self._transport = world_size, rank, goal, transport
+        self._lines = lines and rank == 0
         self._gather = gather or (lambda numbers: [numbers])
         self._epochs, self._annotations, self._time_to_goal = [], {}, None
         self._phases = {name: [0.0, 0.0] for name in PHASES}  # of the slowest rank, and the mean
@@ -132,6 +134,8 @@ class Tracker:
         self._epochs.append({"epoch": len(self._epochs) + 1, **{name: known.get(name) for name in METRICS}, **_figures(
             round(sum(rank["samples"] for rank in ranks)), most["train"], most["phases_of_computation"], most["communication"],
             round(sum(rank["bytes"] for rank in ranks)), most["data_wait"], mean)})
+        if self._lines:
+            print(line_of(self._epochs[-1]), flush=True)
         if self._goal is not None and self._time_to_goal is None:
             value = known.get(GOALS[self._goal[0]])
             if value is not None and (value >= self._goal[1] if self._goal[0].endswith("accuracy") else value <= self._goal[1]):
@@ -165,6 +169,12 @@ class Tracker:
             json.dump(self.report(), file, indent=2, allow_nan=False)
             file.write("\n")
         os.replace(beside, path)
+
+
+def line_of(epoch):
+    """As muster's programs print an epoch, while they train."""
+    loss, validation, accuracy = (math.nan if epoch[name] is None else epoch[name] for name in ("train_loss", "val_loss", "val_accuracy"))
+    return f"{epoch['epoch']:5d}  {loss:10.6g}  {validation:10.6g}  {accuracy:8.4f}  {epoch['train_seconds']:8.3f}  {epoch['samples_per_second']:10.3g}"
 
 
 def _figures(samples, train, compute, communication, sent, wait, mean):

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
-import hosts  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "platform"))
+from muster_bench import hosts  # noqa: E402
 
 if why := hosts.missing():
     print(f"SKIPPED: {why}")

@@ -71,6 +71,14 @@ class Together(Case):
         self.assertIn("top-1 accuracy", said)
         self.assertIsNotNone(report["epochs"][-1]["val_accuracy"])
 
+    def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(self):
+        report, said = self.report("cnn", [*small(epochs=1), "--holdout", "0.2"], 2)
+        self.assertEqual(report["samples"], 96)
+        self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 24 % 1, 0)     # of 24 images
+        self.assertIn("held out 0.2", said)
+        refused = run("cnn", [*small(), "--holdout", "0.005"])
+        self.assertIn("--holdout leaves nothing to validate on (it is less than one of 120 training samples)", refused.stderr)
+
     def test_the_settings_that_were_resolved_are_in_the_report(self):
         said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
         expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",

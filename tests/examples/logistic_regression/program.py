@@ -97,6 +97,22 @@ class SameLoss(Case):
         self.check(False, test_features=14)
         self.check(True, test_features=10)
 
+    def test_a_share_of_the_training_set_takes_the_place_of_the_test_set(self):
+        train, test = self.folder / "train", self.folder / "test"
+        for dense in (True, False):
+            write_libsvm(train, 400, dense, 1)
+            write_libsvm(test, 10, dense, 2)
+            given = ["--train", f"libsvm:{train}", "--test", f"libsvm:{test}", "--epochs", "2"]
+            held = self.report([*given, "--holdout", "0.25"], 2)
+            self.assertEqual(held["samples"], 2 * 300)
+            lines = train.read_text().splitlines(keepends=True)
+            (self.folder / "rest").write_text("".join(line for at, line in enumerate(lines) if at % 4 != 3))
+            (self.folder / "share").write_text("".join(lines[3::4]))
+            split = self.report(["--train", f"libsvm:{self.folder}/rest", "--test", f"libsvm:{self.folder}/share", "--epochs", "2"], 2)
+            self.assertEqual([epoch["val_loss"] for epoch in held["epochs"]], [epoch["val_loss"] for epoch in split["epochs"]])
+        refused = run([*given, "--holdout", "0.001"])
+        self.assertIn("--holdout leaves nothing to validate on (it is less than one of 400 training samples)", refused.stderr)
+
     def test_gzip(self):
         write_libsvm(self.folder / "train", 203, True, seed=1)
         (self.folder / "train.gz").write_bytes(gzip.compress((self.folder / "train").read_bytes()))

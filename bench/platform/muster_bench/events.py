@@ -1,0 +1,26 @@
+"""Event files for TensorBoard, a folder a run, by tensorboardX."""
+import pathlib
+
+from .errors import Refusal
+from .files import remove_tree, writing
+
+SCALARS = ("train_loss", "val_loss", "val_accuracy", "train_accuracy", "samples_per_second")
+
+
+def load_writer():
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise Refusal(f"event files need tensorboardX (this Python cannot import {error.name}); pip install 'muster-bench[tensorboard]' in a venv") from None
+    return SummaryWriter
+
+
+def write(folder, run, result):
+    """What each epoch of a run reached, at the time at which it ended, in place of what is there of the run."""
+    to = pathlib.Path(folder) / run.id
+    remove_tree(to)
+    with writing(to), load_writer()(logdir=str(to)) as writer:
+        for number, epoch in enumerate(result["series"], 1):
+            for name in SCALARS:
+                if name in epoch:
+                    writer.add_scalar(name, epoch[name], int(epoch.get("epoch", number)), walltime=result["began"] + epoch.get("seconds", 0.0))

@@ -1,0 +1,62 @@
+"""Resources that are held: a part of a processor, and memory; by cgroups where they can be made, else by affinity and limits."""
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+from bench import Case
+
+from muster_bench import holding
+from muster_bench.template import Resources
+
+BUSY = """
+import os, time
+begin = time.monotonic()
+while time.process_time() < 0.5: pass
+print("share", time.process_time() / (time.monotonic() - begin), "cores", len(os.sched_getaffinity(0)))
+"""
+
+
+class Holding(Case):
+    def file(self, script, resources):
+        self.write("program.py", script)
+        return self.experiment([sys.executable, "{here}/program.py"], sweep="{n: [1]}",
+                               template=f"resources: {resources}\n    read: [{{log: {{share: {{pattern: 'share (\\S+)', required: false}}}}}}]")
+
+    def kept(self):
+        return json.loads((self.folder / "out" / "results.json").read_text())["runs"][0]
+
+    def test_half_a_processor(self):
+        self.run_file(self.file(BUSY, "{cpus-per-rank: 0.5, hold: true}"))
+        kept = self.kept()
+        held = kept["settings"]["held"]
+        if "cgroup" in held:
+            self.assertRegex(held, r"^0\.5 processors \(cgroup v[12]\)$")
+            self.assertLess(kept["metrics"]["share"], 0.75)
+        else:
+            self.assertIn("1 whole processors (affinity and limits", held)
+        self.assertEqual([name for group in holding.GROUPS.rglob("muster-bench-*") for name in [group.name]], [])
+
+    def test_memory(self):
+        self.run_file(self.file("held = bytearray(400 << 20)\nfor at in range(0, len(held), 4096): held[at] = 1\n", "{memory: 64M, hold: true}"), status=1)
+        why = self.kept()["why"]
+        self.assertTrue("out of the memory that it is held to" in why or "MemoryError" in why, why)
+
+    def test_what_is_not_to_be_held_is_not(self):
+        self.run_file(self.file("held = bytearray(400 << 20)\n", "{memory: 64M, cpus-per-rank: 0.5}"))
+        self.assertNotIn("held", self.kept()["settings"])
+
+    def test_where_there_are_no_cgroups(self):
+        there, holding.GROUPS = holding.GROUPS, pathlib.Path(self.folder)
+        try:
+            held, said = holding.hold(Resources(0.5, 0, True, 64 << 20), 2, "name")
+        finally:
+            holding.GROUPS = there
+        self.assertEqual(held, "cpus=1:data=67108864")
+        self.assertIn("1 whole processors, 64 MiB of data a process (affinity and limits", said)
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
