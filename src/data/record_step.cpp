@@ -35,6 +35,7 @@ void record_step::read(const chain_request& request, chain_scratch& scratch) con
   const std::size_t count = request.ids.size();
   mine.copied.resize(count);
   views(request, mine.copied, scratch);
+  if (std::ranges::all_of(mine.copied, [](const auto& view) { return view.empty(); })) return;
   mine.sizes.resize(count);
   sizes(request.ids, mine.sizes);
   std::byte* to = request.room.data();
@@ -62,11 +63,14 @@ class source_step final : public record_step {
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
     if (source_.mapped() && (request.room.empty() || record_bytes_ != 0)) return views_of_memory(request, out);
+    if (!request.room.empty()) {
+      std::ranges::fill(out, std::span<const std::byte>());
+      return source_.read(request.ids, {request.room, request.labels}, request.bad);
+    }
     auto& mine = level_of(scratch);
     mine.sizes.resize(request.ids.size());
     source_.sizes(request.ids, mine.sizes);
-    auto bytes = request.room;
-    if (bytes.empty()) bytes = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
+    std::span<std::byte> bytes = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
     source_.read(request.ids, {bytes, request.labels}, request.bad);
     for (std::size_t k = 0; k < out.size(); bytes = bytes.subspan(mine.sizes[k++]))
       out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>() : bytes.first(mine.sizes[k]);

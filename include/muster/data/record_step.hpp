@@ -83,7 +83,7 @@ class record_step {
 
   /// Fills the request's room with the records, one behind another; bad ones take room too.
   void read(const chain_request& request, chain_scratch& scratch) const;
-  /// Where the records lie; null for bad ones; good until the scratch is used again.
+  /// Where the records lie; null for bad ones, or all if they lie in the room; good until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
 
