@@ -208,12 +208,12 @@ void checkpoint::write(group& ranks, const state& of, double metric) const {
       if (rank != of_all && parts.empty()) return;
       head.rank = rank;
       detail::write_checkpoint(file_of(name, rank), head, parts, on_piece);
+      if (rank == of_all) remove_old(name);
     });
     if (!problem.empty()) throw configuration_error(problem);
   };
   write_parts(state_kind::rank_local, ranks.rank());
   write_parts(state_kind::replicated, of_all);
-  if (ranks.rank() == 0) remove_old(name);
 }
 
 // All ranks have written what they had to: what is there of others is left over.
