@@ -34,34 +34,30 @@ void served::pull(std::span<const std::uint64_t> elements) {
   const auto bytes = sparse_ ? elements.size() * sizeof(float) : parameters.size_bytes();
   const scoped_event waits(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", bytes);
-  if (!sparse_) {
-    job_.tables().pull(0, parameters);
-    return wait_for_push();
-  }
+  if (!sparse_) return job_.tables().pull(0, parameters);
   elements_.assign(elements.begin(), elements.end());
   rows_.resize(elements_.size());
   job_.tables().pull(0, elements_, rows_);
   for (std::size_t k = 0; k < elements_.size(); ++k) parameters[elements_[k]] = rows_[k];
 }
 
+// From a copy, so that the next step need not wait until the servers have it.
 void served::push(double learning_rate) {
   const ps::push_options how{.scale = static_cast<float>(learning_rate)};
+  {
+    const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
+    under_way_.wait();
+  }
+  const auto gradients = arena_.gradients();
   if (!sparse_) {
-    under_way_ = job_.tables().push_async(0, std::as_const(arena_).gradients(), how);
+    pushed_.assign(gradients.begin(), gradients.end());
+    under_way_ = job_.tables().push_async(0, pushed_, how);
     return;
   }
-  wait_for_push();
   pushed_elements_.swap(elements_);
-  const auto gradients = arena_.gradients();
-  pushed_rows_.resize(pushed_elements_.size());
-  for (std::size_t k = 0; k < pushed_rows_.size(); ++k)
-    pushed_rows_[k] = std::exchange(gradients[pushed_elements_[k]], 0.0f);
-  under_way_ = job_.tables().push_async(0, pushed_elements_, pushed_rows_, how);
-}
-
-void served::wait_for_push() {
-  const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
-  under_way_.wait();
+  pushed_.resize(pushed_elements_.size());
+  for (std::size_t k = 0; k < pushed_.size(); ++k) pushed_[k] = std::exchange(gradients[pushed_elements_[k]], 0.0f);
+  under_way_ = job_.tables().push_async(0, pushed_elements_, pushed_, how);
 }
 
 }  // namespace muster::inline v0::detail

@@ -37,8 +37,7 @@ class served {
   // Collective over the workers.
   void save(const std::string& folder, const state_position& at) { ps::save_tables(job_, *savers_, folder, at); }
 
-  // These elements of the arena, or all of a dense one, become the table's. The next push is of the same. Afterwards
-  // the gradients of the last push are free.
+  // These elements of the arena, or all of a dense one, become the table's. The next push is of the same.
   void pull(std::span<const std::uint64_t> elements = {});
   // Hands the gradients over, with the learning rate; ends the worker's clock.
   void push(double learning_rate);
@@ -53,17 +52,15 @@ class served {
   void finish() { job_.finish(); }
 
  private:
-  void wait_for_push();
-
   arena& arena_;
   bool sparse_;
   ps::job job_;
   group workers_;
   group alone_;
   std::optional<group> savers_;  // which the death of a server does not end
-  std::uint64_t assigned_ = 0;           // bytes
+  std::uint64_t assigned_ = 0;   // bytes
   std::vector<std::uint64_t> elements_, pushed_elements_;
-  std::vector<float> rows_, pushed_rows_;
+  std::vector<float> rows_, pushed_;
   ps::pending under_way_;  // after what it reads
 };
 
