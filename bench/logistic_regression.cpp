@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t batch_size = 100;
 constexpr float l2 = 2.5e-6f;
-const muster::schedule schedule = muster::inverse_sqrt_rate{200};
+const muster::schedule schedule = muster::parse_schedule("inverse-sqrt:200");
 
 using vector_map = Eigen::Map<Eigen::VectorXf>;
 using const_vector_map = Eigen::Map<const Eigen::VectorXf>;

@@ -127,15 +127,10 @@ const std::string& settings::value(const setting_info& which) const { return at(
 bool settings::is_default(const setting_info& which) const { return at(which).from == source::fallback; }
 
 std::string settings::origin(const setting_info& which) const {
-  switch (at(which).from) {
-    case source::flag:
-      return "--" + std::string(which.name);
-    case source::variable:
-      return which.variable();
-    case source::fallback:
-      break;
-  }
-  return "default";
+  const source from = at(which).from;
+  return from == source::flag       ? "--" + std::string(which.name)
+         : from == source::variable ? which.variable()
+                                    : "default";
 }
 
 long settings::integer(const setting_info& which) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <span>
 
 namespace muster::inline v0 {
 namespace {
@@ -28,27 +29,25 @@ std::string decoded(std::string_view text) {
   return plain;
 }
 
-/// Takes what is before the next `at` off the front, and `at`; false when nothing is left.
-bool take_word(std::string_view& rest, bool& more, char at, std::string_view& word) {
-  if (!more) return false;
-  const auto end = rest.find(at);
-  word = rest.substr(0, end);
-  more = end != std::string_view::npos;
-  rest.remove_prefix(more ? end + 1 : rest.size());
-  return true;
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> words;
+  for (;;) {
+    const auto end = text.find(at);
+    words.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return words;
+    text.remove_prefix(end + 1);
+  }
 }
 
 }  // namespace
 
 spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(what), text_(text) {
-  std::string_view rest = text, word;
-  bool more = true;
-  (void)take_word(rest, more, ',', word);
-  const auto colon = word.find(':');
-  name_ = word.substr(0, colon);
+  const auto words = split(text, ',');
+  const auto colon = words.front().find(':');
+  name_ = words.front().substr(0, colon);
   const bool valued = colon != std::string_view::npos;
-  if (valued) values_.emplace_back(word.substr(colon + 1));
-  while (take_word(rest, more, ',', word)) {
+  if (valued) values_.emplace_back(words.front().substr(colon + 1));
+  for (const auto word : std::span(words).subspan(1)) {
     const auto equals = word.find('=');
     const bool keyed = equals != std::string_view::npos;
     if (valued && !keyed && given_.empty())
@@ -72,8 +71,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
   if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
-    std::string_view rest = path.substr(mark + 1), word;
-    for (bool more = true; take_word(rest, more, '&', word);) {
+    for (const auto word : split(path.substr(mark + 1), '&')) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
         made.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & is between two of them",
@@ -127,9 +125,8 @@ const std::string& spec_reader::value(std::string_view called) {
 }
 
 std::vector<std::string> spec_reader::paths(std::size_t least, std::size_t most) {
-  std::string_view rest = value("path"), word;
   std::vector<std::string> found;
-  for (bool more = true; take_word(rest, more, ',', word);) found.push_back(decoded(word));
+  for (const auto word : split(value("path"), ',')) found.push_back(decoded(word));
   const bool named = std::ranges::none_of(found, [](const auto& path) { return path.empty(); });
   if (named && found.size() >= least && found.size() <= most) return found;
   refuse(named ? "it names " + std::to_string(found.size()) + " files" : "there is nothing between two commas",

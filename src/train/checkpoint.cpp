@@ -122,7 +122,7 @@ std::string name_in(const std::string& file) {
 }
 
 /// In their order these are those of one number of steps, too: the ids are times.
-std::string name_of(const checkpoint_head& head) {
+std::string checkpoint_name(const checkpoint_head& head) {
   char name[64];
   std::snprintf(name, sizeof name, "step-%012" PRIu64 ".%016" PRIx64, head.position.steps, head.id);
   return name;
@@ -200,7 +200,7 @@ void checkpoint::write(group& ranks, const state& of, double metric) const {
                        .metric = metric,
                        .position = of.position()};
   broadcast(ranks, std::span(&head.id, 1), 0);
-  const std::string name = name_of(head);
+  const std::string name = checkpoint_name(head);
   const auto write_parts = [&](state_kind kind, int rank) {
     const std::string problem = first_problem(ranks, [&](const auto& on_piece) {
       if (rank == of_all && ranks.rank() != 0) return;
@@ -208,12 +208,12 @@ void checkpoint::write(group& ranks, const state& of, double metric) const {
       if (rank != of_all && parts.empty()) return;
       head.rank = rank;
       detail::write_checkpoint(file_of(name, rank), head, parts, on_piece);
+      if (rank == of_all) remove_old(name);
     });
     if (!problem.empty()) throw configuration_error(problem);
   };
   write_parts(state_kind::rank_local, ranks.rank());
   write_parts(state_kind::replicated, of_all);
-  if (ranks.rank() == 0) remove_old(name);
 }
 
 // All ranks have written what they had to: what is there of others is left over.
@@ -295,7 +295,7 @@ std::string checkpoint::read_one(group& ranks, state& of, const std::string& nam
   const auto& parts = std::as_const(of).parts();
   const auto parse = [&](std::span<const std::byte> file, const std::string& file_name, int rank, state_kind kind) {
     auto image = detail::parse_checkpoint(file, file_name);
-    if (name_of(image.head) != name || image.head.rank != rank) {
+    if (checkpoint_name(image.head) != name || image.head.rank != rank) {
       throw data_error({.file = file_name},
                        "this file is not of its checkpoint (it was saved as another one's); use another checkpoint");
     }

@@ -48,24 +48,17 @@ const goal_metric& metric_named(const std::string& name) {
 std::string_view to_string(phase which) noexcept { return phase_names[static_cast<std::size_t>(which)]; }
 
 goal parse_goal(std::string_view text) {
+  const auto refuse = [&](const std::string& why) {
+    throw configuration_error("goal '" + std::string(text) + "' cannot be used (" + why +
+                              "); write a metric and its value, such as accuracy=0.85");
+  };
   const auto equals = text.find('=');
-  if (equals == std::string_view::npos) {
-    throw configuration_error("goal '" + std::string(text) +
-                              "' cannot be used (it has no '='); write a metric and its value, such as accuracy=0.85");
-  }
-  const std::string metric(text.substr(0, equals));
+  if (equals == std::string_view::npos) refuse("it has no '='");
+  const std::string metric(text.substr(0, equals)), word(text.substr(equals + 1));
   const bool is_share = metric_named(metric).at_least;
-  const auto value = parse_number<double>(text.substr(equals + 1));
-  if (!value) {
-    throw configuration_error("goal '" + std::string(text) + "' cannot be used ('" +
-                              std::string(text.substr(equals + 1)) +
-                              "' is not a number); write a metric and its value, such as accuracy=0.85");
-  }
-  if (is_share && !(*value > 0.0 && *value <= 1.0)) {
-    throw configuration_error("goal '" + std::string(text) +
-                              "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as " +
-                              metric + "=0.85");
-  }
+  const auto value = parse_number<double>(word);
+  if (!value) refuse("'" + word + "' is not a number");
+  if (is_share && !(*value > 0.0 && *value <= 1.0)) refuse("an accuracy is a share, above 0 and at most 1");
   return {metric, *value};
 }
 

@@ -67,8 +67,6 @@ device_stream::device_stream() {
 
 void device_stream::release::operator()(CUstream_st* handle) const noexcept { (void)cudaStreamDestroy(handle); }
 
-void device_stream::wait(clock::time_point until) const { wait_for(*this, until); }
-
 void wait_for(device_stream_ref stream, clock::time_point until) {
   poll("work on a stream", until, [&] { return is_done(cudaStreamQuery(stream.handle), "cudaStreamQuery"); });
 }

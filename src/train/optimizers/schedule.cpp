@@ -26,6 +26,17 @@ std::vector<double> read_milestones(spec_reader& spec) {
   return milestones;
 }
 
+/// How long a schedule lasts: epochs, or steps where there are none.
+struct training_length {
+  double epochs = 0.0;
+  double steps = 0.0;
+
+  /// The part of it that is done, in [0, 1].
+  [[nodiscard]] double done(const training_position& at) const noexcept {
+    return std::clamp(steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs, 0.0, 1.0);
+  }
+};
+
 training_length read_length(spec_reader& spec, const std::string& name) {
   const training_length length{.epochs = spec.number_of("epochs", 0.0, 0.0, true),
                                .steps = spec.number_of("steps", 0.0, 0.0, true)};
@@ -56,59 +67,36 @@ plateau_rate read_plateau(spec_reader& spec, double rate) {
 
 schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
   if (name == "step") {
-    step_rate made{.rate = rate, .milestones = read_milestones(spec)};
-    made.factor = spec.number_of("factor", made.factor, 0.0, true);
-    return made;
+    const auto milestones = read_milestones(spec);
+    const double factor = spec.number_of("factor", 0.1, 0.0, true);
+    return [=](const training_position& at) {
+      const auto passed = std::ranges::upper_bound(milestones, at.epoch) - milestones.begin();
+      return rate * std::pow(factor, static_cast<double>(passed));
+    };
   }
-  if (name == "cosine") {
-    cosine_rate made{.rate = rate, .length = read_length(spec, name)};
-    made.last = spec.number_of("last", made.last, 0.0, false);
-    return made;
-  }
-  if (name == "polynomial") {
-    polynomial_rate made{.rate = rate, .length = read_length(spec, name)};
-    made.power = spec.number_of("power", made.power, 0.0, true);
-    made.last = spec.number_of("last", made.last, 0.0, false);
-    return made;
+  if (name == "cosine" || name == "polynomial") {
+    const auto length = read_length(spec, name);
+    const double power = name == "cosine" ? 0.0 : spec.number_of("power", 1.0, 0.0, true);
+    const double last = spec.number_of("last", 0.0, 0.0, false);
+    return [=](const training_position& at) {
+      const double done = length.done(at);
+      return last + (rate - last) *
+                        (power == 0.0 ? 0.5 * (1.0 + std::cos(std::numbers::pi * done)) : std::pow(1.0 - done, power));
+    };
   }
   if (name == "exponential") {
-    exponential_rate made{.rate = rate, .factor = spec.number_of("factor", 0.0, 0.0, true)};
-    if (made.factor == 0.0) spec.refuse("its factor is missing", "write such as exponential:0.1,factor=0.95");
-    made.every = spec.number_of("every", made.every, 0.0, true);
-    return made;
+    const double factor = spec.number_of("factor", 0.0, 0.0, true);
+    if (factor == 0.0) spec.refuse("its factor is missing", "write such as exponential:0.1,factor=0.95");
+    const double every = spec.number_of("every", 1.0, 0.0, true);
+    return [=](const training_position& at) { return rate * std::pow(factor, at.epoch / every); };
   }
   if (name == "plateau") return read_plateau(spec, rate);
-  if (name == "inverse-sqrt") return inverse_sqrt_rate{rate};
-  return constant_rate{rate};
+  if (name == "inverse-sqrt")
+    return [=](const training_position& at) { return rate / std::sqrt(static_cast<double>(at.step) + 1.0); };
+  return [=](const training_position&) { return rate; };
 }
 
 }  // namespace
-
-double step_rate::operator()(const training_position& at) const noexcept {
-  const auto passed = std::upper_bound(milestones.begin(), milestones.end(), at.epoch) - milestones.begin();
-  return rate * std::pow(factor, static_cast<double>(passed));
-}
-
-double training_length::done(const training_position& at) const noexcept {
-  const double part = steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs;
-  return std::clamp(part, 0.0, 1.0);
-}
-
-double cosine_rate::operator()(const training_position& at) const noexcept {
-  return last + (rate - last) * 0.5 * (1.0 + std::cos(std::numbers::pi * length.done(at)));
-}
-
-double polynomial_rate::operator()(const training_position& at) const noexcept {
-  return last + (rate - last) * std::pow(1.0 - length.done(at), power);
-}
-
-double exponential_rate::operator()(const training_position& at) const noexcept {
-  return rate * std::pow(factor, at.epoch / every);
-}
-
-double inverse_sqrt_rate::operator()(const training_position& at) const noexcept {
-  return alpha / std::sqrt(static_cast<double>(at.step) + 1.0);
-}
 
 void plateau_rate::observe(double value) noexcept {
   const double to_beat = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);

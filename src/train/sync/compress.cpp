@@ -26,103 +26,96 @@ class encoded_gradients final : public detail::compressed_gradients {
   void attach(std::span<const gradient_bucket> buckets) override {
     compressed_gradients::attach(buckets);
     for (const auto& bucket : buckets) {
-      one_bucket made{.values = part_of(bucket.part), .pieces = {}, .mine = {}, .all = {}};
       std::size_t bytes = 0;
-      for (const std::size_t tensor : bucket.tensors) {
-        const auto values = on_host().gradient(tensor);
-        made.pieces.push_back({values, on_host().extents()[tensor].first, tensor, bytes});
-        bytes += coder_.encoded_bytes(values.size());
-      }
-      made.mine = buffer<std::byte>(bytes);
-      buckets_.push_back(std::move(made));
+      for (const std::size_t tensor : bucket.tensors) bytes += coder_.encoded_bytes(on_host().gradient(tensor).size());
+      encoded_.push_back({buffer<std::byte>(bytes), {}});
     }
     if (coder_.is_biased()) residuals_ = &remember_residuals();
   }
 
  private:
-  /// A tensor of a bucket.
-  struct piece {
-    std::span<float> values;
-    std::size_t place;    // in the residuals
-    std::size_t tensor;   // in the arena
-    std::size_t encoded;  // where it begins in the bucket's encoded form
-  };
-  struct one_bucket {
-    std::span<float> values;
-    std::vector<piece> pieces;
+  /// Of a bucket, tensor by tensor.
+  struct encoded_form {
     buffer<std::byte> mine;
     buffer<std::byte> all;  // of all ranks, where they have to be seen one by one
   };
 
-  [[nodiscard]] std::uint64_t draw_of(const piece& of, int rank) const noexcept {
+  /// Calls f(tensor, its gradient, where its encoded form begins, bytes of that).
+  template <class F>
+  void for_each_tensor(std::size_t bucket, const F& f) {
+    std::size_t at = 0;
+    for (const std::size_t tensor : buckets()[bucket].tensors) {
+      const auto values = on_host().gradient(tensor);
+      const std::size_t bytes = coder_.encoded_bytes(values.size());
+      f(tensor, values, at, bytes);
+      at += bytes;
+    }
+  }
+
+  [[nodiscard]] std::uint64_t draw_of(std::size_t tensor, int rank) const noexcept {
     const auto own = coder_.shares_draw() ? std::uint64_t{0} : static_cast<std::uint64_t>(rank) + 1;
-    return digest().add(detail::seed).add(step()).add(of.tensor).add(own).value();
+    return digest().add(detail::seed).add(step()).add(tensor).add(own).value();
   }
 
-  std::size_t send(std::size_t index) override {
-    auto& bucket = buckets_[index];
-    for (const auto& one : bucket.pieces) {
-      const std::size_t size = one.values.size();
-      const auto encoded = bucket.mine.span().subspan(one.encoded, coder_.encoded_bytes(size));
-      const auto draw = draw_of(one, ranks().rank());
+  std::size_t send(std::size_t bucket) override {
+    auto& form = encoded_[bucket];
+    for_each_tensor(bucket, [&](std::size_t tensor, std::span<float> values, std::size_t at, std::size_t bytes) {
+      const auto encoded = form.mine.span().subspan(at, bytes);
+      const auto draw = draw_of(tensor, ranks().rank());
+      const auto part_of_tensor = [&](buffer<float>& residuals) {
+        return residuals.span().subspan(on_host().extents()[tensor].first, values.size());
+      };
       if (residuals_ == nullptr) {
-        coder_.encode(one.values, draw, encoded);
+        coder_.encode(values, draw, encoded);
       } else {
-        encode_with_feedback(coder_, one.values, residuals_->now.span().subspan(one.place, size), draw, encoded,
-                             residuals_->next.span().subspan(one.place, size));
+        encode_with_feedback(coder_, values, part_of_tensor(residuals_->now), draw, encoded,
+                             part_of_tensor(residuals_->next));
       }
-    }
-    if (ranks().size() == 1) {
-      under_way().emplace_back();
-      return 0;
-    }
-    under_way().push_back(sum_encoded(bucket));
-    return bucket.mine.size();
+    });
+    const bool alone = ranks().size() == 1;
+    under_way().push_back(alone ? work() : sum_encoded(form));
+    return alone ? 0 : form.mine.size();
   }
 
-  [[nodiscard]] work sum_encoded(one_bucket& bucket) {
+  [[nodiscard]] work sum_encoded(encoded_form& form) {
     switch (coder_.summed_as()) {
       case dtype::float32:
-        return allreduce_async(ranks(), elements<float>(bucket.mine), sum);
+        return allreduce_async(ranks(), elements<float>(form.mine), sum);
       case dtype::float16:
-        return allreduce_async(ranks(), elements<float16>(bucket.mine), sum);
+        return allreduce_async(ranks(), elements<float16>(form.mine), sum);
       case dtype::bfloat16:
-        return allreduce_async(ranks(), elements<bfloat16>(bucket.mine), sum);
+        return allreduce_async(ranks(), elements<bfloat16>(form.mine), sum);
       default:
         break;
     }
-    const std::size_t bytes = bucket.mine.size() * static_cast<std::size_t>(ranks().size());
-    if (bucket.all.size() != bytes) bucket.all = buffer<std::byte>(bytes);
-    return allgather_async(ranks(), std::span<const std::uint8_t>(elements<std::uint8_t>(bucket.mine)),
-                           elements<std::uint8_t>(bucket.all));
+    const std::size_t bytes = form.mine.size() * static_cast<std::size_t>(ranks().size());
+    if (form.all.size() != bytes) form.all = buffer<std::byte>(bytes);
+    return allgather_async(ranks(), std::span<const std::uint8_t>(elements<std::uint8_t>(form.mine)),
+                           elements<std::uint8_t>(form.all));
   }
 
-  std::size_t receive(std::size_t index) override {
-    auto& bucket = buckets_[index];
+  std::size_t receive(std::size_t bucket) override {
+    auto& form = encoded_[bucket];
     const bool summed = ranks().size() == 1 || coder_.summed_as() != dtype::none;
     const auto voters = summed ? std::size_t{1} : static_cast<std::size_t>(ranks().size());
-    const auto encoded = summed ? std::span<const std::byte>(bucket.mine.span()) : bucket.all.span();
-    const std::size_t stride = bucket.mine.size();
-    if (!votes_) std::ranges::fill(bucket.values, 0.0f);
-    for (const auto& one : bucket.pieces) {
-      const std::size_t bytes = coder_.encoded_bytes(one.values.size());
-      if (votes_) {
-        if (!one.values.empty())
-          majority_vote(encoded.subspan(one.encoded, (voters - 1) * stride + bytes), voters, stride, one.values);
-        continue;
+    const auto encoded = summed ? std::span<const std::byte>(form.mine.span()) : form.all.span();
+    const std::size_t stride = form.mine.size();
+    if (!votes_) clear(buckets()[bucket].part);
+    for_each_tensor(bucket, [&](std::size_t tensor, std::span<float> values, std::size_t at, std::size_t bytes) {
+      if (votes_ && !values.empty())
+        majority_vote(encoded.subspan(at, (voters - 1) * stride + bytes), voters, stride, values);
+      for (std::size_t voter = 0; voter < voters && !votes_; ++voter) {
+        coder_.decode_add(encoded.subspan(voter * stride + at, bytes), draw_of(tensor, static_cast<int>(voter)), 1.0f,
+                          values);
       }
-      for (std::size_t voter = 0; voter < voters; ++voter) {
-        coder_.decode_add(encoded.subspan(voter * stride + one.encoded, bytes), draw_of(one, static_cast<int>(voter)),
-                          1.0f, one.values);
-      }
-    }
+    });
     return 0;
   }
 
   any_codec coder_;
   bool votes_;
-  std::vector<one_bucket> buckets_;
-  memory* residuals_ = nullptr;  // where errors are fed back
+  std::vector<encoded_form> encoded_;  // by bucket
+  memory* residuals_ = nullptr;        // where errors are fed back
 };
 
 }  // namespace

@@ -60,26 +60,27 @@ std::span<float> backward_pass::gradient(std::size_t tensor) {
 bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
 void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
 void backward_pass::wait() { sync_->wait(); }
-std::uint64_t backward_pass::samples() const noexcept { return sync_->samples_; }
-double backward_pass::norm() const noexcept { return std::sqrt(sync_->squares_); }
+std::uint64_t backward_pass::samples() const noexcept { return sync_->step_.samples; }
+double backward_pass::norm() const noexcept { return std::sqrt(sync_->step_.squares); }
 
 void backward_pass::end_pass() {
   for (std::size_t tensor = sync_->given_.size(); tensor-- > 0;) {  // from the last layer on, as buckets leave
-    if (std::exchange(sync_->given_[tensor], 0) != 0 && sync_->written_[tensor] <= sync_->pass_) sync_->written(tensor);
+    if (std::exchange(sync_->given_[tensor], 0) != 0 && sync_->written_[tensor] <= sync_->step_.pass)
+      sync_->written(tensor);
   }
-  ++sync_->pass_;
+  ++sync_->step_.pass;
 }
 
 void backward_pass::clear() { sync_->on_host().clear_gradients(); }
 
 void backward_pass::add_samples(std::uint64_t count) {
-  if (sync_->next_start_ > 0) {
+  if (sync_->step_.next_start > 0) {
     throw configuration_error(
         "samples are counted too late (the first bucket has started with the count before); call add_samples before a "
         "pass writes its gradients, and begin() with the number of passes");
   }
-  sync_->samples_here_ += count;
-  sync_->counted_ = true;
+  sync_->step_.samples_here += count;
+  sync_->step_.counted = true;
 }
 
 void backward_pass::divided_by(double divisor) {
@@ -87,7 +88,7 @@ void backward_pass::divided_by(double divisor) {
     throw configuration_error("gradients cannot have been divided by " + std::to_string(divisor) +
                               " (it is not a positive number); give the size of the global batch");
   }
-  sync_->divisor_ = divisor;
+  sync_->step_.divisor = divisor;
 }
 
 // ---- buckets ----
@@ -164,23 +165,12 @@ backward_pass gradient_sync::begin(group* ranks, int passes) {
 
 void gradient_sync::reset(group* ranks, int passes) {
   gradients_->begin(ranks, now_.steps);
-  ranks_ = ranks;
   under_way_ = true;
-  passes_ = passes;
-  polls_ = ranks != nullptr && !ranks->settings().progress_thread;
+  step_ = {.passes = passes, .polls = ranks != nullptr && !ranks->settings().progress_thread};
   std::ranges::fill(written_, 0);
   std::ranges::fill(given_, 0);
-  pass_ = 0;
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    flights_[bucket].missing = buckets_[bucket].tensors.size();
-    flights_[bucket].bytes = 0;
-  }
-  next_start_ = next_finish_ = 0;
-  samples_here_ = samples_ = 0;
-  counted_ = false;
-  divisor_ = 1.0;
-  factor_ = 1.0f;
-  squares_ = 0.0;
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    flights_[bucket] = {.missing = buckets_[bucket].tensors.size()};
   bytes_sent_ = 0;
   next_ = now_;
   ++next_.steps;
@@ -196,20 +186,21 @@ void gradient_sync::leave() noexcept {
 }
 
 void gradient_sync::written(std::size_t tensor) {
-  if (tensor >= written_.size() || written_[tensor] == passes_) {
+  if (tensor >= written_.size() || written_[tensor] == step_.passes) {
     throw configuration_error(tensor >= written_.size()
                                   ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
                                         std::to_string(written_.size()) + "); count from 0"
                                   : "the gradient of '" + gradients_->of().shapes()[tensor].name +
-                                        "' was written once more than there are passes (" + std::to_string(passes_) +
+                                        "' was written once more than there are passes (" +
+                                        std::to_string(step_.passes) +
                                         "); call ready once a pass, and begin() with the number of passes");
   }
-  if (++written_[tensor] == passes_ && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
-  if (polls_) poll();
+  if (++written_[tensor] == step_.passes && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
+  if (step_.polls) poll();
 }
 
 void gradient_sync::start_complete_buckets() {
-  while (next_start_ < buckets_.size() && flights_[next_start_].missing == 0) start(next_start_++);
+  while (step_.next_start < buckets_.size() && flights_[step_.next_start].missing == 0) start(step_.next_start++);
 }
 
 void gradient_sync::start(std::size_t bucket) {
@@ -217,7 +208,7 @@ void gradient_sync::start(std::size_t bucket) {
   auto& flight = flights_[bucket];
   if (bucket == 0)
     gradients_->put_head(
-        {static_cast<float>(samples_here_ / count_base), static_cast<float>(samples_here_ % count_base)});
+        {static_cast<float>(step_.samples_here / count_base), static_cast<float>(step_.samples_here % count_base)});
   if (current_event_sink() != nullptr) flight.begin = clock::now();
   flight.bytes = gradients_->start(bucket);
   bytes_sent_ += flight.bytes;
@@ -225,17 +216,17 @@ void gradient_sync::start(std::size_t bucket) {
 
 // Moves the collectives on and ends those that are done while their gradients are still in a cache.
 void gradient_sync::poll() {
-  while (next_finish_ < next_start_ && (!exchanges_gradients() || gradients_->test(next_finish_)))
-    finish(next_finish_++);
+  while (step_.next_finish < step_.next_start && (!exchanges_gradients() || gradients_->test(step_.next_finish)))
+    finish(step_.next_finish++);
 }
 
 void gradient_sync::take_count() {
-  samples_ = samples_here_;
+  step_.samples = step_.samples_here;
   if (exchanges_gradients()) {
     const auto [high, low] = gradients_->head();
-    samples_ = static_cast<std::uint64_t>(high) * count_base + static_cast<std::uint64_t>(low);
+    step_.samples = static_cast<std::uint64_t>(high) * count_base + static_cast<std::uint64_t>(low);
   }
-  if (samples_ > 0) factor_ = static_cast<float>(divisor_ / static_cast<double>(samples_));
+  if (step_.samples > 0) step_.factor = static_cast<float>(step_.divisor / static_cast<double>(step_.samples));
 }
 
 void gradient_sync::finish(std::size_t bucket) {
@@ -243,8 +234,8 @@ void gradient_sync::finish(std::size_t bucket) {
   const auto& flight = flights_[bucket];
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
     sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
-  if (factor_ != 1.0f) gradients_->scale(buckets_[bucket].part, factor_);
-  if (options_.clip > 0) squares_ += gradients_->sum_of_squares(buckets_[bucket].part);
+  if (step_.factor != 1.0f) gradients_->scale(buckets_[bucket].part, step_.factor);
+  if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].part);
 }
 
 void gradient_sync::wait() {
@@ -255,16 +246,16 @@ void gradient_sync::wait() {
   }
   for (auto& flight : flights_) flight.missing = 0;
   start_complete_buckets();
-  for (; next_finish_ < buckets_.size(); ++next_finish_) {
-    if (exchanges_gradients()) bytes_sent_ += gradients_->wait(next_finish_);
-    finish(next_finish_);
+  for (; step_.next_finish < buckets_.size(); ++step_.next_finish) {
+    if (exchanges_gradients()) bytes_sent_ += gradients_->wait(step_.next_finish);
+    finish(step_.next_finish);
   }
-  if (samples_ == 0 && !counted_ && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
+  if (step_.samples == 0 && !step_.counted && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
     throw configuration_error(
         "the gradients cannot be divided by the number of samples (no sample was counted); call add_samples in the "
         "backward pass");
   }
-  if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip}) {
+  if (const double norm = std::sqrt(step_.squares); options_.clip > 0 && norm > double{options_.clip}) {
     const auto by = static_cast<float>(double{options_.clip} / norm);
     for (const auto& bucket : buckets_) gradients_->scale(bucket.part, by);
   }
@@ -277,7 +268,7 @@ void gradient_sync::wait() {
 
 void gradient_sync::exchange(group& ranks) {
   if (!std::exchange(began_, false)) return;
-  next_.samples_since_average = now_.samples_since_average + samples_here_;
+  next_.samples_since_average = now_.samples_since_average + step_.samples_here;
   if (options_.mode.what == sync_mode::kind::gossip) {
     gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
     bytes_sent_ +=

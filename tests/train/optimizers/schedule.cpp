@@ -118,7 +118,7 @@ TEST_CASE("any function of the position is a schedule") {
   const muster::schedule schedule = [](const muster::training_position& at) { return 1.0 / (1.0 + at.epoch); };
   const muster::schedule copy = schedule;
   CHECK(copy({.step = 7, .epoch = 1}) == 0.5);
-  CHECK(muster::schedule(muster::constant_rate{2})({}) == 2.0);
+  CHECK(muster::schedule(muster::plateau_rate{.rate = 2})({}) == 2.0);
 }
 
 TEST_CASE("a schedule that cannot be read is refused with its text, the fault and a way out") {

@@ -31,8 +31,6 @@ class device_stream {
 
   /// Valid as long as the stream.
   operator device_stream_ref() const noexcept { return {handle_.get()}; }  // NOLINT: is used as the stream it is
-  /// Waits until all that is on it is done, no longer than the deadline: then timeout_error.
-  void wait(clock::time_point until) const;
 
  private:
   struct release {
@@ -51,7 +49,7 @@ class device_event {
 
   /// Whether it is done, without waiting. Throws muster::error when the device has failed.
   [[nodiscard]] bool test() const;
-  /// Waits for it as `device_stream::wait` does.
+  /// Waits for it as `wait_for` does.
   void wait(clock::time_point until) const;
   /// What is put on `stream` from here on begins after this mark; the processor does not wait.
   void hold_back(device_stream_ref stream) const;
@@ -63,7 +61,7 @@ class device_event {
   std::unique_ptr<CUevent_st, release> handle_;
 };
 
-/// Waits until all that is on the stream is done; as `device_stream::wait`.
+/// Waits until all that is on the stream is done, no longer than the deadline: then timeout_error.
 void wait_for(device_stream_ref stream, clock::time_point until);
 
 }  // namespace muster::inline v0

@@ -9,79 +9,11 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <muster/core/training_position.hpp>
 #include <muster/elastic/state.hpp>
 
 namespace muster::inline v0 {
-
-/// The same rate always. Like every schedule below, a function from a position in the training to the learning rate.
-struct constant_rate {
-  double rate;
-
-  /// The rate.
-  double operator()(const training_position&) const noexcept { return rate; }
-};
-
-/// Falls by `factor` at each milestone. Milestones count from the start of the training, a warm-up included, and fall
-/// in the warm-up too.
-struct step_rate {
-  double rate;
-  std::vector<double> milestones;  ///< in epochs, ascending
-  double factor = 0.1;
-
-  /// The rate at a position; O(milestones).
-  double operator()(const training_position& at) const noexcept;
-};
-
-/// How long a schedule lasts: epochs, or steps where there are none (a training without a data set).
-struct training_length {
-  double epochs = 0.0;
-  double steps = 0.0;  ///< counts when it is not 0
-
-  /// The part of it that is done, in [0, 1].
-  [[nodiscard]] double done(const training_position& at) const noexcept;
-};
-
-/// Half a wave from `rate` to `last` (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983, without restarts).
-struct cosine_rate {
-  double rate;
-  training_length length;
-  double last = 0.0;
-
-  /// The rate at a position; `last` from the end of `length` on.
-  double operator()(const training_position& at) const noexcept;
-};
-
-/// From `rate` to `last` by (1 - done)^power; a power of 1 is a straight line.
-struct polynomial_rate {
-  double rate;
-  training_length length;
-  double power = 1.0;
-  double last = 0.0;
-
-  /// The rate at a position; `last` from the end of `length` on.
-  double operator()(const training_position& at) const noexcept;
-};
-
-/// rate * factor^(epoch / every), also between whole epochs.
-struct exponential_rate {
-  double rate;
-  double factor;
-  double every = 1.0;  ///< epochs
-
-  /// The rate at a position.
-  double operator()(const training_position& at) const noexcept;
-};
-
-/// alpha / sqrt(t) at the t-th step, t from 1.
-struct inverse_sqrt_rate {
-  double alpha;
-
-  /// The rate at a position.
-  double operator()(const training_position& at) const noexcept;
-};
 
 /// Falls by `factor` when what it is told to `observe` has not become better for more than `patience` times; the rules
 /// are those of PyTorch's ReduceLROnPlateau with a relative threshold.
@@ -124,8 +56,8 @@ struct warm_up {
   double operator()(const training_position& at) const noexcept;
 };
 
-/// Any of these, or any other function of the position, as one value. Called with the same position (and told the same
-/// observations) it gives the same rate: ranks agree on it without talking.
+/// A function from a position in the training to the learning rate, or a plateau_rate, as one value. Called with the
+/// same position (and told the same observations) it gives the same rate: ranks agree on it without talking.
 class schedule {
  public:
   /// Owns a copy of the function; a copy of a schedule has its own.
@@ -166,13 +98,17 @@ static_assert(state_owner<schedule>);
 /// Reads a schedule as command lines give it:
 ///
 ///     constant:RATE
-///     step:RATE[,epochs=E+E...][,factor=F]                   as in step_rate
-///     cosine:RATE,epochs=E[,last=R]
-///     polynomial:RATE,epochs=E[,power=P][,last=R]            steps=N instead of epochs=E, also for cosine
-///     exponential:RATE,factor=F[,every=EPOCHS]
-///     inverse-sqrt:ALPHA
+///     step:RATE[,epochs=E+E...][,factor=F]         times the factor at each of these epochs, which count from the
+///     start
+///                                                  of the training, a warm-up included
+///     cosine:RATE,epochs=E[,last=R]                half a wave from the rate to the last one (Loshchilov and Hutter
+///                                                  2017, https://arxiv.org/abs/1608.03983, without restarts)
+///     polynomial:RATE,epochs=E[,power=P][,last=R]  to the last one by (1 - done)^power; a power of 1 is a straight
+///     line exponential:RATE,factor=F[,every=EPOCHS]     rate * factor^(epoch / every), also between whole epochs
+///     inverse-sqrt:ALPHA                           alpha / sqrt(t) at the t-th step, t from 1
 ///     plateau:RATE[,factor=F][,patience=N][,threshold=T][,cooldown=N][,smallest=R][,better=lower|higher]
 ///
+/// with steps=N instead of epochs=E for cosine and polynomial, in a training without a data set,
 /// and behind any of them `,warmup=EPOCHS`, `,scale=S`, `,from=F` as in warm_up. Throws configuration_error saying
 /// what is wrong and what is known.
 [[nodiscard]] schedule parse_schedule(std::string_view text);

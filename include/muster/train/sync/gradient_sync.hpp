@@ -26,8 +26,8 @@ struct sync_options {
   /// With mode ps, of a training: each step names the elements of the arena that it uses (`training_step::pull`), and
   /// the servers have those alone, from 0.
   bool sparse = false;
-  float clip = 0;                     ///< gradients of a larger global norm are scaled down to it (Pascanu et al. 2013,
-                                      ///< https://arxiv.org/abs/1211.5063); 0: never
+  float clip = 0;  ///< gradients of a larger global norm are scaled down to it (Pascanu et al. 2013,
+                   ///< https://arxiv.org/abs/1211.5063); 0: never
 };
 
 class gradient_sync;
@@ -159,23 +159,24 @@ class gradient_sync {
   std::vector<gradient_bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  // of each tensor
 
-  // The step under way.
+  struct attempt {
+    int passes = 1;
+    bool polls = false;  // no thread moves the collectives on
+    int pass = 0;        // those that are over
+    std::size_t next_start = 0;
+    std::size_t next_finish = 0;
+    std::uint64_t samples_here = 0;
+    bool counted = false;
+    double divisor = 1.0;
+    std::uint64_t samples = 0;
+    float factor = 1.0f;
+    double squares = 0.0;
+  };
   bool under_way_ = false;
-  group* ranks_ = nullptr;
-  int passes_ = 1;
-  bool polls_ = false;              // no thread moves the collectives on
+  attempt step_;                    // that is under way
   std::vector<int> written_;        // passes that wrote each tensor
   std::vector<char> given_;         // in this pass, by `backward_pass::gradient`
-  int pass_ = 0;                    // those that are over
   std::vector<in_flight> flights_;  // by bucket
-  std::size_t next_start_ = 0;
-  std::size_t next_finish_ = 0;
-  std::uint64_t samples_here_ = 0;
-  bool counted_ = false;
-  double divisor_ = 1.0;
-  std::uint64_t samples_ = 0;
-  float factor_ = 1.0f;
-  double squares_ = 0.0;
 
   // From step to step; what a step changes waits in next_ for its commit.
   struct progress {
