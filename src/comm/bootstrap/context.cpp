@@ -13,7 +13,6 @@
 #include "../group/group_state.hpp"
 #include "../transports/shm/connect.hpp"
 #include "assembly.hpp"
-#include "exit_agreement.hpp"
 #include "rank_threads.hpp"
 #include "transport_choice.hpp"
 
