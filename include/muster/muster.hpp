@@ -19,7 +19,7 @@
 
 #include <muster/comm/algorithms/algorithm.hpp>
 #include <muster/comm/algorithms/algorithm_rules.hpp>
-#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/bootstrap/exchange.hpp>

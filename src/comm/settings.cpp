@@ -27,8 +27,6 @@ constexpr setting_info algorithm{
     "algorithm", "RULES", "auto",
     "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
     "collective:low-high:algorithm, ..."};
-constexpr setting_info profile{"profile", "FILE", "none",
-                               "choose algorithms by a profile that muster-info --calibrate --save FILE wrote"};
 constexpr setting_info timeout{"timeout", "SECONDS", "30", "deadline of every collective", some_seconds, true};
 constexpr setting_info check{"check", "WHEN", "auto",
                              "auto, or full: compare the arguments of all ranks also before native collectives"};
@@ -68,12 +66,12 @@ constexpr setting_info role{
     "ps: server: this process was launched separately, and joins a job with --remote-servers; auto: by its rank"};
 
 extern "C" {
-bool muster_settings_of_comm = detail::register_settings(
-    {"comm",
-     "the job and its transports",
-     {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
-     {&between, &job, &token, &host, &profile, &check, &progress, &cma, &pin, &interface, &connections, &heartbeat,
-      &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
+bool muster_settings_of_comm =
+    detail::register_settings({"comm",
+                               "the job and its transports",
+                               {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
+                               {&between, &job, &token, &host, &check, &progress, &cma, &pin, &interface, &connections,
+                                &heartbeat, &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
 }
 
 }  // namespace muster::inline v0::setting

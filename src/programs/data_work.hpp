@@ -5,12 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include <muster/data/bad_records.hpp>
 #include <muster/data/records/writer.hpp>
 
-using json = nlohmann::ordered_json;
+#include "print.hpp"
 
 struct copy_request {
   std::string from;  // a specification of a source

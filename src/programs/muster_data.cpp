@@ -7,13 +7,12 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
 
+#include "command_line.hpp"
 #include "data_work.hpp"
 
 namespace {
@@ -99,38 +98,6 @@ struct command_line {
   }
 };
 
-std::string text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
-void print(const json& report) {
-  for (const auto& [name, value] : report.items()) {
-    if (!value.is_structured()) {
-      std::printf("%-13s %s\n", name.c_str(), text(value).c_str());
-      continue;
-    }
-    if (value.empty()) continue;
-    std::printf("%s\n", name.c_str());
-    for (const auto& [key, entry] : value.items()) {
-      std::string line;
-      if (entry.is_object()) {
-        for (const auto& [part, content] : entry.items()) {
-          line += (line.empty() ? "" : ", ") + part + " " + text(content);
-        }
-      } else {
-        line = (value.is_object() ? key + ": " : "") + text(entry);
-      }
-      std::printf("  %s\n", line.c_str());
-    }
-  }
-}
-
-void show(const json& report, bool as_json) {
-  if (as_json) {
-    std::printf("%s\n", report.dump(2, ' ', false, json::error_handler_t::replace).c_str());
-  } else {
-    print(report);
-  }
-}
-
 int run(command_line& chosen) {
   if (*chosen.convert || *chosen.reshard) {
     chosen.finish();
@@ -161,14 +128,7 @@ int run(command_line& chosen) {
 int main(int argc, char** argv) {
   try {
     command_line chosen;
-    try {
-      chosen.app.parse(argc, argv);
-    } catch (const CLI::Success& asked) {  // --help, --version
-      return chosen.app.exit(asked);
-    } catch (const CLI::ParseError& wrong) {
-      throw muster::configuration_error(std::string(wrong.what()) + " (--help lists what there is)");
-    }
-    return run(chosen);
+    return is_answered(chosen.app, argc, argv) ? 0 : run(chosen);
   } catch (...) {
     std::fprintf(stderr, "muster-data: %s\n", muster::describe(std::current_exception()).c_str());
     return muster::exit_status_of(std::current_exception());

@@ -1,20 +1,19 @@
 // muster-info: what this muster was built with, which launcher it finds, what it would choose, and the settings with
 // where each comes from. It reads and prints and connects to no process, unless it is asked to measure.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ranges>
 #include <string>
 #include <string_view>
-#include <vector>
-
-#include <nlohmann/json.hpp>
 
 #ifdef MUSTER_HAS_MPI
 #include <mpi.h>
 #endif
 
-#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/calibrate.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
@@ -30,8 +29,9 @@ constexpr const char* usage =
     "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n\n"
     "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
     "that the launched world (or --ranks N) would choose at each size, and the settings with the origin of each.\n"
-    "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints a profile\n"
-    "  --save FILE    also writes the profile, for --profile FILE / MUSTER_PROFILE\n"
+    "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints the times, and\n"
+    "                 the rules that choose the fastest\n"
+    "  --save FILE    also writes the rules, for --algorithm / MUSTER_ALGORITHM\n"
     "  --json         prints one JSON object\n"
     "  --help         prints this text\n";
 
@@ -125,6 +125,10 @@ json describe_settings(const muster::settings& settings) {
   return all;
 }
 
+json describe_costs(const muster::transport_costs& costs) {
+  return {{"latency", costs.latency}, {"per_byte", costs.per_byte}, {"reduce_per_byte", costs.reduce_per_byte}};
+}
+
 json describe_transports() {
   json all = json::object();
   for (const auto& transport : muster::detail::all_transports()) {
@@ -135,56 +139,22 @@ json describe_transports() {
   return all;
 }
 
-/// What a program started like this one would get; the reason where it would be refused.
-json describe_world(const muster::settings& settings, const muster::launch_env& launch) {
-  try {
-    const auto planned = muster::detail::plan_world(settings, launch);
-    json world = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
-    world["choices"] = json::object();
-    if (planned.ranks == 1) return world;  // no other rank to talk to
-    const auto& wanted = planned.for_groups;
-    const muster::choices chosen(planned.transport, planned.ranks, wanted.algorithm, wanted.profile.get());
-    for (const auto kind : muster::all_collectives) {
-      world["choices"][std::string(to_string(kind))] = describe_choices(chosen.rows(kind));
+/// The choice of each collective, as rules.
+json describe_choices(const muster::detail::planned_world& planned) {
+  json all = json::object();
+  if (planned.ranks == 1) return all;  // no other rank to talk to
+  const muster::choices chosen(planned.transport, planned.ranks, planned.for_groups.algorithm);
+  for (const auto kind : muster::all_collectives) {
+    std::string rules;
+    std::size_t low = 0;
+    for (const auto& row : chosen.rows(kind)) {
+      rules +=
+          (rules.empty() ? "" : ",") + to_string(muster::algorithm_rules::rule{kind, low, row.below, row.algorithm});
+      low = row.below;
     }
-    return world;
-  } catch (const muster::configuration_error& refused) {
-    return {{"error", refused.what()}};
+    all[std::string(to_string(kind))] = rules;
   }
-}
-
-void print_world(const json& world) {
-  if (world.contains("error")) {
-    std::printf("world       none: %s\n", text(world["error"]).c_str());
-    return;
-  }
-  std::printf("world       %s, %d rank%s (%s)\n", text(world["transport"]).c_str(), world["ranks"].get<int>(),
-              world["ranks"] == 1 ? "" : "s", text(world["why"]).c_str());
-  print_choices(world["choices"]);
-}
-
-void print(const json& report) {
-  const auto& build = report["build"];
-  std::string parts;
-  for (const auto& part : build["parts"]) parts += (parts.empty() ? "" : ", ") + part.get<std::string>();
-  std::printf("muster %s (%s, %s)\n", text(build["version"]).c_str(), text(build["compiler"]).c_str(),
-              text(build["build_type"]).c_str());
-  std::printf("built with  %s\n", parts.c_str());
-  if (build.contains("mpi_library")) {
-    std::printf("MPI         %s, %s\n", text(build["mpi_library"]).c_str(),
-                build["mpi_ulfm"].get<bool>() ? "with ULFM: under mpirun --with-ft ulfm it survives deaths of ranks"
-                                              : "without ULFM: a rank that dies ends the job");
-  }
-  const auto& launch = report["launcher"];
-  std::printf("launcher    %s (%s): rank %d of %d\n", text(launch["name"]).c_str(), text(launch["why"]).c_str(),
-              launch["rank"].get<int>(), launch["size"].get<int>());
-  std::printf("transports\n");
-  for (const auto& [name, transport] : report["transports"].items()) print_costs("  ", name, transport);
-  print_world(report["world"]);
-  std::printf("settings\n");
-  for (const auto& [name, setting] : report["settings"].items()) {
-    std::printf("  %-15s %-11s %s\n", name.c_str(), text(setting["value"]).c_str(), text(setting["origin"]).c_str());
-  }
+  return all;
 }
 
 int describe_all(int argc, char** argv) {
@@ -197,16 +167,17 @@ int describe_all(int argc, char** argv) {
   settings.check_numbers();
   const auto launch = muster::detect_launch();
   if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
-  const json report = {{"build", describe_build()},
-                       {"launcher", describe_launcher(launch)},
-                       {"transports", describe_transports()},
-                       {"world", describe_world(settings, launch)},
-                       {"settings", describe_settings(settings)}};
-  if (chosen.as_json) {
-    std::printf("%s\n", report.dump(2, ' ', false, json::error_handler_t::replace).c_str());
-  } else {
-    print(report);
+  json report = {
+      {"build", describe_build()}, {"launcher", describe_launcher(launch)}, {"transports", describe_transports()}};
+  try {  // what a program started like this one would get
+    const auto planned = muster::detail::plan_world(settings, launch);
+    report["world"] = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
+    report["choices"] = describe_choices(planned);
+  } catch (const muster::configuration_error& refused) {
+    report["world"] = {{"error", refused.what()}};
   }
+  report["settings"] = describe_settings(settings);
+  show(report, chosen.as_json);
   return 0;
 }
 
@@ -219,14 +190,17 @@ void measure(muster::context& context, const arguments& chosen) {
     if (world.rank() == 0 && !chosen.save.empty()) muster::require_writable(chosen.save);
     const auto times = muster::calibrate(world);
     if (world.rank() != 0) return;
-    const auto profile = muster::make_profile(world.abilities(), world.size(), times);
-    if (!chosen.save.empty()) muster::write_atomically(chosen.save, profile.to_json());
-    if (chosen.as_json) {
-      std::printf("%s", profile.to_json().c_str());
-    } else {
-      print_measured(profile, times);
-      if (!chosen.save.empty()) std::printf("saved; use it with --profile %s\n", chosen.save.c_str());
+    const std::string rules = muster::fastest(times).to_string();
+    if (!chosen.save.empty()) muster::write_atomically(chosen.save, rules + "\n");
+    const auto abilities = world.abilities();
+    json report = {{"muster", muster::library_version()}, {"transport", abilities.name}, {"ranks", world.size()}};
+    for (const auto& t : times) {  // of the slowest rank, the median
+      auto& of_size = report[std::string(to_string(t.kind)) + "_us"][muster::format_bytes(t.bytes)];
+      of_size[std::string(to_string(t.algorithm))] = std::round(1e8 * t.seconds) / 100;
     }
+    report["constants"] = describe_costs(muster::fit_costs(times, world.size(), abilities.costs));
+    report["rules"] = rules;
+    show(report, chosen.as_json);
   });
 }
 

@@ -16,12 +16,16 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
+
+#include "command_line.hpp"
 
 namespace {
 
@@ -31,37 +35,12 @@ constexpr muster::number_range<double> grace{0, 86'400};
 
 constexpr int tables_lost = muster::ps::tables_lost::status;
 
-std::string usage() {
-  const auto within = [](const auto& range) { return " (" + to_string(range) + ") "; };
-  return "usage: muster-launch [options] program [arguments]\n"
-         "  -n N            ranks to start" +
-         within(ranks) +
-         "[1]\n"
-         "  --min N         with fewer ranks the job waits until more join" +
-         within(ranks) +
-         "[1]\n"
-         "  --max N         most ranks of the job; more are not admitted" +
-         within(ranks) +
-         "[N of -n]\n"
-         "  --restart N     how many ranks that died are restarted" +
-         within(restarts) +
-         "[0]\n"
-         "  --elastic WHEN  on, or off: ranks connect once, and --restart is for the whole job, when it ends with " +
-         std::to_string(tables_lost) +
-         "\n"
-         "                  (a parameter server has lost tables) [on]\n"
-         "  --grace SECONDS from a SIGTERM to this program until the ranks are killed" +
-         within(grace) +
-         "[10]\n"
-         "  --quiet         prints nothing about ranks that die or are restarted\n"
-         "  --version       prints the version of muster\n"
-         "\n"
-         "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
-         "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
-         "starts one more rank; SIGTERM and SIGINT go to all ranks.\n"
-         "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
-         "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.\n";
-}
+constexpr const char* footer =
+    "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
+    "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
+    "starts one more rank; SIGTERM and SIGINT go to all ranks.\n"
+    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
+    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
 
 struct plan {
   int ranks = 1;
@@ -71,63 +50,55 @@ struct plan {
   bool elastic = true;
   double grace = 10;
   bool quiet = false;
-  std::vector<char*> command;
+  std::vector<std::string> command;
 };
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 
-plan read_plan(int argc, char** argv) {
+// Nothing after a question, which is answered.
+std::optional<plan> read_plan(int argc, char** argv) {
   plan read;
-  int i = 1;
-  for (; i < argc && argv[i][0] == '-'; ++i) {
-    const std::string_view flag(argv[i]);
-    const auto word = [&] {
-      if (i + 1 == argc) refuse(std::string(flag) + " needs a value (it is the last word); see muster-launch --help");
-      return argv[++i];
-    };
-    const auto number = [&](const auto& range) { return muster::number_from(flag, word(), range); };
-    if (flag == "-n") {
-      read.ranks = number(ranks);
-    } else if (flag == "--min") {
-      read.min = number(ranks);
-    } else if (flag == "--max") {
-      read.max = number(ranks);
-    } else if (flag == "--restart") {
-      read.restarts = number(restarts);
-    } else if (flag == "--elastic") {
-      const std::string_view when = word();
-      if (when != "on" && when != "off")
-        refuse("--elastic cannot be '" + std::string(when) + "' (it is on or off); choose one");
-      read.elastic = when == "on";
-    } else if (flag == "--grace") {
-      read.grace = number(grace);
-    } else if (flag == "--quiet") {
-      read.quiet = true;
-    } else if (flag == "--help" || flag == "-h") {
-      std::fputs(usage().c_str(), stdout);
-      std::exit(0);
-    } else if (flag == "--version") {
-      std::fputs(muster::answer_to(muster::settings::question::version, {}).c_str(), stdout);
-      std::exit(0);
-    } else if (flag == "--") {
-      ++i;
-      break;
-    } else {
-      refuse("muster-launch does not know '" + std::string(flag) +
-             "' (flags of the program come after its name); see "
-             "muster-launch --help");
-    }
-  }
-  for (; i < argc; ++i) read.command.push_back(argv[i]);
+  std::string elastic = "on";
+  CLI::App app("Starts the ranks of a job on this host: muster-launch [OPTIONS] program [arguments]", "muster-launch");
+  app.prefix_command();  // what begins with the program's name is the program's
+  app.footer(footer);
+  app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
+  muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");
+  muster::add_number(app, "--min", read.min, ranks, "with fewer ranks the job waits until more join");
+  muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
+      ->default_str("N of -n");
+  muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
+  app.add_option("--elastic", elastic,
+                 "off: ranks connect once, and --restart is for the whole job, when it ends with " +
+                     std::to_string(tables_lost) + " (a parameter server has lost tables)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
+  muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
+  app.add_flag("--quiet", read.quiet, "print nothing about ranks that die or are restarted");
+  if (is_answered(app, argc, argv)) return std::nullopt;
+  read.elastic = elastic == "on";
+  read.command = app.remaining();
+  if (!read.command.empty() && read.command.front() == "--") read.command.erase(read.command.begin());
   if (read.command.empty())
     refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
+  if (read.command.front().starts_with('-')) {
+    refuse("muster-launch does not know '" + read.command.front() +
+           "' (flags of the program come after its name); see muster-launch --help");
+  }
   if (read.max == 0) read.max = read.ranks;
   if (read.min > read.ranks || read.ranks > read.max) {
     refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +
            " and --max " + std::to_string(read.max) + "); choose -n between them");
   }
-  read.command.push_back(nullptr);
   return read;
+}
+
+// As exec takes them.
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (auto& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
 }
 
 // No other user of this host is to know it.
@@ -219,9 +190,8 @@ class launcher {
   void start(int rank) {
     next_rank_ = std::max(next_rank_, rank + 1);
     auto texts = environment_of(rank);
-    std::vector<char*> variables;
-    for (auto& text : texts) variables.push_back(text.data());
-    variables.push_back(nullptr);
+    const auto variables = pointers_to(texts);
+    const auto command = pointers_to(plan_.command);
     const auto parent = ::getpid();
     const auto child = ::fork();
     if (child < 0)
@@ -231,8 +201,8 @@ class launcher {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
       ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-      ::execvpe(plan_.command[0], plan_.command.data(), variables.data());
-      std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", plan_.command[0], std::strerror(errno));
+      ::execvpe(command[0], command.data(), variables.data());
+      std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
     running_[child] = rank;
@@ -296,7 +266,8 @@ class launcher {
 
 int main(int argc, char** argv) {
   try {
-    return launcher(read_plan(argc, argv)).run();
+    auto read = read_plan(argc, argv);
+    return read ? launcher(std::move(*read)).run() : 0;
   } catch (const std::exception& failed) {
     std::fprintf(stderr, "muster-launch: error: %s\n", failed.what());
     return muster::exit_status_of(std::current_exception());

@@ -9,20 +9,15 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+
+#include "command_line.hpp"
 
 namespace {
 
-constexpr const char* usage =
-    "usage: muster-store --listen ADDRESS [--data FOLDER] [--file FILE] [--unused SECONDS]\n"
-    "  --listen ADDRESS  address and port: 10.0.0.1:29500, :29500 (all interfaces), 127.0.0.1:0 (a free port)\n"
-    "  --data FOLDER     keeps the table in this folder, and continues with it after a restart\n"
-    "  --file FILE       writes its address and token to this file, for this user alone; removes it at the end\n"
-    "  --unused SECONDS  ends after so long without a client (0 to 1000000); 0, the default: never\n"
-    "\n"
+constexpr const char* footer =
     "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, is the same at the store and the ranks.\n"
-    "It prints the address at which it listens, and ends with 0 after SIGTERM or SIGINT.\n";
-
-constexpr muster::number_range<double> unused{0, 1e6};
+    "It prints the address at which it listens, and ends with 0 after SIGTERM or SIGINT.";
 
 struct plan {
   std::string listen;
@@ -30,27 +25,6 @@ struct plan {
   std::string file;
   double unused = 0;
 };
-
-[[noreturn]] void refuse(const std::string& text) {
-  throw muster::configuration_error(text + "; see muster-store --help");
-}
-
-plan read_plan(int argc, char** argv) {
-  plan read;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag(argv[i]);
-    const bool known = flag == "--listen" || flag == "--data" || flag == "--file" || flag == "--unused";
-    if (!known) refuse("muster-store does not know '" + flag + "' (it has four flags)");
-    if (i + 1 == argc) refuse(flag + " needs a value (it is the last word)");
-    const std::string value(argv[i + 1]);
-    if (flag == "--listen") read.listen = value;
-    if (flag == "--data") read.data = value;
-    if (flag == "--file") read.file = value;
-    if (flag == "--unused") read.unused = muster::number_from(flag, value, unused);
-  }
-  if (read.listen.empty()) refuse("muster-store needs --listen (an address for the ranks to connect to)");
-  return read;
-}
 
 int serve(const plan& what, const std::string& token, const sigset_t& ends) {
   muster::store_server server(what.listen, token, what.data);
@@ -77,13 +51,27 @@ int main(int argc, char** argv) {
     for (const int one : {SIGTERM, SIGINT}) ::sigaddset(&ends, one);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const muster::settings configuration(argc, argv);
+    plan read;
+    CLI::App app("Serves the store of a job, or of several that name different ones.", "muster-store");
+    app.footer(footer);
+    app.add_option("--listen", read.listen,
+                   "address and port: 10.0.0.1:29500, :29500 (all interfaces), 127.0.0.1:0 (a free port)")
+        ->type_name("ADDRESS")
+        ->required();
+    app.add_option("--data", read.data, "keep the table in this folder, and continue with it after a restart")
+        ->type_name("FOLDER");
+    app.add_option("--file", read.file,
+                   "write its address and token to this file, for this user alone; remove it at the end")
+        ->type_name("FILE");
+    muster::add_number(app, "--unused", read.unused, {0, 1e6}, "end after so many seconds without a client; 0: never");
     if (const auto asked = configuration.asks(); asked != muster::settings::question::none) {
       const bool of_version = asked == muster::settings::question::version;
-      std::fputs(of_version ? muster::answer_to(asked, {}).c_str() : usage, stdout);
+      std::fputs((of_version ? muster::answer_to(asked, {}) : app.help()).c_str(), stdout);
       return 0;
     }
+    if (is_answered(app, argc, argv)) return 0;
     const auto& token = configuration.value(muster::setting::token);
-    return serve(read_plan(argc, argv), token == "auto" ? "" : token, ends);
+    return serve(read, token == "auto" ? "" : token, ends);
   } catch (const std::exception& failed) {
     std::fprintf(stderr, "muster-store: error: %s\n", failed.what());
     return muster::exit_status_of(std::current_exception());

@@ -5,7 +5,6 @@ Each case starts one rank with each of the given environments (as app contexts o
 ranks chose, at what the log says, and at how they end.
 """
 import argparse
-import json
 import os
 import re
 import shlex
@@ -69,23 +68,13 @@ log = agree("allreduce tree and ring, broadcast chain", {"MUSTER_ALGORITHM": rul
             {"MUSTER_ALGORITHM": "tree", "MUSTER_LOG_LEVEL": "info", "MUSTER_LOG_RANKS": "all"})
 assert log.count("is ignored") == 1 and f"MUSTER_ALGORITHM 'tree' is ignored (rank 0 has '{rules}'" in log, log
 
-# A profile: of rank 0 alone, and longer than what any transport sends at once; the others need not have the file.
-constants = {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 1e-10}
-steps = [[n, "tree"] for n in range(1, 2000, 4)]
-choices = {"allreduce": [*steps, [None, "halving_doubling"]], "broadcast": [[None, "chain"]]}
-measured = {"format": 1, "transport": options.transport, "ranks": 2, "constants": constants, "choices": choices}
-profile = {"MUSTER_PROFILE": file("two.json", json.dumps(measured))}
-log = agree("allreduce tree and halving_doubling, broadcast chain", profile, {"MUSTER_PROFILE": "/nowhere.json"})
-assert "warning" not in log, log
-log = agree(f"allreduce ring and ring, broadcast {other}", {**profile, "MUSTER_ALGORITHM": "allreduce:ring"}, {}, profile)
-unfit = f"the profile is not used (it was measured with 2 ranks over {options.transport}, and the group has 3 over {options.transport})"
-assert log.count(unfit) == 1, log
+# Rules longer than what any transport sends at once.
+steps = ",".join(f"allreduce:{n}-{n + 4}:tree" for n in range(0, 2000, 4))
+agree("allreduce tree and halving_doubling, broadcast chain",
+      {"MUSTER_ALGORITHM": f"allreduce:halving_doubling,broadcast:chain,{steps}"}, {"MUSTER_ALGORITHM": "tree"})
 
 # What cannot be used ends all ranks alike, wherever it stands.
 end("algorithm 'rimg' is not one of", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
 end("algorithm 'rimg' is not one of", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
 end("algorithm 'rimg' is not one of", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)
-broken = file("broken.json", '{"transport": "mpi", "ranks": 2')
-end(f"MUSTER_PROFILE: '{broken}' is not a profile (parse error at line 1", {"MUSTER_PROFILE": broken}, {})
-end("(the file cannot be read)", {"MUSTER_PROFILE": "/nowhere.json"}, profile)
 print("all as expected")

@@ -22,7 +22,7 @@ case_list cases_of_run(std::uint64_t count, std::uint64_t shares) {
   return made;
 }
 
-std::unique_ptr<open_case> begin(const scenario& s, muster::group& world) { return muster::testing::begin(s, world); }
+std::function<void()> begin(const scenario& s, muster::group& world) { return muster::testing::begin(s, world); }
 void check(const scenario& s, muster::group& world) { muster::testing::check(s, world); }
 void check_cases(const case_list& cases, muster::group& world) { muster::testing::check_cases(cases, world); }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 
 #include <muster/testing/scenario.hpp>
 
@@ -11,10 +11,9 @@ namespace test {
 using muster::testing::case_list;
 using muster::testing::draw;
 using muster::testing::draw_options;
-using muster::testing::open_case;
 using muster::testing::scenario;
 
-std::unique_ptr<open_case> begin(const scenario& s, muster::group& world);
+std::function<void()> begin(const scenario& s, muster::group& world);
 void check(const scenario& s, muster::group& world);
 
 /// `count` cases, or what the environment says: MUSTER_TEST_SEED another seed, MUSTER_TEST_CASES another number (all

@@ -139,8 +139,8 @@ inline int check_store(std::string_view bytes) {
     std::string framed;
     append_frame(framed, said);
     const auto frame = first_frame(framed);
-    const auto read = frame.what == store_frame::state::whole ? parse_reply(frame.body) : std::optional<store_reply>();
-    require_of_store(read && frame.bytes == framed.size(), "an answer cannot be read");
+    const auto read = frame ? parse_reply(frame->body) : std::optional<store_reply>();
+    require_of_store(read && frame->bytes == framed.size(), "an answer cannot be read");
     answers.emplace_back(to, read->id, read->status, read->number, std::string(read->value));
   });
   int requests = 0;
@@ -149,21 +149,22 @@ inline int check_store(std::string_view bytes) {
     const auto frame = first_frame(bytes);
     for (std::size_t cut = 0; cut < std::min<std::size_t>(bytes.size(), 8); ++cut) {
       const auto part = first_frame(bytes.substr(0, cut));
-      require_of_store(part.what != store_frame::state::whole || part.bytes <= cut, "a frame is longer than its bytes");
+      require_of_store(!part || part->bytes <= cut, "a frame is longer than its bytes");
     }
-    if (frame.what != store_frame::state::whole) break;
-    require_of_store(frame.bytes <= bytes.size() && frame.body.size() + 4 == frame.bytes, "a frame has a wrong size");
-    bytes.remove_prefix(frame.bytes);
-    (void)parse_reply(frame.body);
-    const auto asked = parse_request(frame.body);
-    const store_table::client speaker = frame.body.size() % 3;
+    if (!frame) break;
+    const auto [length, body] = *frame;
+    require_of_store(length <= bytes.size() && (body.empty() || body.size() + 4 == length), "a frame has a wrong size");
+    bytes.remove_prefix(length);
+    (void)parse_reply(body);
+    const auto asked = parse_request(body);
+    const store_table::client speaker = body.size() % 3;
     const store_table::client from = 1 + speaker + 3 * static_cast<unsigned>(lives[speaker]);
     bool good = false;
     if (asked) {
       ++requests;
       std::string again;
       append_frame(again, *asked);
-      require_of_store(std::string_view(again).substr(4) == frame.body, "a request is not written as it was read");
+      require_of_store(std::string_view(again).substr(4) == body, "a request is not written as it was read");
       good = table.handle(from, *asked);
       require_of_store(good == expected.handle(from, *asked), "one refuses what the other does");
     }

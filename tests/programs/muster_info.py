@@ -41,24 +41,25 @@ assert run(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4").stdout == ""
 # The transports have constants; what the world would choose follows the rules, and nobody is connected for it.
 for name in ["self", "local", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
     assert alone["transports"][name]["latency"] > 0, alone["transports"]
-assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"], "choices": {}}, alone["world"]
+assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"]}, alone["world"]
+assert alone["choices"] == {}, alone["choices"]
 rules = "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring,barrier:auto"
-world = report("--ranks", "5", "--algorithm", rules)["world"]
-assert world["transport"] == "local" and world["ranks"] == 5, world
-assert world["choices"]["allreduce"] == [[4096, "recursive_doubling"], [None, "ring"]], world
-assert set(world["choices"]) == {"broadcast", "reduce", "allreduce", "allgather", "reduce_scatter", "gather", "scatter",
-                                 "all_to_all", "barrier"}, world
-assert "up to 4.0 KiB recursive_doubling, above ring" in run("--ranks", "5", "--algorithm", rules).stdout
+five = report("--ranks", "5", "--algorithm", rules)
+assert five["world"]["transport"] == "local" and five["world"]["ranks"] == 5, five
+assert five["choices"]["allreduce"] == "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring", five
+assert set(five["choices"]) == {"broadcast", "reduce", "allreduce", "allgather", "reduce_scatter", "gather", "scatter",
+                                "all_to_all", "barrier"}, five
+assert "  allreduce: allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring\n" in run("--ranks", "5", "--algorithm", rules).stdout
 if "mpi" in alone["build"]["parts"]:
-    world = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", MUSTER_TRANSPORT="mpi")["world"]
-    assert world["transport"] == "mpi" and world["ranks"] == 4 and world["choices"]["all_to_all"], world
+    four = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", MUSTER_TRANSPORT="mpi")
+    assert four["world"]["transport"] == "mpi" and four["world"]["ranks"] == 4 and four["choices"]["all_to_all"], four
 if "tcp" in alone["build"]["parts"]:
     # Where ranks share cores few messages count, and not few rounds.
     starts = [dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE=size, LOCAL_WORLD_SIZE=here, MUSTER_TRANSPORT="tcp")
               for size, here in [("4", "1"), ("4096", "4096"), ("4096", "1")]]
-    spread, crowded, apart = (report(**start)["world"]["choices"]["allreduce"] for start in starts)
-    assert spread[0][1] == "recursive_doubling", spread
-    assert crowded[0][1] == "tree" and crowded != apart, (crowded, apart)
+    spread, crowded, apart = (report(**start)["choices"]["allreduce"] for start in starts)
+    assert re.match(r"allreduce:0-\w+:recursive_doubling", spread), spread
+    assert re.match(r"allreduce:(0-\w+:)?tree", crowded) and crowded != apart, (crowded, apart)
 refused = report("--ranks", "2", "--algorithm", "allreduce:chain")
 assert "allreduce:chain" in refused["world"]["error"] and refused["settings"]["ranks"]["value"] == "2", refused
 assert "allreduce:chain" in run("--ranks", "2", "--algorithm", "allreduce:chain").stdout
@@ -68,8 +69,9 @@ text = run().stdout
 for word in [alone["build"]["version"], *alone["build"]["parts"], alone["launcher"]["why"], *alone["settings"]]:
     assert word in text, f"{word} is not in:\n{text}"
 
-columns = [line.split() for line in text.split("\nsettings\n")[1].splitlines()]
-assert all(len(line) == 3 for line in columns) and len(columns) == len(alone["settings"]), columns
+lines = text.split("\nsettings\n")[1].splitlines()
+assert all(re.fullmatch(r"  [a-z-]+: value \S*, origin \S+, variable MUSTER_\w+", line) for line in lines), lines
+assert len(lines) == len(alone["settings"]), lines
 
 # Questions are answered instead of a report, also where it would measure.
 version = f"muster {alone['build']['version']}\n"
@@ -96,22 +98,22 @@ for arguments, variables, expected in [
     done = run(*arguments, **variables)
     assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1, (done, expected)
 
-# What is measured is saved, printed, and then chosen by; by a world of another size it is not.
+# What is measured is printed, and its rules are saved, and then chosen by.
 with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "two.json")
+    path = os.path.join(folder, "two.rules")
     measured = run("--calibrate", "--ranks", "2", "--json", "--save", path)
     assert measured.returncode == 0, measured
-    profile = json.loads(measured.stdout)
-    assert profile == json.load(open(path)), "what is saved is not what is printed"
-    assert profile["transport"] == "local" and profile["ranks"] == 2, profile
-    assert profile["muster"] == alone["build"]["version"], profile
-    assert all(value >= 0 for value in profile["constants"].values()) and profile["constants"]["latency"] > 0, profile
-    assert set(profile["choices"]) == {"allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "all_to_all"}
-    world = report("--ranks", "2", "--profile", path)["world"]
-    assert profile["choices"].items() <= world["choices"].items(), (profile, world)
-    other = run("--json", "--ranks", "3", MUSTER_PROFILE=path)
-    assert other.returncode == 0 and "the profile is not used" in other.stderr, other
-    assert json.loads(other.stdout)["world"]["choices"] == report("--ranks", "3")["world"]["choices"], other
+    found = json.loads(measured.stdout)
+    rules = open(path).read().strip()
+    assert rules == found["rules"], "what is saved is not what is printed"
+    assert found["transport"] == "local" and found["ranks"] == 2, found
+    assert found["muster"] == alone["build"]["version"], found
+    assert all(value >= 0 for value in found["constants"].values()) and found["constants"]["latency"] > 0, found
+    measured = {"allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "all_to_all"}
+    assert set(rule.split(":")[0] for rule in rules.split(",")) == measured, rules
+    assert all(found[kind + "_us"]["64"] and found[kind + "_us"]["16m"] for kind in measured), found
+    chosen = report("--ranks", "2", "--algorithm", rules)["choices"]
+    assert all(rule in chosen[rule.split(":")[0]] for rule in rules.split(",")), (rules, chosen)
 
 # The manual's table is the program's.
 rows = set(re.findall(r"^\| `--([a-z-]+) [A-Z]+` \| `(MUSTER_[A-Z_]+)` \| `([^`]*)` \|", open(manual).read(), re.M))

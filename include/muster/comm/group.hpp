@@ -13,8 +13,6 @@
 
 namespace muster::inline v0 {
 
-struct algorithm_profile;
-
 namespace detail {
 class group_state;
 }
@@ -39,9 +37,6 @@ struct group_settings {
   /// them, and runs user-defined operations too. Only over transports with `concurrent_groups`; the program does not
   /// use the transport itself while collectives are outstanding then.
   bool progress_thread = false;
-  /// Measured choices of algorithms for this transport and number of ranks; where it does not fit, or is null, the
-  /// group chooses by the constants of the transport.
-  std::shared_ptr<const algorithm_profile> profile{};
 };
 
 /// Ranks that call collectives together: all of them, each the same calls in the same order. A handle: copies are not

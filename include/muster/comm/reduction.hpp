@@ -177,35 +177,29 @@ class reduction {
     if constexpr (is_known) {
       if (count * sizeof(T) >= fold_piece) return detail::run_vectorised<folding<T, Op>>(state, out, in, count, finish);
     }
-    fold_pieces<T, Op>(state, out, in, count, finish);
+    folding<T, Op>::run(state, out, in, count, finish);
   }
+  // By pieces that stay in the first cache: in an output if one can hold what is not complete, and then to the others.
   template <class T, class Op>
   struct folding {
     static void run(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                     std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
-      fold_pieces<T, Op>(state, out, in, count, finish);
-    }
-  };
-
-  // By pieces that stay in the first cache: in an output if one can hold what is not complete, and then to the others.
-  template <class T, class Op>
-  static void fold_pieces(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
-                          std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
-    constexpr std::size_t piece = fold_piece / sizeof(T);
-    alignas(64) std::byte aside[fold_piece];
-    std::byte* const holder = output_to_fold_in(out, in);
-    for (std::size_t done = 0; done < count; done += piece) {
-      const std::size_t n = std::min(piece, count - done);
-      const std::size_t at = done * sizeof(T);
-      std::byte* const folded = holder != nullptr ? holder + at : aside;
-      fold_first_two<T, Op>(state, folded, in, at, n);
-      for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
-      if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
-      for (std::byte* const to : out) {
-        if (to + at != folded) std::memcpy(to + at, folded, n * sizeof(T));
+      constexpr std::size_t piece = fold_piece / sizeof(T);
+      alignas(64) std::byte aside[fold_piece];
+      std::byte* const holder = output_to_fold_in(out, in);
+      for (std::size_t done = 0; done < count; done += piece) {
+        const std::size_t n = std::min(piece, count - done);
+        const std::size_t at = done * sizeof(T);
+        std::byte* const folded = holder != nullptr ? holder + at : aside;
+        fold_first_two<T, Op>(state, folded, in, at, n);
+        for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
+        if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
+        for (std::byte* const to : out) {
+          if (to + at != folded) std::memcpy(to + at, folded, n * sizeof(T));
+        }
       }
     }
-  }
+  };
 
   // Null when each is an input that is needed after the first two.
   static std::byte* output_to_fold_in(std::span<std::byte* const> out, std::span<const std::byte* const> in) noexcept {

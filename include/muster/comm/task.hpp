@@ -86,9 +86,7 @@ class driver {
       Ready ready;
       bool await_ready() { return ready(); }
       void await_suspend(std::coroutine_handle<> at) noexcept {
-        d->awaited_ = this;
-        d->is_ready_ = [](void* self) { return static_cast<awaiter*>(self)->ready(); };
-        d->resume_at_ = at;
+        d->suspend(at, this, [](void* self) { return static_cast<awaiter*>(self)->ready(); });
       }
       void await_resume() const noexcept {}
     };
@@ -106,6 +104,13 @@ class driver {
       moved = true;
     }
     return moved;
+  }
+
+ protected:
+  void suspend(std::coroutine_handle<> at, void* awaited, bool (*is_ready)(void*)) noexcept {
+    awaited_ = awaited;
+    is_ready_ = is_ready;
+    resume_at_ = at;
   }
 
  private:
@@ -144,20 +149,40 @@ class executor : public driver {
     over_.send(r);
   }
 
-  void receive(request& r, int peer, std::byte* data, std::size_t bytes) {
-    r.combine = nullptr;  // it may have been another kind of receive before
-    ask_for(r, peer, data, bytes);
+  void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* how = nullptr) {
+    r.data = data;
+    r.combine = how;
+    r.incoming_first = peer < rank();
+    ask(r, peer, bytes);
+    over_.receive(r);
   }
-
   /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
   void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
-    r.combine = &how;
-    r.incoming_first = peer < rank();
-    ask_for(r, peer, data, bytes);
+    receive(r, peer, data, bytes, &how);
+  }
+
+  /// `co_await f.send_to(peer, data)`: goes on when it is sent.
+  [[nodiscard]] auto send_to(int peer, std::span<const std::byte> data) {
+    return transfer<1>(*this, [&](request* one) { send(*one, peer, data.data(), data.size()); });
+  }
+  /// `co_await f.receive_from(peer, data)`: goes on when it has come; with `how`, it is combined with what is there.
+  [[nodiscard]] auto receive_from(int peer, std::span<std::byte> data, const reduction* how = nullptr) {
+    return transfer<1>(*this, [&](request* one) { receive(*one, peer, data.data(), data.size(), how); });
+  }
+  /// `co_await f.exchange(to, out, from, in)`: both at the same time.
+  [[nodiscard]] auto exchange(int to, std::span<const std::byte> out, int from, std::span<std::byte> in,
+                              const reduction* how = nullptr) {
+    return transfer<2>(*this, [&](request* both) {
+      receive(both[0], from, in.data(), in.size(), how);
+      send(both[1], to, out.data(), out.size());
+    });
   }
 
   /// Makes progress; true when the request is done.
   bool test(request& r) { return over_.test(r); }
+  /// Whether a request is known to be done without asking its transport, which for some is a call to the system: those
+  /// that move all that is under way at once have seen to it when another was tested.
+  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.held_by() == nullptr; }
 
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), abilities().costs);
@@ -179,11 +204,27 @@ class executor : public driver {
   }
 
  private:
-  void ask_for(request& r, int peer, std::byte* data, std::size_t bytes) {
-    r.data = data;
-    ask(r, peer, bytes);
-    over_.receive(r);
-  }
+  // Messages that are awaited where they are started.
+  template <std::size_t count>
+  struct transfer {
+    template <class Start>
+    transfer(executor& by, Start start) : f(by) {
+      start(moving);
+    }
+    bool await_ready() {
+      while (done < count && f.test(moving[done])) ++done;
+      return done == count;
+    }
+    void await_suspend(std::coroutine_handle<> at) noexcept {
+      f.suspend(at, this, [](void* self) { return static_cast<transfer*>(self)->await_ready(); });
+    }
+    void await_resume() const noexcept {}
+
+    executor& f;
+    request moving[count];
+    std::size_t done = 0;
+  };
+
   void ask(request& r, int peer, std::size_t bytes) {
     r.bytes = bytes;
     r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -26,7 +27,7 @@ inline void check_cases(const case_list& cases, group& world, draw_options from 
   struct open {
     std::uint64_t index;
     scenario what;
-    std::unique_ptr<open_case> pending;
+    std::function<void()> end;
   };
   std::deque<open> pending;
   // Ranks may wait for what is under way whenever they like.
@@ -44,7 +45,7 @@ inline void check_cases(const case_list& cases, group& world, draw_options from 
   const auto end_oldest = [&] {
     const auto oldest = std::move(pending.front());
     pending.pop_front();
-    attempt(oldest.index, oldest.what, [&] { oldest.pending->end(); });
+    attempt(oldest.index, oldest.what, oldest.end);
   };
   for (std::uint64_t index = cases.first; index < cases.first + cases.count; ++index) {
     random_stream random(cases.seed, static_cast<std::uint64_t>(ranks) << 48 | index);

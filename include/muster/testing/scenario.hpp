@@ -99,26 +99,14 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   const std::size_t largest =
       (random.below(300) == 0 ? from.rare_bytes : from.usual_bytes) / size_of(s.type) / (one_each ? n : 1);
   constexpr std::size_t primes[] = {2, 3, 5, 7, 11, 13, 127, 1009, 8191};
-  switch (random.below(6)) {
-    case 0:
-      s.count = random.below(3);
-      break;
-    case 1:
-      s.count = primes[random.below(std::size(primes))];
-      break;
-    case 2:
-      s.count = n * random.below(40);
-      break;
-    case 3:
-      s.count = n * random.below(40) + 1;
-      break;
-    case 4:
-      s.count = random.below(300);
-      break;
-    default:
-      s.count = static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest))));
-      break;
-  }
+  const std::size_t counts[] = {
+      random.below(3),
+      primes[random.below(std::size(primes))],
+      n * random.below(40),
+      n * random.below(40) + 1,
+      random.below(300),
+      static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest))))};
+  s.count = counts[random.below(std::size(counts))];
   if (largest > from.usual_bytes) s.count = largest - random.below(largest / 2);
   s.root = static_cast<int>(random.below(n));
   s.in_place = random.below(2) == 0;
@@ -126,33 +114,16 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   s.misaligned = static_cast<int>(random.below(4));
   const std::uint32_t all = (1u << ranks) - 1;
   const auto some = static_cast<std::uint32_t>(random());
-  switch (random.below(8)) {
-    case 0:
-    case 1:
-      break;
-    case 2:  // the one in and the other out of it
-      (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
-      break;
-    case 3:  // at some ranks
-      s.registered_in = some & all;
-      s.registered_out = some >> 16 & all;
-      break;
-    default:
-      s.registered_in = s.registered_out = all;
+  if (const auto where = random.below(8); where == 2) {  // the one in and the other out of it
+    (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
+  } else if (where == 3) {  // at some ranks
+    s.registered_in = some & all;
+    s.registered_out = some >> 16 & all;
+  } else if (where > 3) {
+    s.registered_in = s.registered_out = all;
   }
   s.naps = random.below(16) == 0;
   return s;
 }
-
-/// A case that was started and not looked at.
-class open_case {
- public:
-  open_case() = default;
-  open_case(const open_case&) = delete;
-  open_case& operator=(const open_case&) = delete;
-  virtual ~open_case() = default;
-  /// Waits for it, and throws where the result is not the oracle's or something beside it was written.
-  virtual void end() = 0;
-};
 
 }  // namespace muster::inline v0::testing

@@ -1,7 +1,12 @@
-#include <algorithm>
-#include <map>
+#include <muster/comm/algorithms/calibrate.hpp>
 
-#include <muster/comm/algorithms/profile.hpp>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
 #include <muster/comm/collectives/allgather.hpp>
@@ -100,6 +105,62 @@ std::vector<measured_time> calibrate(group& world) {
     }
   }
   return all;
+}
+
+transport_costs fit_costs(std::span<const measured_time> times, int ranks, const transport_costs& known) {
+  // The model is linear in its constants: what each is multiplied with, over the time, should sum up to 1.
+  using vector3 = std::array<double, 3>;
+  std::array<vector3, 3> matrix{};
+  vector3 right{};
+  for (const auto& t : times) {
+    if (t.algorithm == algorithm::native || t.seconds <= 0) continue;
+    const auto factor = [&](transport_costs unit) {
+      unit.next_message = known.next_message;
+      unit.ranks_a_core = known.ranks_a_core;
+      return estimate(t.kind, t.algorithm, t.bytes, ranks, unit) / t.seconds;
+    };
+    const vector3 row{factor({1, 0, 0}), factor({0, 1, 0}), factor({0, 0, 1})};
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (std::size_t j = 0; j < 3; ++j) matrix[i][j] += row[i] * row[j];
+      right[i] += row[i];
+    }
+  }
+  // The least squares with no constant below 0: one after the other is set to its best (projected Gauss-Seidel), which
+  // comes to the least of a convex function. Constants that go together take the most turns.
+  constexpr int turns = 20'000;
+  vector3 x{};
+  for (int turn = 0; turn < turns; ++turn) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double rest = right[i] - matrix[i][0] * x[0] - matrix[i][1] * x[1] - matrix[i][2] * x[2];
+      if (matrix[i][i] > 0) x[i] = std::max(0.0, x[i] + rest / matrix[i][i]);
+    }
+  }
+  return {x[0], x[1], x[2], known.next_message, known.ranks_a_core};
+}
+
+algorithm_rules fastest(std::span<const measured_time> times) {
+  constexpr double noise = 0.95;
+  std::map<collective, std::map<std::size_t, std::map<algorithm, double>>> by_size;
+  for (const auto& t : times) by_size[t.kind][t.bytes][t.algorithm] = t.seconds;
+  std::string rules;
+  for (const auto& [kind, sizes] : by_size) {
+    std::size_t before = 0;
+    algorithm_rules::rule current{kind, 0, algorithm_rules::no_limit, algorithms_of(kind).front()};
+    const auto add = [&](const algorithm_rules::rule& made) { rules += (rules.empty() ? "" : ",") + to_string(made); };
+    for (const auto& [bytes, candidates] : sizes) {
+      const auto kept = candidates.find(current.algorithm);
+      const auto best = std::ranges::min_element(candidates, {}, [](const auto& one) { return one.second; });
+      if (best != kept && (kept == candidates.end() || best->second < noise * kept->second)) {
+        const double between = std::sqrt(static_cast<double>(before) * static_cast<double>(bytes));
+        current.high = static_cast<std::size_t>(std::ceil(between));
+        if (before != 0) add(current);
+        current = {kind, current.high, algorithm_rules::no_limit, best->first};
+      }
+      before = bytes;
+    }
+    add(current);
+  }
+  return algorithm_rules::parse(rules.empty() ? "auto" : rules);
 }
 
 }  // namespace muster::inline v0

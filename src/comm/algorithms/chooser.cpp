@@ -4,7 +4,6 @@
 #include <bit>
 
 #include <muster/comm/algorithms/chain.hpp>
-#include <muster/comm/algorithms/profile.hpp>
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/error.hpp>
 
@@ -147,91 +146,51 @@ using table = std::vector<choices::row>;
 // Beyond this the model's choice does not change any more; as a double it is exact.
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
-void append(table& to, std::size_t below, algorithm how) {
-  if (!to.empty() && to.back().algorithm == how) {
-    to.back().below = below;
-  } else {
-    to.push_back({below, how});
-  }
-}
-
-// Under the model time grows along a straight line for each algorithm, so each is the cheapest in one interval at most:
-// where both ends choose alike, so does all between.
+// The choice at each size from low on, below high. Under the model time grows along a straight line for each algorithm,
+// so each is the cheapest in one interval at most: where both ends choose alike, so does all between.
 template <class Choose>
 void bisect(table& to, std::size_t low, std::size_t high, const Choose& chosen_at) {
-  if (chosen_at(low) == chosen_at(high)) return append(to, high, chosen_at(low));
-  if (high - low == 1) return append(to, high, chosen_at(low));
-  const std::size_t middle = low + (high - low) / 2;
-  bisect(to, low, middle, chosen_at);
-  bisect(to, middle, high, chosen_at);
-}
-
-table modelled(collective kind, int ranks, const transport_costs& costs) {
-  const auto chosen_at = [&](std::size_t bytes) { return choose(kind, bytes, ranks, costs); };
-  table made;
-  bisect(made, 0, largest_modelled, chosen_at);
-  append(made, algorithm_rules::no_limit, chosen_at(largest_modelled));
-  return made;
-}
-
-algorithm look_up(const table& rows, std::size_t bytes) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return bytes < row.below; });
-  return found == rows.end() ? rows.back().algorithm : found->algorithm;
-}
-
-// The table cut at the ends of all rules, and each piece as the rules have it.
-table with_rules(const table& base, collective kind, const algorithm_rules& rules, bool with_native) {
-  std::vector<std::size_t> ends;
-  for (const auto& row : base) ends.push_back(row.below);
-  for (const auto& rule : rules.rules()) {
-    if (rule.low > 0) ends.push_back(rule.low);
-    ends.push_back(rule.high);
+  const algorithm how = chosen_at(low);
+  if (how != chosen_at(high - 1)) {
+    const std::size_t middle = low + (high - low) / 2;
+    bisect(to, low, middle, chosen_at);
+    bisect(to, middle, high, chosen_at);
+  } else if (!to.empty() && to.back().algorithm == how) {
+    to.back().below = high;
+  } else {
+    to.push_back({high, how});
   }
-  std::sort(ends.begin(), ends.end());
-  table made;
-  std::size_t begin = 0;
-  for (const std::size_t end : ends) {
-    const algorithm asked = rules.at(kind, begin);
-    const bool granted = asked != algorithm::automatic && (asked != algorithm::native || with_native);
-    if (end > begin) append(made, end, granted ? asked : look_up(base, begin));
-    begin = end;
-  }
-  return made;
-}
-
-[[noreturn]] void refuse_native(const std::string& who, const transport_abilities& transport) {
-  throw configuration_error(who + " asks for native (transport " + std::string(transport.name) +
-                            " has no collectives of its own); choose another algorithm, or another transport");
 }
 
 }  // namespace
 
-choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules,
-                 const algorithm_profile* measured) {
+choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules) {
   const bool with_native = transport.native_collectives;
-  if (measured != nullptr && !measured->fits(transport, ranks)) measured = nullptr;
-  if (!with_native && ranks > 1) {
-    for (const auto& rule : rules.rules()) {
-      if (rule.algorithm == algorithm::native) refuse_native("the algorithm rule '" + to_string(rule) + "'", transport);
+  std::vector<std::size_t> ends{algorithm_rules::no_limit};  // of what one rule says at all sizes between
+  for (const auto& rule : rules.rules()) {
+    if (rule.algorithm == algorithm::native && !with_native && ranks > 1) {
+      throw configuration_error("the algorithm rule '" + to_string(rule) + "' asks for native (transport " +
+                                std::string(transport.name) +
+                                " has no collectives of its own); choose another algorithm, or another transport");
     }
-    if (measured != nullptr && measured->has(algorithm::native)) refuse_native("the profile", transport);
+    ends.insert(ends.end(), {rule.low, rule.high});
   }
+  std::sort(ends.begin(), ends.end());
   tables_.fill({row{}});
   for (std::size_t i = 1; i < tables_.size(); ++i) {
     const auto kind = static_cast<collective>(i);
-    const auto* const rows = measured != nullptr ? measured->rows(kind) : nullptr;
-    table base;
-    if (rows != nullptr) {
-      base = *rows;
-    } else if (transport.native_first && with_native) {
-      base = {{algorithm_rules::no_limit, algorithm::native}};
-    } else {
-      auto costs = measured != nullptr ? measured->costs : transport.costs;
-      costs.next_message = transport.costs.next_message;
-      costs.ranks_a_core = transport.costs.ranks_a_core;
-      base = modelled(kind, ranks, costs);
+    const auto chosen_at = [&](std::size_t bytes) {
+      const algorithm asked = rules.at(kind, bytes);
+      if (asked != algorithm::automatic && (asked != algorithm::native || with_native)) return asked;
+      if (transport.native_first && with_native) return algorithm::native;
+      return choose(kind, std::min(bytes, largest_modelled), ranks, transport.costs);
+    };
+    tables_[i].clear();
+    std::size_t begin = 0;
+    for (const std::size_t end : ends) {
+      if (end > begin) bisect(tables_[i], begin, end, chosen_at);
+      begin = end;
     }
-    tables_[i] = with_rules(base, kind, rules, with_native);
   }
 }
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
-#include <mutex>
-#include <span>
+#include <deque>
+#include <map>
+#include <vector>
 
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/core/error.hpp>
@@ -13,43 +13,34 @@
 namespace muster::inline v0 {
 namespace {
 
+using enum algorithm;
+
 constexpr std::size_t built_in = std::size(all_algorithms);
 constexpr std::size_t most_registered = 8;
-constexpr std::size_t kinds = static_cast<std::size_t>(collective::finish) + 1;
 
-// The algorithms of a collective; in place, so that spans of it stay when others are registered.
-struct algorithm_list {
-  std::array<algorithm, built_in + most_registered> all{};
-  std::size_t count = 0;
-
-  constexpr algorithm_list() = default;
-  constexpr algorithm_list(std::initializer_list<algorithm> of) {
-    for (const algorithm one : of) all[count++] = one;
-  }
+struct registry {
+  std::array<std::vector<algorithm>, static_cast<std::size_t>(collective::finish) + 1> of = {{
+      {},
+      {tree, chain, native},                                               // broadcast
+      {tree, native},                                                      // reduce
+      {recursive_doubling, halving_doubling, ring, direct, tree, native},  // allreduce
+      {recursive_doubling, ring, native},                                  // allgather
+      {direct, ring, native},                                              // reduce_scatter
+      {tree, direct, native},                                              // gather
+      {tree, direct, native},                                              // scatter
+      {direct, native},                                                    // all_to_all
+      {recursive_doubling, native},                                        // barrier
+      {recursive_doubling},                                                // finish
+  }};
+  std::deque<std::string> names;  // of those that were registered; in place, for views
+  std::map<std::pair<collective, algorithm>, algorithm_body> bodies;
+  std::string told;  // registered_algorithms()
 };
 
-struct {
-  std::mutex mutex;
-  std::array<std::string, most_registered> names;
-  std::array<std::array<algorithm_body, kinds>, most_registered> bodies{};
-  std::size_t count = 0;
-  std::string told;  // registered_algorithms()
-} registry;
-
-using enum algorithm;
-constinit std::array<algorithm_list, kinds> lists = {{
-    {},
-    {tree, chain, native},                                               // broadcast
-    {tree, native},                                                      // reduce
-    {recursive_doubling, halving_doubling, ring, direct, tree, native},  // allreduce
-    {recursive_doubling, ring, native},                                  // allgather
-    {direct, ring, native},                                              // reduce_scatter
-    {tree, direct, native},                                              // gather
-    {tree, direct, native},                                              // scatter
-    {direct, native},                                                    // all_to_all
-    {recursive_doubling, native},                                        // barrier
-    {recursive_doubling},                                                // finish
-}};
+registry& known() {
+  static registry made;
+  return made;
+}
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why, const char* suggestion) {
   throw configuration_error("algorithm '" + std::string(name) + "' cannot be registered (" + why + "); " + suggestion);
@@ -58,47 +49,43 @@ constinit std::array<algorithm_list, kinds> lists = {{
 }  // namespace
 
 std::span<const algorithm> algorithms_of(collective kind) noexcept {
-  const auto& list = lists[static_cast<std::size_t>(kind)];
-  return {list.all.data(), list.count};
+  return known().of[static_cast<std::size_t>(kind)];
 }
 
 algorithm register_algorithm(collective kind, std::string_view name, algorithm_body body) {
-  const std::lock_guard held(registry.mutex);
+  auto& [of, names, bodies, told] = known();
   const std::vector<std::string> taken(std::begin(detail::algorithm_names), std::end(detail::algorithm_names));
   detail::require_registrable("algorithm", name, taken, body != nullptr);
   if (std::ranges::find(all_collectives, kind) == std::end(all_collectives))
     refuse(name, "there is no such collective", "name one");
-  const auto end = registry.names.begin() + static_cast<std::ptrdiff_t>(registry.count);
-  const auto index = static_cast<std::size_t>(std::find(registry.names.begin(), end, name) - registry.names.begin());
+  const auto index = static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
   if (index == most_registered) refuse(name, "there are 8 already", "register fewer");
-  auto& held_by = registry.bodies[index][static_cast<std::size_t>(kind)];
-  if (held_by != nullptr)
-    refuse(name, std::string(to_string(kind)) + " has an algorithm of that name", "take another one");
-  if (index == registry.count) registry.names[registry.count++] = name;
-  held_by = body;
   const auto made = static_cast<algorithm>(built_in + index);
-  auto& list = lists[static_cast<std::size_t>(kind)];
-  list.all[list.count++] = made;
-  registry.told += (registry.told.empty() ? "" : " ") + std::string(to_string(kind)) + ":" + std::string(name);
+  if (!bodies.emplace(std::pair(kind, made), body).second)
+    refuse(name, std::string(to_string(kind)) + " has an algorithm of that name", "take another one");
+  if (index == names.size()) names.emplace_back(name);
+  of[static_cast<std::size_t>(kind)].push_back(made);
+  told += (told.empty() ? "" : " ") + std::string(to_string(kind)) + ":" + std::string(name);
   return made;
 }
 
 std::vector<algorithm> known_algorithms() {
   std::vector<algorithm> all(std::begin(all_algorithms), std::end(all_algorithms));
-  for (std::size_t i = 0; i < registry.count; ++i) all.push_back(static_cast<algorithm>(built_in + i));
+  for (std::size_t i = 0; i < known().names.size(); ++i) all.push_back(static_cast<algorithm>(built_in + i));
   return all;
 }
 
 std::string_view detail::registered_name(std::size_t number) noexcept {
-  const std::size_t index = number - built_in;
-  return index < registry.count ? std::string_view(registry.names[index]) : std::string_view("unknown algorithm");
+  const auto& names = known().names;
+  return number - built_in < names.size() ? std::string_view(names[number - built_in]) : "unknown algorithm";
 }
 
 algorithm_body detail::registered_body(collective kind, algorithm how) noexcept {
-  const std::size_t index = static_cast<std::size_t>(how) - built_in;  // of the library's: far too large
-  return index < most_registered ? registry.bodies[index][static_cast<std::size_t>(kind)] : nullptr;
+  if (static_cast<std::size_t>(how) < built_in) return nullptr;
+  const auto found = known().bodies.find({kind, how});
+  return found == known().bodies.end() ? nullptr : found->second;
 }
 
-std::string detail::registered_algorithms() { return registry.told; }
+std::string detail::registered_algorithms() { return known().told; }
 
 }  // namespace muster::inline v0

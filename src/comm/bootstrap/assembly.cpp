@@ -1,6 +1,7 @@
 #include "assembly.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,6 @@
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
-
-#include "../../core/wire.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -29,20 +28,13 @@ struct announcement {
   int servers = 0;
   std::string job;
 
-  [[nodiscard]] std::string text() const {
-    wire_writer made;
-    made.add(std::int32_t{ranks});
-    made.add(std::int32_t{servers});
-    made.add_text(job);
-    return made.take();
-  }
-  [[nodiscard]] static announcement read(std::string_view text, const std::string& where) {
-    wire_reader in(text);
+  [[nodiscard]] std::string text() const { return std::to_string(ranks) + " " + std::to_string(servers) + " " + job; }
+  [[nodiscard]] static announcement read(const std::string& text, const std::string& where) {
     announcement made;
-    made.ranks = in.number<std::int32_t>();
-    made.servers = in.number<std::int32_t>();
-    made.job = in.text();
-    if (in.whole() && made.ranks > 0 && made.servers > 0) return made;
+    std::istringstream in(text);
+    in >> made.ranks >> made.servers;
+    std::getline(in.ignore(), made.job);
+    if (in && made.ranks > 0 && made.servers > 0) return made;
     throw configuration_error(
         "the record of the job in the store " + where +
         " cannot be read (another version of muster may have written it); start all processes with the same build");

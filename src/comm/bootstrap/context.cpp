@@ -4,6 +4,7 @@
 #include <atomic>
 #include <optional>
 
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
@@ -12,8 +13,6 @@
 #include "../group/group_state.hpp"
 #include "../transports/shm/connect.hpp"
 #include "assembly.hpp"
-#include "exit_agreement.hpp"
-#include "group_configuration.hpp"
 #include "rank_threads.hpp"
 #include "transport_choice.hpp"
 
@@ -56,7 +55,7 @@ struct context::implementation {
     if (launch.rank == 0) store = std::move(assembled.store);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
-    for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
+    for_groups = detail::settings_for_groups(configuration, std::max(launch.local_size, chosen.threads));
     if (elastic) {
       chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       shared = std::make_shared<detail::segment>(detail::reserve_for(64));
@@ -64,7 +63,7 @@ struct context::implementation {
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.name == "local") detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
+    if (chosen.name == "local") (void)choices(detail::local_abilities(), chosen.threads, for_groups.algorithm);
     if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
@@ -83,7 +82,6 @@ struct context::implementation {
     auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
     set_log_rank(world.rank());
     for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
-    detail::check_for_groups(for_groups, world.abilities(), world.size());
     world.set_settings(for_groups);
   }
 
@@ -122,7 +120,7 @@ context::context(std::unique_ptr<transport> transport, settings chosen)
     : self_(std::make_unique<implementation>(std::move(chosen))) {
   apply_log_settings(self_->configuration);
   self_->launch = detect_launch();
-  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
+  self_->for_groups = detail::settings_for_groups(self_->configuration, self_->launch.local_size);
   self_->chosen = {std::string(transport->abilities().name), {}, 1, "given by the program"};
   self_->adopt(std::move(transport));
 }

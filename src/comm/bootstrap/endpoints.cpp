@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
+#include <future>
 #include <random>
-#include <thread>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
@@ -56,23 +55,10 @@ ends over_memory(const settings& configuration, group& ranks, int count) {
 
 std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect) {
-  ends made(static_cast<std::size_t>(count));
-  std::vector<std::exception_ptr> failures(made.size());
-  std::vector<std::jthread> waiting;
-  waiting.reserve(made.size());
-  for (std::size_t k = 0; k < made.size(); ++k) {
-    waiting.emplace_back([&, k] {
-      try {
-        made[k] = connect(static_cast<int>(k));
-      } catch (...) {
-        failures[k] = std::current_exception();
-      }
-    });
-  }
-  waiting.clear();  // joins
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  std::vector<std::future<std::unique_ptr<transport>>> coming;
+  for (int k = 0; k < count; ++k) coming.push_back(std::async(std::launch::async, connect, k));
+  ends made;
+  for (auto& one : coming) made.push_back(one.get());
   return made;
 }
 

@@ -1,11 +1,19 @@
-// Ranks as threads of this process.
+// Ranks as threads of this process; and how the ranks of a job end: together, with one status, and one of them says
+// why.
 #pragma once
 
+#include <exception>
 #include <functional>
 
-#include <muster/comm/group.hpp>
+#include <muster/comm/context.hpp>
 
 namespace muster::inline v0::detail {
+
+/// Collective, when this rank has done all: waits for the others, and finds those in a collective that never will be.
+void finish(group& world);
+
+/// Collective: the ranks tell each other how they ended and agree on which of them speaks and on the status.
+[[nodiscard]] context::outcome settle_world(group& world, std::exception_ptr failure);
 
 /// While it lives, the calling thread is the rank of this world.
 class rank_of_thread {

@@ -9,7 +9,7 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
-#include "exit_agreement.hpp"
+#include "rank_threads.hpp"
 #include "transport_choice.hpp"
 
 namespace muster::inline v0::detail {

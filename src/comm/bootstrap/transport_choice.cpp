@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <deque>
+#include <thread>
 
+#include <muster/comm/algorithms/registry.hpp>
+#include <muster/comm/algorithms/tree.hpp>
 #include <muster/comm/settings.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 #include <muster/core/spec.hpp>
 
+#include "../group/group_state.hpp"
 #include "../transports/hierarchical/connect.hpp"
 #include "../transports/shm/connect.hpp"
 
@@ -81,23 +87,14 @@ void check_request(const settings& configuration, const launch_env& launch, cons
 // The transport that reaches ranks wherever they are: MPI where the launcher speaks it, as the user has tuned that for
 // the network, else TCP. `asked` and `origin`: what was asked for and by what; empty for nothing.
 std::string across_hosts(const launch_env& launch, const std::string& asked, const std::string& origin) {
-  const bool has_mpi = find_registered("mpi") != nullptr;
-  const bool has_tcp = find_registered("tcp") != nullptr;
-  if (asked == "mpi" && !has_mpi) {
-    throw configuration_error(
-        origin +
-        " asks for transport mpi (this program was linked without muster::mpi); link muster::muster from a build "
-        "with MPI");
-  }
-  if (asked == "tcp" && !has_tcp) {
-    throw configuration_error(
-        origin +
-        " asks for transport tcp (this program was linked without muster::tcp); link muster::muster from a build "
-        "with OpenSSL");
+  if (!asked.empty() && find_registered(asked) == nullptr) {
+    throw configuration_error(origin + " asks for transport " + asked +
+                              " (this program was linked without muster::" + asked +
+                              "); link muster::muster from a build with " + (asked == "mpi" ? "MPI" : "OpenSSL"));
   }
   if (!asked.empty()) return asked;
-  if (launch.speaks_mpi() && has_mpi) return "mpi";
-  if (has_tcp) return "tcp";
+  if (launch.speaks_mpi() && find_registered("mpi") != nullptr) return "mpi";
+  if (find_registered("tcp") != nullptr) return "tcp";
   if (launch.speaks_mpi()) {
     throw configuration_error(
         launched_by(launch) +
@@ -106,6 +103,26 @@ std::string across_hosts(const launch_env& launch, const std::string& asked, con
   throw configuration_error(launched_by(launch) +
                             " (the number of hosts is not known, and this program was linked without muster::tcp); use "
                             "--transport shm if all ranks are on one host, mpirun, or --ranks N");
+}
+
+// Puts bytes of rank 0 in place of those of all ranks, before the first collective.
+void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
+  const collective_signature none;
+  executor f(*state.transport, state.pool, state.scratch, none);
+  const task body = tree_broadcast(f, bytes.data(), bytes.size(), 0);
+  f.start(body.handle());
+  while (!body.finished()) {
+    if (f.advance()) continue;
+    state.poll_notices();
+    if (state.failed()) std::rethrow_exception(state.failure());
+    if (clock::now() >= until) {
+      throw error(error_kind::timeout,
+                  "not all ranks took part in the exchange of settings before the deadline (some did not start or are "
+                  "busy); look at the other ranks, or raise --timeout / MUSTER_TIMEOUT");
+    }
+    state.transport->pause(until);
+  }
+  if (body.failure()) std::rethrow_exception(body.failure());
 }
 
 }  // namespace
@@ -156,6 +173,76 @@ std::unique_ptr<transport> connect_processes(const transport_choice& chosen, con
   if (chosen.name == "hierarchical")
     return connect_hierarchical(find_registered(chosen.between)->connect(configuration, launch), configuration, launch);
   return find_registered(chosen.name)->connect(configuration, launch);
+}
+
+// ---- what its groups are ----
+
+group_settings settings_for_groups(const settings& configuration, int ranks_here) {
+  // A thread beside the caller's pays where there is a core for it: not where the ranks of the host need all of them.
+  const auto progress = configuration.choice(setting::progress, {"auto", "on", "off"});
+  const bool has_cores = 2 * static_cast<unsigned>(std::max(ranks_here, 1)) <= std::thread::hardware_concurrency();
+  return {.timeout = seconds(configuration.positive(setting::timeout)),
+          .algorithm =
+              algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
+          .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1,
+          .progress_thread = progress == 1 || (progress == 0 && has_cores)};
+}
+
+group_settings settings_of_rank_zero(group& world, const group_settings& mine, const settings& configuration) {
+  if (world.size() == 1) return mine;
+  auto& state = *world.state();
+  group_settings agreed = mine;
+  try {
+    const auto until = deadline_after(mine.timeout);
+    std::string told;  // no rule has a line's end
+    if (world.rank() == 0) told = configuration.value(setting::algorithm) + "\n" + registered_algorithms();
+    std::uint64_t length = told.size();
+    take_from_rank_zero(state, std::as_writable_bytes(std::span(&length, 1)), until);
+    told.resize(length);
+    take_from_rank_zero(state, std::as_writable_bytes(std::span(told)), until);
+    if (world.rank() == 0) return agreed;
+    const std::string rules = told.substr(0, told.find('\n'));
+    const std::string registered = told.substr(rules.size() + 1);
+    if (registered != registered_algorithms()) {
+      throw mismatch_error("rank 0 has registered the algorithms '" + registered + "' and this rank '" +
+                           registered_algorithms() +
+                           "' (they are numbered in that order); register the same at every rank");
+    }
+    agreed.algorithm = algorithm_rules::parse(rules, "the algorithm of rank 0");
+    if (const auto& mine_said = configuration.value(setting::algorithm); mine_said != rules) {
+      log(log_level::info, configuration.origin(setting::algorithm) + " '" + mine_said + "' is ignored (rank 0 has '" +
+                               rules + "', and all ranks use the value of rank 0)");
+    }
+  } catch (...) {
+    state.fail(std::current_exception());  // nothing new where it has failed already
+  }
+  return agreed;
+}
+
+transport_abilities local_abilities() { return local_transport(std::make_shared<local_hub>(1), 0).abilities(); }
+
+std::vector<transport_abilities> all_transports(double ranks_a_core) {
+  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
+  for (const auto& made : registered_transports()) {
+    if (made.abilities != nullptr) all.push_back(made.abilities(ranks_a_core));  // of a program's own they are unknown
+  }
+  return all;
+}
+
+planned_world plan_world(const settings& configuration, const launch_env& launch) {
+  const transport_choice chosen = choose_transport(configuration, launch);
+  planned_world planned;
+  planned.ranks = chosen.is_of_processes() ? launch.size : chosen.threads;
+  planned.why = chosen.why;
+  // Of this host alone: what others have is known when they are connected.
+  const double ranks_a_core =
+      static_cast<double>(launch.local_size) / std::max(1u, std::thread::hardware_concurrency());
+  for (const auto& transport : all_transports(ranks_a_core)) {
+    if (transport.name == chosen.name) planned.transport = transport;
+    if (transport.name == chosen.between) planned.transport = hierarchical_abilities(transport);
+  }
+  planned.for_groups = settings_for_groups(configuration, launch.local_size);
+  return planned;
 }
 
 }  // namespace muster::inline v0::detail

@@ -1,4 +1,4 @@
-// Which transport a program's ranks talk over, and how it is made.
+// Which transport a program's ranks talk over, how it is made, and what the settings make of its groups.
 #pragma once
 
 #include <string>
@@ -33,5 +33,18 @@ struct transport_choice {
 /// Connects this process to the others by what was chosen, which is of processes. Collective.
 [[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
                                                            const settings& configuration, const launch_env& launch);
+
+/// As the settings ask. `ranks_here`: of this host. Throws configuration_error for what cannot be.
+[[nodiscard]] group_settings settings_for_groups(const settings& configuration, int ranks_here);
+
+/// `mine` with the algorithm rules of rank 0, whatever the other ranks were told. Collective over a
+/// group that has just been made, by messages beside the collectives, so that these keep their numbers. Where this rank
+/// was told something else, the log says so at info. A failure (rank 0 gave up, or does not come) becomes the group's:
+/// its next call says it.
+[[nodiscard]] group_settings settings_of_rank_zero(group& world, const group_settings& mine,
+                                                   const settings& configuration);
+
+/// Of ranks as threads.
+[[nodiscard]] transport_abilities local_abilities();
 
 }  // namespace muster::inline v0::detail

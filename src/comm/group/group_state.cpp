@@ -30,7 +30,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
-      choices_(abilities, transport->size(), settings.algorithm, settings.profile.get()),
+      choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
   if (may_be_threaded(settings)) become_threaded();
@@ -54,7 +54,7 @@ void group_state::become_threaded() noexcept {
 
 void group_state::configure(const group_settings& next) {
   require_timeout(next.timeout, false);
-  choices made(abilities, transport->size(), next.algorithm, next.profile.get());
+  choices made(abilities, transport->size(), next.algorithm);
   settings = next;
   if (may_be_threaded(next)) become_threaded();
   choices_ = std::move(made);

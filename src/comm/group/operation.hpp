@@ -53,14 +53,23 @@ class operation_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
   [[nodiscard]] operation_state& first() noexcept { return *head_; }
-  void append(operation_state& op) noexcept;
+  void append(operation_state& op) noexcept {
+    (tail_ == nullptr ? head_ : tail_->next) = &op;
+    tail_ = &op;
+  }
   /// Moves the first calls on; true when something has moved. Throws what a call failed with, which stays the first.
   bool progress(bool check_full);
   /// Ends all calls with this failure; from here on the transport touches none of their buffers.
-  void end(const std::exception_ptr& failure) noexcept;
+  void end(const std::exception_ptr& failure) noexcept {
+    while (head_ != nullptr) finish_first(failure);
+  }
 
  private:
-  void begin_first(bool check_full);
+  void begin_first(bool check_full) {
+    operation_state& op = *head_;
+    if (op.timed) op.begun_at = clock::now();
+    op.begin(make_task(op.steps, op.what, op.what.algorithm, check_full));
+  }
   static bool advance(operation_state& op, bool& moved);
   void finish_first(std::exception_ptr failure) noexcept;
 

@@ -1,13 +1,10 @@
-// Which algorithm runs: rules as people write them, the table a group looks it up in, and measured profiles.
+// Which algorithm runs: rules as people write them or as they are measured, and the table a group looks it up in.
 #include <muster/comm/algorithms/chooser.hpp>
 
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include <muster/comm/algorithms/algorithm_rules.hpp>
-#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
@@ -18,7 +15,6 @@
 namespace {
 
 using muster::algorithm;
-using muster::algorithm_profile;
 using muster::algorithm_rules;
 using muster::choices;
 using muster::collective;
@@ -78,38 +74,6 @@ bool has(collective kind, algorithm how) {
   }
   return false;
 }
-
-algorithm_profile draw_profile(muster::random_stream& random) {
-  algorithm_profile made;
-  made.transport = random.below(2) == 0 ? "local" : "a \"quoted\" one";
-  made.ranks = 1 + static_cast<int>(random.below(100));
-  made.costs = draw_transport(random).costs;
-  for (const auto kind : muster::all_collectives) {
-    if (random.below(2) == 0) continue;
-    const auto known = muster::algorithms_of(kind);
-    auto& rows = made.chosen[kind];
-    std::size_t below = 0;
-    for (std::size_t n = random.below(4); n > 0; --n) {
-      below += 1 + draw_size(random);
-      rows.push_back({below, known[random.below(known.size())]});
-    }
-    rows.push_back({algorithm_rules::no_limit, known[random.below(known.size())]});
-  }
-  return made;
-}
-
-struct temporary_file {
-  explicit temporary_file(const std::string& text)
-      : path((std::filesystem::temp_directory_path() /
-              ("muster-profile-" + std::to_string(muster::random_stream(std::random_device()(), 0)())))
-                 .string()) {
-    std::ofstream(path) << text;
-  }
-  temporary_file(const temporary_file&) = delete;
-  temporary_file& operator=(const temporary_file&) = delete;
-  ~temporary_file() { std::remove(path.c_str()); }
-  std::string path;
-};
 
 }  // namespace
 
@@ -224,38 +188,29 @@ TEST_CASE("the table says what the model says, at every size") {
   }
 }
 
-TEST_CASE("a rule comes before a profile, a profile before native_first, that before the model") {
+TEST_CASE("a rule comes before native_first, that before the model") {
   muster::random_stream random(seed, 3);
   for (int i = 0; i < 1000; ++i) {
     auto transport = draw_transport(random);
     transport.native_collectives = true;
     transport.native_first = random.below(2) == 0;
-    auto measured = draw_profile(random);
-    const int ranks = random.below(3) == 0 ? measured.ranks + 1 : measured.ranks;
-    const bool fits = ranks == measured.ranks && measured.transport == "local";
+    const int ranks = 1 + static_cast<int>(random.below(100));
     const auto rules = algorithm_rules::parse(draw_rules(random).second);
-    const choices table(transport, ranks, rules, &measured);
-    INFO("seed " << seed << ", case " << i << ": " << rules.to_string() << " and " << measured.to_json());
+    const choices table(transport, ranks, rules);
+    auto plain = transport;
+    plain.native_first = false;
+    const choices modelled(plain, ranks);
+    INFO("seed " << seed << ", case " << i << ": " << rules.to_string());
     for (int j = 0; j < 20; ++j) {
       const auto kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
-      const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
+      auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
+      if (random.below(3) == 0 && !rules.rules().empty()) {  // the edges
+        const auto& edge = rules.rules()[random.below(rules.rules().size())];
+        bytes = random.below(2) == 0 || edge.high == algorithm_rules::no_limit ? edge.low : edge.high - random.below(2);
+      }
       auto expected = rules.at(kind, bytes);
-      if (const auto* rows = measured.rows(kind); expected == algorithm::automatic && fits && rows != nullptr) {
-        for (const auto& row : *rows) {
-          if (bytes >= row.below) continue;
-          expected = row.algorithm;
-          break;
-        }
-      }
       if (expected == algorithm::automatic && transport.native_first) expected = algorithm::native;
-      if (expected == algorithm::automatic) {
-        auto plain = transport;
-        plain.native_first = false;
-        if (fits) plain.costs = measured.costs;  // but for what no profile says
-        plain.costs.next_message = transport.costs.next_message;
-        plain.costs.ranks_a_core = transport.costs.ranks_a_core;
-        expected = choices(plain, ranks).at(kind, bytes);
-      }
+      if (expected == algorithm::automatic) expected = modelled.at(kind, bytes);
       CHECK(table.at(kind, bytes) == expected);
     }
   }
@@ -290,65 +245,6 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
     }
     throw std::runtime_error("accepted");
   });
-}
-
-TEST_CASE("a profile is read back as it is written") {
-  muster::random_stream random(seed, 4);
-  for (int i = 0; i < 300; ++i) {
-    const auto written = draw_profile(random);
-    INFO("seed " << seed << ", case " << i << ": " << written.to_json());
-    const temporary_file file(written.to_json());
-    CHECK(algorithm_profile::load(file.path, "--profile") == written);
-  }
-}
-
-TEST_CASE("a broken profile is refused in one line with its file and what is wrong in it") {
-  const std::string good =
-      R"({"format": 1, "transport": "local", "ranks": 2, "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},)"
-      R"( "choices": {"allreduce": [[4096, "tree"], [null, "ring"]]}})";
-  const auto with = [&](const std::string& from, const std::string& to) {
-    auto text = good;
-    return text.replace(text.find(from), from.size(), to);
-  };
-  CHECK(algorithm_profile::parse(good, "x").rows(collective::allreduce)->size() == 2);
-  const std::vector<std::pair<std::string, std::string>> broken = {
-      {"", "unexpected end of input"},
-      {good.substr(0, 60), "line 1"},
-      {"[]", "not an object"},
-      {"{}", "it has no 'format'"},
-      {R"({"format": 1})", "it has no 'transport'"},
-      {with("\"local\"", "3"), "'transport' is not a name"},
-      {with("2,", "\"2\","), "'ranks' is not a whole number"},
-      {with("2,", "0,"), "'ranks' is not a number of ranks"},
-      {with("1e-6", "-1e-6"), "'latency' is not 0 or more"},
-      {with("\"format\": 1", "\"format\": 2"), "its format is 2, and this muster reads 1"},
-      {with("\"per_byte\"", "\"per_bite\""), "it has no 'per_byte'"},
-      {with("allreduce", "allredue"), "no collective is named 'allredue', did you mean allreduce?"},
-      {with("\"tree\"", "\"three\""), "no algorithm is named 'three', did you mean tree?"},
-      {with("\"tree\"", "\"chain\""), "allreduce has no algorithm chain"},
-      {with("\"tree\"", "\"auto\""), "allreduce has no algorithm auto"},
-      {with("null", "4096"), "row 1 of allreduce is not [bytes, algorithm], null in the last"},
-      {with("[4096, \"tree\"]", "[null, \"tree\"]"), "row 0 of allreduce"},
-      {with("[4096, \"tree\"]", "[-1, \"tree\"]"), "row 0 of allreduce"},
-      {with("[4096, \"tree\"]", "[0, \"tree\"]"), "the sizes of allreduce do not rise"},
-      {with("[4096, \"tree\"]", "[9, \"tree\"], [9, \"ring\"]"), "the sizes of allreduce do not rise"},
-      {with("[[4096, \"tree\"], [null, \"ring\"]]", "[]"), "the choices of allreduce are not a list"},
-  };
-  for (const auto& [text, reason] : broken) {
-    const temporary_file file(text);
-    std::string said = "accepted";
-    try {
-      (void)algorithm_profile::load(file.path, "--profile");
-    } catch (const muster::configuration_error& refused) {
-      said = refused.what();
-    }
-    INFO(text << "\n" << said);
-    CHECK(said.starts_with("--profile: '" + file.path + "' is not a profile"));
-    CHECK(said.find('\n') == std::string::npos);
-    CHECK(said.find(reason) != std::string::npos);
-  }
-  CHECK_THROWS_WITH(algorithm_profile::load("/nowhere/at all.json", "MUSTER_PROFILE"),
-                    contains("MUSTER_PROFILE cannot be '/nowhere/at all.json' (the file cannot be read)"));
 }
 
 // Times that the model itself makes must give back its constants and its choices.
@@ -388,18 +284,37 @@ TEST_CASE("calibrating the model finds its own constants and choices again") {
       }
     }
     INFO("seed " << seed << ", case " << i);
-    const auto profile = muster::make_profile(transport, ranks, times);
-    CHECK(profile.costs.latency == Approx(transport.costs.latency).epsilon(1e-4));
-    CHECK(profile.costs.per_byte == Approx(transport.costs.per_byte).epsilon(1e-4));
-    CHECK(profile.costs.reduce_per_byte == Approx(transport.costs.reduce_per_byte).epsilon(1e-4));
-    CHECK(profile.fits(transport, ranks));
-    CHECK(algorithm_profile::parse(profile.to_json(), "x") == profile);
-    const choices table(transport, ranks, {}, &profile);
+    const auto costs = muster::fit_costs(times, ranks, transport.costs);
+    CHECK(costs.latency == Approx(transport.costs.latency).epsilon(1e-4));
+    CHECK(costs.per_byte == Approx(transport.costs.per_byte).epsilon(1e-4));
+    CHECK(costs.reduce_per_byte == Approx(transport.costs.reduce_per_byte).epsilon(1e-4));
+    const auto rules = muster::fastest(times);
+    for (const auto kind : {collective::allreduce, collective::broadcast, collective::reduce_scatter})
+      CHECK(rules.at(kind, 0) != algorithm::automatic);
+    CHECK(rules.at(collective::gather, 1000) == algorithm::automatic);  // was not measured
+    const choices table(transport, ranks, rules);
     for (const auto& t : times) {
       const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
       CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // no algorithm measured there is faster by more than noise
     }
   }
+}
+
+TEST_CASE("measured rules change between two sizes, and only for what is faster by more than noise") {
+  const auto rules = muster::fastest(std::vector<muster::measured_time>{
+      {collective::allreduce, algorithm::recursive_doubling, 64, 1.00},
+      {collective::allreduce, algorithm::tree, 64, 0.96},
+      {collective::allreduce, algorithm::recursive_doubling, 256, 2.00},
+      {collective::allreduce, algorithm::tree, 256, 1.80},
+      {collective::allreduce, algorithm::recursive_doubling, 1024, 2.80},
+      {collective::allreduce, algorithm::tree, 1024, 3.10},
+      {collective::broadcast, algorithm::tree, 64, 2.0},
+      {collective::broadcast, algorithm::chain, 64, 1.0},
+  });
+  CHECK(
+      rules.to_string() ==
+      "broadcast:chain,allreduce:0-128:recursive_doubling,allreduce:128-512:tree,allreduce:512-inf:recursive_doubling");
+  CHECK(muster::fastest({}) == algorithm_rules());
 }
 
 TEST_CASE("no constant is fitted below zero") {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include <muster/comm/algorithms/algorithm_rules.hpp>
-#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/core/error.hpp>
 #include <muster/testing/collective_kit.hpp>
@@ -60,7 +60,7 @@ algorithm mine() {
 
 }  // namespace
 
-TEST_CASE("a registered algorithm is one of its collective, by name in rules, options and profiles") {
+TEST_CASE("a registered algorithm is one of its collective, by name in rules and options") {
   const algorithm how = mine();
   CHECK(to_string(how) == "by_root");
   const auto known = muster::algorithms_of(collective::allreduce);
@@ -72,12 +72,7 @@ TEST_CASE("a registered algorithm is one of its collective, by name in rules, op
                     contains("reduce has tree, native, and not by_root"));
   CHECK_THROWS_WITH(muster::algorithm_rules::parse("allreduce:by_roots"), contains("did you mean 'by_root'"));
 
-  muster::algorithm_profile profile;
-  profile.transport = "local";
-  profile.ranks = 3;
-  profile.chosen[collective::allreduce] = {{.algorithm = how}};
-  CHECK(muster::algorithm_profile::parse(profile.to_json(), "it") == profile);
-  // Without a profile the library does not choose what it has no model of.
+  // Without a rule the library does not choose what it has no model of.
   for (const std::size_t bytes : {4, 4096, 1 << 24}) CHECK(muster::choose(collective::allreduce, bytes, 3, {}) != how);
 }
 

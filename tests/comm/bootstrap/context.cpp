@@ -58,26 +58,21 @@ TEST_CASE("the settings reach the groups") {
   });
 }
 
-TEST_CASE("rules and a profile reach the groups, those of threads too") {
-  const std::string path = (std::filesystem::temp_directory_path() / "muster-context-profile.json").string();
-  std::ofstream(path) << R"({"format": 1, "transport": "local", "ranks": 3,
-    "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},
-    "choices": {"allreduce": [[1000, "tree"], [null, "ring"]], "broadcast": [[null, "chain"]]}})";
+TEST_CASE("rules reach the groups, those of threads and those that are split from them too") {
   test::command_line line(
-      {"app", "--ranks", "3", "--algorithm", "allreduce:1k-2k:halving_doubling", "--profile", path});
+      {"app", "--ranks", "3", "--algorithm",
+       "allreduce:0-1000:tree,allreduce:1000-inf:ring,allreduce:1k-2k:halving_doubling,broadcast:chain"});
   muster::context context(line.argc, line.argv());
   context.run([](muster::group& world) {
     const auto chosen = [&](std::size_t bytes) { return world.chosen(muster::collective::allreduce, bytes); };
-    if (chosen(999) != muster::algorithm::tree) throw std::runtime_error("the profile's first row");
-    if (chosen(1000) != muster::algorithm::ring) throw std::runtime_error("the profile's second row");
-    if (chosen(1024) != muster::algorithm::halving_doubling) throw std::runtime_error("the rule");
-    if (chosen(2048) != muster::algorithm::ring) throw std::runtime_error("behind the rule");
-    if (world.chosen(muster::collective::broadcast, 4) != muster::algorithm::chain) throw std::runtime_error("chain");
-    auto pair = world.split(world.rank() == 0 ? 1 : 0);  // of another size: the profile says nothing about it
-    if (pair.size() == 2 && pair.chosen(muster::collective::broadcast, 4) != muster::algorithm::tree)
-      throw std::runtime_error("the profile is not of two ranks");
+    if (chosen(999) != muster::algorithm::tree) throw std::runtime_error("the first rule");
+    if (chosen(1000) != muster::algorithm::ring) throw std::runtime_error("the second rule");
+    if (chosen(1024) != muster::algorithm::halving_doubling) throw std::runtime_error("the third rule");
+    if (chosen(2048) != muster::algorithm::ring) throw std::runtime_error("behind the third rule");
+    auto pair = world.split(world.rank() == 0 ? 1 : 0);
+    if (pair.size() == 2 && pair.chosen(muster::collective::broadcast, 4) != muster::algorithm::chain)
+      throw std::runtime_error("the rules of a split group");
   });
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("a body that throws at one rank ends the run at all, with its own reason") {
@@ -127,7 +122,6 @@ TEST_CASE("settings that contradict each other are refused") {
   refuses({"app", "--algorithm", "rings"});
   refuses({"app", "--algorithm", "allreduce:0-4k:chain"});
   refuses({"app", "--ranks", "2", "--algorithm", "native"});
-  refuses({"app", "--profile", "/nowhere/profile.json"});
   refuses({"app", "--timeout", "0"});
 }
 

@@ -322,7 +322,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   // Slow it may be: all answers are there when it takes them.
   std::vector<std::byte> answers(100 * (21 + muster::store_value_limit));
   test::read_exactly(glutton, answers, soon());
-  CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()}).bytes ==
+  CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()})->bytes ==
         21 + muster::store_value_limit);
   CHECK(server.met().offenders == 0);
 }

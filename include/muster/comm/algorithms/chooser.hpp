@@ -1,5 +1,5 @@
-// Which algorithm a collective runs by, when the call does not say: what a rule asks for, else what was measured, else
-// the cheapest under a model of the transport's costs.
+// Which algorithm a collective runs by, when the call does not say: what a rule asks for, else the cheapest under a
+// model of the transport's costs.
 #pragma once
 
 #include <array>
@@ -12,8 +12,6 @@
 #include <muster/comm/transport.hpp>
 
 namespace muster::inline v0 {
-
-struct algorithm_profile;
 
 /// The algorithms a collective has, the default for one or two ranks first.
 [[nodiscard]] std::span<const algorithm> algorithms_of(collective kind) noexcept;
@@ -29,7 +27,7 @@ struct algorithm_profile;
 [[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept;
 
 /// What a group chooses, worked out once: for each collective the sizes at which the choice changes. Looking one up is
-/// a few comparisons. The same at every rank that has the same rules and profile.
+/// a few comparisons. The same at every rank that has the same rules.
 class choices {
  public:
   /// `how` below so many bytes, from where the row before ends; the last row ends at `algorithm_rules::no_limit`.
@@ -40,12 +38,10 @@ class choices {
     bool operator==(const row&) const = default;
   };
 
-  /// Rules come before everything; then a profile of this transport and this number of ranks, for the collectives that
-  /// are in it; then `native` for a transport that says `native_first`; then the model, with the constants of the
-  /// profile if it fits and else the transport's. Throws configuration_error where native is asked for and the
-  /// transport has none, unless there is one rank, which sends nothing.
-  choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {},
-          const algorithm_profile* measured = nullptr);
+  /// Rules come before everything; then `native` for a transport that says `native_first`; then the model. Throws
+  /// configuration_error where native is asked for and the transport has none, unless there is one rank, which sends
+  /// nothing.
+  choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
 
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
     const row* found = tables_[static_cast<std::size_t>(kind)].data();

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
-#include <muster/comm/algorithms/blocks.hpp>
-#include <muster/comm/algorithms/requests.hpp>
+#include <muster/comm/block.hpp>
 #include <muster/comm/task.hpp>
 
 namespace muster::inline v0::detail {
@@ -20,12 +20,7 @@ inline task direct_all_to_all(executor& f, const std::byte* in, std::byte* out, 
   for (int step = 1; step < n; ++step) {
     const int to = (me + step) % n;
     const int from = (me + n - step) % n;
-    request receiving;
-    request sending;
-    f.receive(receiving, from, out + piece(from), bytes);
-    f.send(sending, to, in + piece(to), bytes);
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    co_await f.exchange(to, {in + piece(to), bytes}, from, {out + piece(from), bytes});
   }
 }
 
@@ -36,13 +31,8 @@ inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const 
   const auto mine = in.at(me);
   if (!mine.empty()) std::memcpy(out, mine.data(), mine.size());
   for (int step = 1; step < n; ++step) {
-    const auto theirs = in.at((me + step) % n);
-    request receiving;
-    request sending;
-    f.receive_combine(receiving, (me + n - step) % n, out, mine.size(), how);
-    f.send(sending, (me + step) % n, theirs.data(), theirs.size());
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    const int to = (me + step) % n;
+    co_await f.exchange(to, in.at(to), (me + n - step) % n, {out, mine.size()}, &how);
   }
   how.finish(out, mine.size(), n);
 }
@@ -50,6 +40,28 @@ inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const 
 /// Bytes of a piece in which blocks are exchanged directly: small enough for some of them to stay in a second-level
 /// cache, large enough for their latencies not to count. A constant, because all ranks have to agree on it.
 inline constexpr std::size_t direct_piece = 131072;
+
+/// A small array in memory of the group. Requests are taken back when it goes.
+template <class T>
+class pool_array {
+ public:
+  pool_array(frame_pool& pool, std::size_t count)
+      : first_(static_cast<T*>(pool.take(count * sizeof(T)))), count_(count) {
+    std::uninitialized_default_construct_n(first_, count);
+  }
+  pool_array(const pool_array&) = delete;
+  pool_array& operator=(const pool_array&) = delete;
+  ~pool_array() {
+    std::destroy_n(first_, count_);
+    frame_pool::release(first_);
+  }
+  T& operator[](std::size_t i) noexcept { return first_[i]; }
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+
+ private:
+  T* first_;
+  std::size_t count_;
+};
 
 /// The state of a direct allreduce: to every peer go the pieces of its block and then, as they become ready, those of
 /// this rank's; from every peer come its pieces of this rank's block and then those of its own.
@@ -80,7 +92,7 @@ class direct_exchange {
     // Nothing came of itself: one of them is asked for, each time another.
     for (std::size_t tries = requests_.size(); tries > 0; --tries) {
       asked_ = (asked_ + 1) % requests_.size();
-      if (!is_over(requests_[asked_])) return f_.test(requests_[asked_]);
+      if (!executor::is_over(requests_[asked_])) return f_.test(requests_[asked_]);
     }
     return false;
   }
@@ -139,7 +151,6 @@ class direct_exchange {
         f_.receive_combine(r, rank_of(j), bytes.data(), bytes.size(), how_);
       } else {
         const auto bytes = piece(rank_of(j), i - mine);
-        r.combine = nullptr;
         f_.receive(r, rank_of(j), bytes.data(), bytes.size());
       }
       ++s.begun[in];
@@ -151,7 +162,7 @@ class direct_exchange {
   bool look(std::size_t j, lane which) {
     auto& s = state_[j];
     bool changed = false;
-    while (s.done[which] < s.begun[which] && is_over(slot(j, which, s.done[which]))) {
+    while (s.done[which] < s.begun[which] && executor::is_over(slot(j, which, s.done[which]))) {
       const std::size_t i = s.done[which]++;
       if (which == in && j == peers_ - 1 && i < pieces_of(f_.rank())) {
         const auto whole = piece(f_.rank(), i);
@@ -184,40 +195,32 @@ inline task direct_allreduce(executor& f, blocks data, const reduction& how) {
 /// Every rank sends straight to the root.
 inline task direct_gather(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
-    request sending;
-    f.send(sending, root, in, bytes);
-    co_await f.done(sending);
+    co_await f.send_to(root, {in, bytes});
     co_return;
   }
   for (int rank = 0; rank < f.size(); ++rank) {
     std::byte* const place = out + static_cast<std::size_t>(rank) * bytes;
-    if (rank == root) {
-      if (bytes > 0 && place != in) std::memcpy(place, in, bytes);
-      continue;
+    if (rank != root) {
+      co_await f.receive_from(rank, {place, bytes});
+    } else if (bytes > 0 && place != in) {
+      std::memcpy(place, in, bytes);
     }
-    request receiving;
-    f.receive(receiving, rank, place, bytes);
-    co_await f.done(receiving);
   }
 }
 
 /// The root sends straight to every rank.
 inline task direct_scatter(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
-    request receiving;
-    f.receive(receiving, root, out, bytes);
-    co_await f.done(receiving);
+    co_await f.receive_from(root, {out, bytes});
     co_return;
   }
   for (int rank = 0; rank < f.size(); ++rank) {
     const std::byte* const place = in + static_cast<std::size_t>(rank) * bytes;
-    if (rank == root) {
-      if (bytes > 0 && place != out) std::memcpy(out, place, bytes);
-      continue;
+    if (rank != root) {
+      co_await f.send_to(rank, {place, bytes});
+    } else if (bytes > 0 && place != out) {
+      std::memcpy(out, place, bytes);
     }
-    request sending;
-    f.send(sending, rank, place, bytes);
-    co_await f.done(sending);
   }
 }
 

@@ -2,7 +2,7 @@
 // log2 N rounds (Rabenseifner 2004, https://doi.org/10.1007/978-3-540-24685-5_1).
 #pragma once
 
-#include <muster/comm/algorithms/fold.hpp>
+#include <muster/comm/algorithms/recursive_doubling.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -16,14 +16,7 @@ inline task halving_reduce_scatter(executor& f, folding fold, blocks data, const
     const bool lower = (number & width) == 0;
     const auto low = data.between(first, first + width);
     const auto high = data.between(first + width, first + 2 * width);
-    const auto keep = lower ? low : high;
-    const auto give = lower ? high : low;
-    request receiving;
-    request sending;
-    f.receive_combine(receiving, partner, keep.data(), keep.size(), how);
-    f.send(sending, partner, give.data(), give.size());
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    co_await f.exchange(partner, lower ? high : low, partner, lower ? low : high, &how);
     if (!lower) first += width;
   }
 }
@@ -35,29 +28,25 @@ inline task doubling_allgather(executor& f, folding fold, blocks data) {
     const int mine = number / width * width;
     const int theirs = mine ^ width;
     const int partner = fold.rank_of(number ^ width);
-    const auto in = data.between(theirs, theirs + width);
-    const auto out = data.between(mine, mine + width);
-    request receiving;
-    request sending;
-    f.receive(receiving, partner, in.data(), in.size());
-    f.send(sending, partner, out.data(), out.size());
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    co_await f.exchange(partner, data.between(mine, mine + width), partner, data.between(theirs, theirs + width));
   }
 }
 
 inline task halving_doubling_allreduce(executor& f, std::byte* data, std::size_t count, const reduction& how) {
   const folding fold(f.rank(), f.size());
-  const std::size_t bytes = count * how.element_size();
-  if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);
-  if (!fold.lends()) {
-    const blocks parts{data, count, how.element_size(), fold.power};
-    co_await halving_reduce_scatter(f, fold, parts, how);
-    const auto mine = parts.at(fold.number());
-    how.finish(mine.data(), mine.size(), f.size());
-    co_await doubling_allgather(f, fold, parts);
+  const std::span whole(data, count * how.element_size());
+  if (fold.lends()) {
+    co_await f.send_to(fold.neighbour(), whole);
+    co_await f.receive_from(fold.neighbour(), whole);
+    co_return;
   }
-  if (fold.lends() || fold.borrows()) co_await fold_out(f, fold, data, bytes);
+  if (fold.borrows()) co_await f.receive_from(fold.neighbour(), whole, &how);
+  const blocks parts{data, count, how.element_size(), fold.power};
+  co_await halving_reduce_scatter(f, fold, parts, how);
+  const auto mine = parts.at(fold.number());
+  how.finish(mine.data(), mine.size(), f.size());
+  co_await doubling_allgather(f, fold, parts);
+  if (fold.borrows()) co_await f.send_to(fold.neighbour(), whole);
 }
 
 }  // namespace muster::inline v0::detail

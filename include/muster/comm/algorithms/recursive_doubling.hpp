@@ -2,11 +2,30 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
-#include <muster/comm/algorithms/fold.hpp>
-#include <muster/comm/algorithms/requests.hpp>
+#include <muster/comm/block.hpp>
+#include <muster/comm/task.hpp>
 
 namespace muster::inline v0::detail {
+
+/// What makes algorithms for powers of two work for any number of ranks: the ranks too many lend their data to a
+/// neighbour, which combines it with its own, and get the result back (Thakur, Rabenseifner and Gropp 2005,
+/// https://doi.org/10.1177/1094342005051521, section 4.5). The first 2 * extra ranks stand in pairs, of which the odd
+/// one works for both; the working ranks are numbered 0 .. power-1 without gaps.
+struct folding {
+  folding(int rank_in, int size)
+      : rank(rank_in), power(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))), extra(size - power) {}
+  [[nodiscard]] bool lends() const { return rank < 2 * extra && rank % 2 == 0; }
+  [[nodiscard]] bool borrows() const { return rank < 2 * extra && rank % 2 == 1; }
+  [[nodiscard]] int neighbour() const { return rank ^ 1; }  // of one that lends or borrows
+  [[nodiscard]] int number() const { return rank < 2 * extra ? rank / 2 : rank - extra; }
+  [[nodiscard]] int rank_of(int n) const { return n < extra ? 2 * n + 1 : n + extra; }
+
+  int rank;
+  int power;
+  int extra;
+};
 
 /// Bytes of a piece in which two partners exchange all they have: some of them fit a second-level cache. A constant,
 /// because both have to agree on it.
@@ -26,11 +45,10 @@ inline task exchange_combine(executor& f, int partner, std::byte* data, std::siz
       std::byte* const here = data + k * exchange_piece;
       request& in = receiving[k % 2];
       f.send(sending[k % 2], partner, here, size_of(k));
-      in_place[k % 2] = is_over(sending[k % 2]);
+      in_place[k % 2] = executor::is_over(sending[k % 2]);
       if (in_place[k % 2]) {
         f.receive_combine(in, partner, here, size_of(k), how);
       } else {
-        in.combine = nullptr;
         f.receive(in, partner, aside + k % 2 * exchange_piece, size_of(k));
       }
     }
@@ -48,13 +66,16 @@ inline task exchange_combine(executor& f, int partner, std::byte* data, std::siz
 /// induction all ranks do.
 inline task recursive_doubling_allreduce(executor& f, std::byte* data, std::size_t bytes, const reduction& how) {
   const folding fold(f.rank(), f.size());
-  if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);
-  if (!fold.lends()) {
-    for (int distance = 1; distance < fold.power; distance *= 2)
-      co_await exchange_combine(f, fold.rank_of(fold.number() ^ distance), data, bytes, how);
-    how.finish(data, bytes, f.size());
+  if (fold.lends()) {
+    co_await f.send_to(fold.neighbour(), {data, bytes});
+    co_await f.receive_from(fold.neighbour(), {data, bytes});
+    co_return;
   }
-  if (fold.lends() || fold.borrows()) co_await fold_out(f, fold, data, bytes);
+  if (fold.borrows()) co_await f.receive_from(fold.neighbour(), {data, bytes}, &how);
+  for (int distance = 1; distance < fold.power; distance *= 2)
+    co_await exchange_combine(f, fold.rank_of(fold.number() ^ distance), data, bytes, how);
+  how.finish(data, bytes, f.size());
+  if (fold.borrows()) co_await f.send_to(fold.neighbour(), {data, bytes});
 }
 
 /// Bruck's allgather (1997, https://doi.org/10.1109/71.642949) on balanced blocks: at step k a rank sends the 2^k
@@ -92,14 +113,8 @@ inline task recursive_doubling_allgather(executor& f, blocks data) {
 /// The dissemination barrier (Hensgen, Finkel and Manber 1988): at step k rank r tells r + 2^k; any N.
 inline task dissemination_barrier(executor& f) {
   const int n = f.size();
-  for (int distance = 1; distance < n; distance *= 2) {
-    request receiving;
-    request sending;
-    f.receive(receiving, (f.rank() + n - distance) % n, nullptr, 0);
-    f.send(sending, (f.rank() + distance) % n, nullptr, 0);
-    co_await f.done(receiving);
-    co_await f.done(sending);
-  }
+  for (int distance = 1; distance < n; distance *= 2)
+    co_await f.exchange((f.rank() + distance) % n, {}, (f.rank() + n - distance) % n, {});
 }
 
 }  // namespace muster::inline v0::detail

@@ -2,7 +2,7 @@
 // Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002: the bandwidth-optimal allreduce.
 #pragma once
 
-#include <muster/comm/algorithms/blocks.hpp>
+#include <muster/comm/block.hpp>
 #include <muster/comm/task.hpp>
 
 namespace muster::inline v0::detail {
@@ -16,14 +16,7 @@ inline task ring_reduce_scatter(executor& f, blocks data, const reduction& how) 
   const int next = (me + 1) % n;
   const int previous = (me + n - 1) % n;
   for (int step = 1; step < n; ++step) {
-    const auto out = data.at(me - step);
-    const auto in = data.at(me - step - 1);
-    request receiving;
-    request sending;
-    f.receive_combine(receiving, previous, in.data(), in.size(), how);
-    f.send(sending, next, out.data(), out.size());
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    co_await f.exchange(next, data.at(me - step), previous, data.at(me - step - 1), &how);
   }
   const auto mine = data.at(me);
   how.finish(mine.data(), mine.size(), n);
@@ -36,14 +29,7 @@ inline task ring_allgather(executor& f, blocks data) {
   const int next = (me + 1) % n;
   const int previous = (me + n - 1) % n;
   for (int step = 0; step + 1 < n; ++step) {
-    const auto out = data.at(me - step);
-    const auto in = data.at(me - step - 1);
-    request receiving;
-    request sending;
-    f.receive(receiving, previous, in.data(), in.size());
-    f.send(sending, next, out.data(), out.size());
-    co_await f.done(receiving);
-    co_await f.done(sending);
+    co_await f.exchange(next, data.at(me - step), previous, data.at(me - step - 1));
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include <muster/comm/algorithms/blocks.hpp>
 #include <muster/comm/task.hpp>
 
 namespace muster::inline v0::detail {
@@ -18,7 +17,14 @@ struct tree_place {
   [[nodiscard]] int parent() const { return rank_of(number - extent); }  // of a number other than 0
   [[nodiscard]] bool is_root() const { return number == 0; }
   /// How many ranks the subtree of v covers if none were missing beyond N.
-  [[nodiscard]] int covered(int v, int width) const { return std::min(v + width, n) - v; }
+  [[nodiscard]] std::size_t covered(int v, int width) const {
+    return static_cast<std::size_t>(std::min(v + width, n) - v);
+  }
+  /// Of what this rank holds of its subtree, `bytes` a rank: what is of its child, which is `step` further.
+  template <class Byte>
+  [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
+    return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};
+  }
 
   int n;
   int top;
@@ -29,16 +35,9 @@ struct tree_place {
 /// `data` of the root reaches every rank; each rank sends to its largest subtree first.
 inline task tree_broadcast(executor& f, std::byte* data, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
-  if (!at.is_root()) {
-    request receiving;
-    f.receive(receiving, at.parent(), data, bytes);
-    co_await f.done(receiving);
-  }
+  if (!at.is_root()) co_await f.receive_from(at.parent(), {data, bytes});
   for (int step = at.extent / 2; step > 0; step /= 2) {
-    if (at.number + step >= at.n) continue;
-    request sending;
-    f.send(sending, at.rank_of(at.number + step), data, bytes);
-    co_await f.done(sending);
+    if (at.number + step < at.n) co_await f.send_to(at.rank_of(at.number + step), {data, bytes});
   }
 }
 
@@ -48,16 +47,12 @@ inline task tree_reduce(executor& f, std::byte* data, std::size_t bytes, int roo
   const tree_place at(f.rank(), f.size(), root);
   for (int step = 1; step < at.extent; step *= 2) {
     if (at.number + step >= at.n) break;
-    request receiving;
-    f.receive_combine(receiving, at.rank_of(at.number + step), data, bytes, how);
-    co_await f.done(receiving);
+    co_await f.receive_from(at.rank_of(at.number + step), {data, bytes}, &how);
   }
   if (at.is_root()) {
     how.finish(data, bytes, at.n);
   } else {
-    request sending;
-    f.send(sending, at.parent(), data, bytes);
-    co_await f.done(sending);
+    co_await f.send_to(at.parent(), {data, bytes});
   }
 }
 
@@ -72,21 +67,16 @@ inline task tree_allreduce(executor& f, std::byte* data, std::size_t bytes, cons
 inline task tree_gather(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   // Numbers count from the root; only when that is rank 0 do they lie in `out` as they should from the start.
-  const int width = at.covered(at.number, at.extent);
-  std::byte* held = at.is_root() && root == 0 ? out : f.scratch(static_cast<std::size_t>(width) * bytes);
+  const std::size_t whole = at.covered(at.number, at.extent) * bytes;
+  std::byte* held = at.is_root() && root == 0 ? out : f.scratch(whole);
   if (bytes > 0 && held != in) std::memcpy(held, in, bytes);
   for (int step = 1; step < at.extent; step *= 2) {
     const int child = at.number + step;
     if (child >= at.n) break;
-    request receiving;
-    f.receive(receiving, at.rank_of(child), held + static_cast<std::size_t>(step) * bytes,
-              static_cast<std::size_t>(at.covered(child, step)) * bytes);
-    co_await f.done(receiving);
+    co_await f.receive_from(at.rank_of(child), at.part(held, child, step, bytes));
   }
   if (!at.is_root()) {
-    request sending;
-    f.send(sending, at.parent(), held, static_cast<std::size_t>(width) * bytes);
-    co_await f.done(sending);
+    co_await f.send_to(at.parent(), {held, whole});
   } else if (held != out && bytes > 0) {
     const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;  // numbers 0 .. are ranks root ..
     std::memcpy(out + static_cast<std::size_t>(root) * bytes, held, before_wrap);
@@ -97,16 +87,14 @@ inline task tree_gather(executor& f, const std::byte* in, std::byte* out, std::s
 /// The root's `in`, one piece of `bytes` a rank, reaches the ranks' `out`.
 inline task tree_scatter(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
-  const int width = at.covered(at.number, at.extent);
+  const std::size_t whole = at.covered(at.number, at.extent) * bytes;
   const std::byte* held = in;
   if (!at.is_root()) {
-    std::byte* const room = f.scratch(static_cast<std::size_t>(width) * bytes);
-    request receiving;
-    f.receive(receiving, at.parent(), room, static_cast<std::size_t>(width) * bytes);
-    co_await f.done(receiving);
+    std::byte* const room = f.scratch(whole);
+    co_await f.receive_from(at.parent(), {room, whole});
     held = room;
   } else if (root != 0 && bytes > 0) {  // as in gather: into the order of numbers
-    std::byte* const turned = f.scratch(static_cast<std::size_t>(width) * bytes);
+    std::byte* const turned = f.scratch(whole);
     const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;
     std::memcpy(turned, in + static_cast<std::size_t>(root) * bytes, before_wrap);
     std::memcpy(turned + before_wrap, in, static_cast<std::size_t>(root) * bytes);
@@ -114,11 +102,7 @@ inline task tree_scatter(executor& f, const std::byte* in, std::byte* out, std::
   }
   for (int step = at.extent / 2; step > 0; step /= 2) {
     const int child = at.number + step;
-    if (child >= at.n) continue;
-    request sending;
-    f.send(sending, at.rank_of(child), held + static_cast<std::size_t>(step) * bytes,
-           static_cast<std::size_t>(at.covered(child, step)) * bytes);
-    co_await f.done(sending);
+    if (child < at.n) co_await f.send_to(at.rank_of(child), at.part(held, child, step, bytes));
   }
   if (bytes > 0 && held != out) std::memcpy(out, held, bytes);
 }

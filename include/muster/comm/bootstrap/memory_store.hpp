@@ -29,6 +29,8 @@ class memory_store final : public any_store {
     std::condition_variable changed;
     std::map<std::string, store_entry, std::less<>> items;
     std::uint64_t version = 0;
+
+    [[nodiscard]] store_entry at(std::string_view key) const;
   };
 
   std::shared_ptr<contents> self_;

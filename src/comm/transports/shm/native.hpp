@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include <muster/comm/algorithms/blocks.hpp>
+#include <muster/comm/block.hpp>
 #include <muster/comm/task.hpp>
 
 #include "cores.hpp"

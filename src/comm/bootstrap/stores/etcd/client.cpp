@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "../../../timing.hpp"
-#include "base64.hpp"
 
 namespace muster::inline v0::detail {
 namespace {

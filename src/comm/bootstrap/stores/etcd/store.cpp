@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include <muster/comm/bootstrap/open_store.hpp>
 
 #include "../../../timing.hpp"
-#include "base64.hpp"
 #include "client.hpp"
 
 namespace muster::inline v0 {
@@ -20,6 +19,8 @@ using detail::number_in;
 using detail::to_base64;
 using nlohmann::json;
 using lost = etcd_client::when_lost;
+
+constexpr std::size_t most_remembered = 100'000;  // keys that have changed
 
 // The first key behind all that begin with it.
 std::string end_of(std::string prefix) {
@@ -111,29 +112,16 @@ struct etcd_store::implementation {
   }
 
   // ---- changes ----
-  // A call that waits for changes of a key: from before it looks at the key, so that it misses none.
-  struct watcher {
-    watcher(implementation& store, std::string_view key) : in(store), place(store.key_of(key)) {
-      const std::lock_guard held(in.mutex);
-      in.watchers.push_back(this);
-      if (!in.listener.joinable()) in.listener = std::jthread([&to = in](const std::stop_token& s) { to.listen(s); });
-    }
-    watcher(const watcher&) = delete;
-    watcher& operator=(const watcher&) = delete;
-    ~watcher() {
-      const std::lock_guard held(in.mutex);
-      std::erase(in.watchers, this);
-    }
-    // Whether it may have changed since the store was at that revision; false at the deadline.
-    [[nodiscard]] bool await(std::uint64_t seen, clock::time_point until) {
-      std::unique_lock held(in.mutex);
-      return in.changed.wait_until(held, until, [&] { return revision > seen; });
-    }
-
-    implementation& in;
-    std::string place;
-    std::uint64_t revision = 0;  // of the last change; with the mutex
-  };
+  // Waits until a key may have changed since the store was at that revision; false at the deadline.
+  [[nodiscard]] bool await_change(std::string_view key, std::uint64_t seen, clock::time_point until) {
+    std::unique_lock held(mutex);
+    if (!listener.joinable()) listener = std::jthread([this](const std::stop_token& stop) { listen(stop); });
+    const auto place = key_of(key);
+    return changed.wait_until(held, until, [&] {
+      const auto found = last_changes.find(place);
+      return std::max(found == last_changes.end() ? 0 : found->second, forgotten) > seen;
+    });
+  }
 
   // Hears of all changes since this opened the store.
   void listen(const std::stop_token& stop) {
@@ -154,15 +142,16 @@ struct etcd_store::implementation {
     // The etcd has forgotten what came up to there (it was compacted): a watch from before that starts anew.
     if (const auto compacted = number_in(*result, "compact_revision"); compacted > heard) {
       heard = compacted - 1;
-      for (auto* const one : watchers) one->revision = std::max(one->revision, compacted);
+      forgotten = compacted;
+    }
+    if (last_changes.size() > most_remembered) {
+      last_changes.clear();
+      forgotten = heard;
     }
     for (const auto& change : result->value("events", json::array())) {
       const auto& pair = change.at("kv");
       heard = number_in(pair, "mod_revision");
-      const auto place = detail::from_base64(pair.value("key", std::string()));
-      for (auto* const one : watchers) {
-        if (one->place == place) one->revision = heard;
-      }
+      last_changes[detail::from_base64(pair.value("key", std::string()))] = heard;
     }
     changed.notify_all();
   }
@@ -173,8 +162,9 @@ struct etcd_store::implementation {
   std::mutex mutex;
   std::condition_variable changed;
   std::condition_variable_any turn;
-  std::vector<watcher*> watchers;
-  std::uint64_t heard = 0;  // the revision up to which changes were heard; the listener's
+  std::uint64_t heard = 0;                            // the revision up to which changes were heard; the listener's
+  std::map<std::string, std::uint64_t> last_changes;  // by key: the revision of the last change that was heard
+  std::uint64_t forgotten = 0;                        // of changes up to this revision some may not be there
   std::jthread keeper;
   std::jthread listener;  // from the first watch on
 };
@@ -217,10 +207,10 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
 std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
   detail::check_store_key(key, where());
   try {
-    for (implementation::watcher mine(*self_, key);;) {
+    for (;;) {
       auto now = self_->look("watch", key, until);
       if (now.entry.version != known) return std::move(now.entry);
-      if (!mine.await(now.revision, until)) return std::nullopt;
+      if (!self_->await_change(key, now.revision, until)) return std::nullopt;
     }
   } catch (const timeout_error&) {
     if (clock::now() >= until) return std::nullopt;

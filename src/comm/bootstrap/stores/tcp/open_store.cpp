@@ -31,35 +31,27 @@ namespace {
 using detail::look_for_store;
 using detail::store_presence;
 
-// The descriptors and the session of a process that is to outlive this one: mpirun waits for every process that has its
-// pipes, and ends the processes of the ranks' sessions.
-class apart {
- public:
-  explicit apart(int said) {
-    ::posix_spawn_file_actions_init(&files_);
-    ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&files_, said, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&files_, said, STDERR_FILENO);
-    ::posix_spawn_file_actions_addclosefrom_np(&files_, STDERR_FILENO + 1);
-    ::posix_spawnattr_init(&how_);
-    ::posix_spawnattr_setflags(&how_, POSIX_SPAWN_SETSID);
-  }
-  apart(const apart&) = delete;
-  apart& operator=(const apart&) = delete;
-  ~apart() {
-    ::posix_spawn_file_actions_destroy(&files_);
-    ::posix_spawnattr_destroy(&how_);
-  }
-  // 0, or why not.
-  [[nodiscard]] int start(const char* program, char* const* words, char* const* variables) const {
-    pid_t ignored = 0;
-    return ::posix_spawnp(&ignored, program, &files_, &how_, words, variables);
-  }
+// Ends what posix_spawn was told when that goes.
+template <class Told>
+using told = std::unique_ptr<Told, int (*)(Told*)>;
 
- private:
-  posix_spawn_file_actions_t files_{};
-  posix_spawnattr_t how_{};
-};
+// Starts a program that is to outlive this one, and says what it says into `said`: 0, or why not. It has a session and
+// descriptors of its own: mpirun waits for every process that has its pipes, and ends those of the ranks' sessions.
+int start_apart(const char* program, char* const* words, char* const* variables, int said) {
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  const told<posix_spawn_file_actions_t> files_end(&files, &::posix_spawn_file_actions_destroy);
+  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, said, STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&files, said, STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t how;
+  ::posix_spawnattr_init(&how);
+  const told<posix_spawnattr_t> how_ends(&how, &::posix_spawnattr_destroy);
+  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSID);
+  pid_t ignored = 0;
+  return ::posix_spawnp(&ignored, program, &files, &how, words, variables);
+}
 
 // How one rank opens the store of its job: rank 0 serves it where that is to be, and all connect to it.
 class opening {
@@ -128,10 +120,9 @@ detail::address opening::start_store(const std::string& listen, const std::strin
   if (::pipe2(ends, O_CLOEXEC) != 0) refuse(std::strerror(errno));
   const detail::descriptor reads(ends[0]);
   detail::descriptor writes(ends[1]);
-  const apart made(writes.get());
   int failed = ENOENT;
   for (const char* const program : {"muster-store", MUSTER_INSTALLED_PROGRAMS "/muster-store"}) {
-    if (failed == ENOENT) failed = made.start(program, arguments.data(), variables.data());
+    if (failed == ENOENT) failed = start_apart(program, arguments.data(), variables.data(), writes.get());
   }
   if (failed != 0) refuse(std::string("muster-store: ") + std::strerror(failed));
   writes = {};
@@ -186,23 +177,20 @@ std::unique_ptr<any_store> opening::by_address(const std::string& where) {
 
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
 std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
-  auto* const session = detail::pmix_session::open(why_not);
-  if (session == nullptr) return nullptr;
-  if (const int rank = session->rank(); rank != asked_.launch.rank) {
-    why_not = "PMIx numbers this rank " + std::to_string(rank) + ", the launcher " + std::to_string(asked_.launch.rank);
-    return nullptr;
-  }
-  std::string told;
-  if (session->rank() == 0) {
-    const bool draws = token_.empty();
-    if (draws) token_ = detail::random_token();
-    try {
-      told = "at " + own_list(serve(anywhere())) + " " + (draws ? token_ : std::string());
-    } catch (const configuration_error& failed) {
-      told = "error " + std::string(failed.what());
-    }
-  }
-  told = session->share(told, asked_.until);
+  const auto shared = detail::share_by_pmix(
+      asked_.launch.rank,
+      [&]() -> std::string {
+        const bool draws = token_.empty();
+        if (draws) token_ = detail::random_token();
+        try {
+          return "at " + own_list(serve(anywhere())) + " " + (draws ? token_ : "");
+        } catch (const configuration_error& failed) {
+          return "error " + std::string(failed.what());
+        }
+      },
+      asked_.until, why_not);
+  if (!shared) return nullptr;
+  const std::string& told = *shared;
   const auto space = told.find(' ');
   const std::string rest = space == std::string::npos ? "" : told.substr(space + 1);
   if (!told.starts_with("at "))

@@ -4,19 +4,34 @@
 #include <dlfcn.h>
 #include <pmix.h>
 
-#include <condition_variable>
 #include <cstring>
+#include <future>
 #include <memory>
-#include <mutex>
-#include <optional>
 
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
 
-// Not linked, so that a program needs no libpmix where nothing speaks PMIx, and uses the very one that its MPI does.
+// Not linked, so that a program needs no libpmix where nothing speaks PMIx, and uses the very one that its MPI does. It
+// stays loaded.
 struct library {
+  library() {
+    void* const handle = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
+    const auto find = [&](auto& function, const char* name) {
+      void* const found = handle != nullptr ? ::dlsym(handle, name) : nullptr;
+      if (found == nullptr) throw error(error_kind::other, ::dlerror());
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+    };
+    find(init, "PMIx_Init");
+    find(finalize, "PMIx_Finalize");
+    find(put, "PMIx_Put");
+    find(commit, "PMIx_Commit");
+    find(fence, "PMIx_Fence_nb");
+    find(get, "PMIx_Get_nb");
+    find(explain, "PMIx_Error_string");
+  }
+
   decltype(&::PMIx_Init) init = nullptr;
   decltype(&::PMIx_Finalize) finalize = nullptr;
   decltype(&::PMIx_Put) put = nullptr;
@@ -24,73 +39,38 @@ struct library {
   decltype(&::PMIx_Fence_nb) fence = nullptr;
   decltype(&::PMIx_Get_nb) get = nullptr;
   decltype(&::PMIx_Error_string) explain = nullptr;
-
-  // Null, and why, when it cannot be loaded. It stays loaded.
-  static const library* load(std::string& why_not) {
-    static std::string trouble;
-    static const std::optional<library> loaded = [] {
-      std::optional<library> made;
-      void* const handle = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
-      const auto find = [&](auto& function, const char* name) {
-        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
-        return function != nullptr;
-      };
-      library whole;
-      const bool found = handle != nullptr && find(whole.init, "PMIx_Init") && find(whole.finalize, "PMIx_Finalize") &&
-                         find(whole.put, "PMIx_Put") && find(whole.commit, "PMIx_Commit") &&
-                         find(whole.fence, "PMIx_Fence_nb") && find(whole.get, "PMIx_Get_nb") &&
-                         find(whole.explain, "PMIx_Error_string");
-      if (found) {
-        made = whole;
-      } else {
-        const char* const text = ::dlerror();
-        trouble = text != nullptr ? text : "libpmix.so.2 lacks what is needed";
-      }
-      return made;
-    }();
-    if (!loaded) why_not = trouble;
-    return loaded ? &*loaded : nullptr;
-  }
 };
 
-// What PMIx's own thread leaves of a call; shared, because it may come when the caller no longer waits for it.
 struct outcome {
-  std::mutex mutex;
-  std::condition_variable came;
-  std::optional<pmix_status_t> status;
+  pmix_status_t status;
   std::string text;
-
-  void set(pmix_status_t code, const pmix_value_t* value) {
-    const std::lock_guard held(mutex);
-    status = code;
-    if (code == PMIX_SUCCESS && value != nullptr && value->type == PMIX_STRING) text = value->data.string;
-    came.notify_all();
-  }
-  std::optional<pmix_status_t> await(clock::time_point until) {
-    std::unique_lock held(mutex);
-    came.wait_until(held, until, [this] { return status.has_value(); });
-    return status;
-  }
 };
-using ticket = std::shared_ptr<outcome>;
 
+// PMIx's own thread makes these calls, perhaps when their caller no longer waits.
 extern "C" void muster_pmix_done(pmix_status_t status, void* data) {
-  const std::unique_ptr<ticket> owner(static_cast<ticket*>(data));
-  (*owner)->set(status, nullptr);
+  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(data));
+  waits->set_value({status, {}});
 }
 extern "C" void muster_pmix_got(pmix_status_t status, pmix_value_t* value, void* data) {
-  const std::unique_ptr<ticket> owner(static_cast<ticket*>(data));
-  (*owner)->set(status, value);
+  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(data));
+  const bool is_text = status == PMIX_SUCCESS && value != nullptr && value->type == PMIX_STRING;
+  waits->set_value({status, is_text ? value->data.string : ""});
 }
 
-class real_session final : public pmix_session {
+class session {
  public:
-  real_session(const library& functions, const pmix_proc_t& self) : pmix_(functions), self_(self) {}
-  ~real_session() override { pmix_.finalize(nullptr, 0); }
+  session() {
+    const pmix_status_t status = pmix_.init(&self_, nullptr, 0);
+    if (status != PMIX_SUCCESS) throw error(error_kind::other, std::string("PMIx_Init: ") + pmix_.explain(status));
+  }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+  ~session() { pmix_.finalize(nullptr, 0); }
 
-  [[nodiscard]] int rank() const noexcept override { return static_cast<int>(self_.rank); }
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(self_.rank); }
 
-  [[nodiscard]] std::string share(const std::string& text, clock::time_point until) override {
+  // Rank 0's text, everywhere.
+  [[nodiscard]] std::string share(const std::string& text, clock::time_point until) const {
     static int shared = 0;  // what was put is not put again: each time under a key of its own, the same at all ranks
     const std::string key = "muster.rank0." + std::to_string(shared++);
     if (self_.rank == 0) {
@@ -120,44 +100,45 @@ class real_session final : public pmix_session {
 
   template <class Start>
   std::string call(const char* what, clock::time_point until, const Start& start) const {
-    const auto done = std::make_shared<outcome>();
-    auto data = std::make_unique<ticket>(done);
-    const pmix_status_t begun = start(data.get());
+    auto waits = std::make_unique<std::promise<outcome>>();
+    auto coming = waits->get_future();
+    const pmix_status_t begun = start(waits.get());
     if (begun == PMIX_OPERATION_SUCCEEDED) return {};  // at once, and the callback will not be called
     check(begun, what);
-    (void)data.release();  // the callback's
-    const auto status = done->await(until);
-    if (!status) {
+    (void)waits.release();  // the callback's
+    if (coming.wait_until(until) != std::future_status::ready) {
       throw timeout_error(what, {},
                           std::string("not all ranks called ") + what +
                               " in time (PMIx does not name the missing ranks); look at the other ranks, or raise "
                               "--timeout / MUSTER_TIMEOUT");
     }
-    check(*status, what);
-    return done->text;
+    auto came = coming.get();
+    check(came.status, what);
+    return std::move(came.text);
   }
 
-  const library& pmix_;
-  pmix_proc_t self_;
+  library pmix_;
+  pmix_proc_t self_{};
 };
 
 }  // namespace
 
-pmix_session* pmix_session::open(std::string& why_not) {
+std::optional<std::string> share_by_pmix(int rank, const std::function<std::string()>& text_of_first,
+                                         clock::time_point until, std::string& why_not) {
   // Ended when the process ends, not before: an MPI that begins after an end finds PMIx in a state it cannot use. Not
   // at all would not do either: mpirun takes that for a crash.
-  static std::unique_ptr<pmix_session> opened;
-  if (opened) return opened.get();
-  const library* const functions = library::load(why_not);
-  if (functions == nullptr) return nullptr;
-  pmix_proc_t self{};
-  const pmix_status_t status = functions->init(&self, nullptr, 0);
-  if (status != PMIX_SUCCESS) {
-    why_not = std::string("PMIx_Init: ") + functions->explain(status);
-    return nullptr;
+  static std::unique_ptr<session> opened;
+  try {
+    if (!opened) opened = std::make_unique<session>();
+  } catch (const error& none) {
+    why_not = none.what();
+    return std::nullopt;
   }
-  opened = std::make_unique<real_session>(*functions, self);
-  return opened.get();
+  if (opened->rank() != rank) {
+    why_not = "PMIx numbers this rank " + std::to_string(opened->rank()) + ", the launcher " + std::to_string(rank);
+    return std::nullopt;
+  }
+  return opened->share(rank == 0 ? text_of_first() : "", until);
 }
 
 }  // namespace muster::inline v0::detail
@@ -166,10 +147,12 @@ pmix_session* pmix_session::open(std::string& why_not) {
 
 namespace muster::inline v0::detail {
 
-pmix_session* pmix_session::open(std::string& why_not) {
+std::optional<std::string> share_by_pmix(int, const std::function<std::string()>&, clock::time_point,
+                                         std::string& why_not) {
   why_not = "this muster was built without PMIx; Debian has it in libpmix-dev";
-  return nullptr;
+  return std::nullopt;
 }
 
 }  // namespace muster::inline v0::detail
+
 #endif

@@ -46,6 +46,8 @@ class store_client {
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
                               clock::time_point until, store_life life);
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
+  /// Where the server is.
+  [[nodiscard]] address peer() const { return server_.socket().peer(); }
   /// Whether no call is answered any more.
   [[nodiscard]] bool has_ended() const {
     const std::lock_guard held(mutex_);

@@ -40,13 +40,12 @@ void append_frame(std::string& bytes, const store_reply& said) {
   bytes += said.value;
 }
 
-store_frame first_frame(std::string_view bytes) noexcept {
+std::optional<store_frame> first_frame(std::string_view bytes) noexcept {
   wire_reader in(bytes);
   const std::size_t length = in.number<std::uint32_t>();
-  if (!in.good()) return {store_frame::state::part, store_frame_head, {}};
-  if (length > store_frame_limit) return {store_frame::state::garbage, 0, {}};
+  if (in.good() && length > store_frame_limit) return store_frame{store_frame_head, {}};
   const auto body = in.chars(length);
-  return {in.good() ? store_frame::state::whole : store_frame::state::part, store_frame_head + length, body};
+  return in.good() ? std::optional(store_frame{store_frame_head + length, body}) : std::nullopt;
 }
 
 std::optional<store_request> parse_request(std::string_view body) noexcept {

@@ -54,14 +54,13 @@ inline constexpr std::size_t store_frame_limit = 64 + store_key_limit + store_va
 void append_frame(std::string& bytes, const store_request& said);
 void append_frame(std::string& bytes, const store_reply& said);
 
-/// The first frame of what was read.
 struct store_frame {
-  enum class state { part, whole, garbage };
-  state what = state::part;
-  std::size_t bytes = 0;  ///< of the frame; of one that is there in part, as far as it is known
+  std::size_t bytes = 0;
   std::string_view body;
 };
-[[nodiscard]] store_frame first_frame(std::string_view bytes) noexcept;
+/// The first frame of what was read; nothing while that is a part of one. One with a length that is not believed has an
+/// empty body, which neither side says.
+[[nodiscard]] std::optional<store_frame> first_frame(std::string_view bytes) noexcept;
 
 /// The body of a frame; nothing when it is not what the other side may say.
 [[nodiscard]] std::optional<store_request> parse_request(std::string_view body) noexcept;

@@ -1,8 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -16,7 +16,7 @@
 #include "../../../timing.hpp"
 #include "store_client.hpp"
 #include "store_file.hpp"
-#include "store_journal.hpp"
+#include "store_table.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -46,23 +46,12 @@ detail::tcp_socket listen_at(std::string_view text) {
   }
 }
 
-// The ports at which servers of this process listen.
-struct port_list {
-  std::mutex mutex;
-  std::multiset<std::uint16_t> all;
-};
-
-port_list& ports() {
-  static port_list made;
-  return made;
-}
+// By port: the servers of this process that listen there.
+std::array<std::atomic<std::uint8_t>, 65536> listening_at;
 
 }  // namespace
 
-bool store_server::listens_here(std::uint16_t port) {
-  const std::lock_guard held(ports().mutex);
-  return ports().all.contains(port);
-}
+bool store_server::listens_here(std::uint16_t port) { return listening_at[port] > 0; }
 
 struct store_server::implementation {
   // One that has proved that it knows the token.
@@ -79,13 +68,9 @@ struct store_server::implementation {
   implementation(detail::tcp_socket listening, std::string_view by, const std::string& folder)
       : address(listening.local()),
         token(by),
-        table([this](client_number to, const detail::store_reply& said) { tell(to, said); },
-              [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
-                if (journal) journal->record(key, version, value);
-              },
+        table([this](client_number to, const detail::store_reply& said) { tell(to, said); }, folder,
               [this](client_number) { return clients.size() == 1 && clock::now() >= doubtful_until; },
               &detail::random_token) {
-    if (!folder.empty()) journal.emplace(folder, table);
     if (table.is_used()) doubtful_until = deadline_after(detail::store_timing::lease);
     std::vector<detail::tcp_socket> all;
     all.push_back(std::move(listening));
@@ -93,8 +78,7 @@ struct store_server::implementation {
         loop, std::move(all), detail::store_secret(token), detail::store_server_name, most_strangers,
         [](const detail::introduction&) { return true; },
         [this](detail::tcp_socket came, const detail::introduction&) { add_client(std::move(came)); });
-    const std::lock_guard held(ports().mutex);
-    ports().all.insert(address.port());
+    ++listening_at[address.port()];
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
@@ -103,8 +87,7 @@ struct store_server::implementation {
     thread.request_stop();
     loop.wake();
     thread.join();
-    const std::lock_guard held(ports().mutex);
-    ports().all.erase(ports().all.find(address.port()));
+    --listening_at[address.port()];
   }
 
   void announce(const std::string& path) {
@@ -185,11 +168,10 @@ struct store_server::implementation {
     std::size_t used = 0;
     while (one.wants_to_read()) {
       const auto frame = detail::first_frame(one.line.received().substr(used));
-      if (frame.what == detail::store_frame::state::part) break;
-      const auto asked = frame.what == detail::store_frame::state::whole ? detail::parse_request(frame.body)
-                                                                         : std::optional<detail::store_request>();
+      if (!frame) break;
+      const auto asked = detail::parse_request(frame->body);
       if (!asked || !table.handle(number, *asked)) throw offence();
-      used += frame.bytes;
+      used += frame->bytes;
       if (!one.wants_to_read()) write(one);
     }
     one.line.drop(used);
@@ -233,7 +215,6 @@ struct store_server::implementation {
   detail::store_place announced;
   detail::event_loop loop;
   std::optional<detail::acceptor> incoming;
-  std::optional<detail::store_journal> journal;
   detail::store_table table;
   std::map<client_number, client> clients;
   std::set<client_number> owing;  // clients with bytes to write

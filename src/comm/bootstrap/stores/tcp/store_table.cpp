@@ -1,10 +1,112 @@
 #include "store_table.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <span>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+
+#include "../../../../core/wire.hpp"
 
 namespace muster::inline v0::detail {
+namespace {
 
-void store_table::restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+constexpr std::string_view journal_magic = "muster-store 1\n";
+
+// A record: its length, its checksum, and what it says.
+std::string encode(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+  wire_writer body;
+  body.add(version);
+  body.add(static_cast<std::uint8_t>(value ? 1 : 0));
+  body.add_text(key);
+  body.add_text(value.value_or(""));
+  const std::string text = body.take();
+  wire_writer whole;
+  whole.add(std::uint64_t{text.size()});
+  whole.add(crc32c(std::as_bytes(std::span(text))));
+  return whole.take() + text;
+}
+
+}  // namespace
+
+// ---- on disk ----
+
+store_table::store_table(answer tell, const std::string& folder, alone is_alone, identity draw)
+    : tell_(std::move(tell)), is_alone_(std::move(is_alone)), draw_(std::move(draw)) {
+  if (!folder.empty()) open_journal(folder);
+}
+
+void store_table::open_journal(const std::string& folder) {
+  const auto refuse = [&](const std::string& why) {
+    throw configuration_error("the store cannot be kept in '" + folder + "' (" + why + "); choose another folder");
+  };
+  path_ = folder + "/store";
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse(std::strerror(errno));
+  // The folder is locked, not the file, which is replaced below.
+  lock_ = descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock_) refuse(std::strerror(errno));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) refuse("another process has it open");
+  std::ifstream old(path_, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(old), {}};
+  if (!text.empty()) {
+    if (!text.starts_with(journal_magic)) refuse("its file 'store' is not a journal of this version of muster");
+    replay(std::string_view(text).substr(journal_magic.size()));
+  }
+  // Written anew, without what has been overwritten since and without a record that was cut off.
+  atomic_file anew(path_);
+  anew.write(journal_magic);
+  for (const auto& [key, its] : items_) anew.write(encode(key, its.version, its.value));
+  anew.write(encode("", version_, std::nullopt));  // no key, so that no version is used twice
+  anew.commit();
+  file_ = descriptor(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file_) refuse(std::strerror(errno));
+}
+
+// Up to the first record that is not whole.
+void store_table::replay(std::string_view text) {
+  wire_reader records(text);
+  while (records.good()) {
+    const auto length = records.number();
+    const auto checksum = records.number<std::uint32_t>();
+    const auto body = records.bytes(length);
+    if (!records.good() || crc32c(body) != checksum) return;
+    wire_reader record(body);
+    const auto version = record.number();
+    const bool there = record.number<std::uint8_t>() != 0;
+    const auto key = record.text();
+    const auto value = record.text();
+    if (!record.whole()) return;
+    put(key, version, there ? std::optional(value) : std::nullopt);
+  }
+}
+
+void store_table::record(std::string_view key, std::optional<std::string_view> value) {
+  if (!file_) return;
+  const auto fail = [&] {
+    throw error(error_kind::other, "the store cannot be kept in '" + path_ + "' (" + std::strerror(errno) +
+                                       "); free disk space and restart the store");
+  };
+  const auto text = encode(key, version_, value);
+  for (std::string_view left = text; !left.empty();) {
+    const auto written = ::write(file_.get(), left.data(), left.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail();
+    left.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (::fdatasync(file_.get()) != 0) fail();
+}
+
+void store_table::put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
   if (const auto found = items_.find(key); found != items_.end()) remove(found);
   if (value) {
     bytes_ += key.size() + value->size();
@@ -13,25 +115,15 @@ void store_table::restore(std::string_view key, std::uint64_t version, std::opti
   version_ = std::max(version_, version);
 }
 
-void store_table::for_each_kept(const change& keep) const {
-  for (const auto& [key, its] : items_) {
-    if (its.owner == 0) keep(key, its.version, its.value);
-  }
-  keep("", version_, std::nullopt);  // no key, so that no version is used twice
-}
+// ---- requests ----
 
 bool store_table::handle(client from, const store_request& asked) {
   switch (asked.what) {
-    case store_call::get: {
-      const auto found = items_.find(asked.key);
-      const bool there = found != items_.end();
-      tell_(from, {.id = asked.id,
-                   .number = there ? found->second.version : 0,
-                   .value = there ? std::string_view(found->second.value) : std::string_view()});
+    case store_call::get:
+      tell_entry(from, asked.id, asked.key);
       return true;
-    }
     case store_call::open:
-      open(from, asked);
+      open(from, asked.id);
       return true;
     case store_call::swap:
       swap(from, asked);
@@ -39,70 +131,67 @@ bool store_table::handle(client from, const store_request& asked) {
     case store_call::watch:
       return watch(from, asked);
     case store_call::cancel:
-      forget_watch(from, asked.id);
+      std::erase_if(watches_, [&](const waiting& one) { return one.who == from && one.id == asked.id; });
       return true;
   }
   return false;
 }
 
-void store_table::open(client from, const store_request& asked) {
+void store_table::tell_entry(client to, std::uint64_t id, std::string_view key, store_status status) {
+  const auto found = items_.find(key);
+  if (found == items_.end()) return tell_(to, {.id = id, .status = status});
+  tell_(to, {.id = id, .status = status, .number = found->second.version, .value = found->second.value});
+}
+
+void store_table::open(client from, std::uint64_t id) {
   if (is_alone_(from)) {
     for (auto at = items_.begin(); at != items_.end();) {
-      if (keep_) keep_(at->first, version_, std::nullopt);
+      record(at->first, std::nullopt);
       remove(at++);
     }
   }
-  auto found = items_.find(store_identity_key);
-  if (found == items_.end()) {
-    restore(store_identity_key, version_ + 1, draw_());
-    found = items_.find(store_identity_key);
-    if (keep_) keep_(found->first, version_, found->second.value);
-    wake(found->first, version_, found->second.value);
+  if (!items_.contains(store_identity_key)) {
+    put(store_identity_key, version_ + 1, draw_());
+    record(store_identity_key, items_.find(store_identity_key)->second.value);
+    wake(store_identity_key);
   }
-  tell_(from, {.id = asked.id, .number = found->second.version, .value = found->second.value});
+  tell_entry(from, id, store_identity_key);
 }
 
 void store_table::swap(client from, const store_request& asked) {
   const auto found = items_.find(asked.key);
   const bool there = found != items_.end();
-  const std::uint64_t version = there ? found->second.version : 0;
-  if (version != asked.number) {
-    return tell_(from, {.id = asked.id,
-                        .status = store_status::refused,
-                        .number = version,
-                        .value = there ? std::string_view(found->second.value) : std::string_view()});
-  }
+  if (asked.number != (there ? found->second.version : 0))
+    return tell_entry(from, asked.id, asked.key, store_status::refused);
   if (!asked.value) {
-    if (there && keep_) keep_(asked.key, version_, std::nullopt);
-    if (there) remove(found);
+    if (there) {
+      record(asked.key, std::nullopt);
+      remove(found);
+    }
     return tell_(from, {.id = asked.id});
   }
   const std::size_t before = there ? found->first.size() + found->second.value.size() : 0;
   const std::size_t after = bytes_ - before + asked.key.size() + asked.value->size();
   if (after > most_bytes && after > bytes_) return tell_(from, {.id = asked.id, .status = store_status::full});
   bytes_ = after;
-  const std::string key(asked.key);
   const bool goes = asked.life == store_life::of_client;
-  const auto& changed = items_[key] = {std::string(*asked.value), ++version_, goes ? from : 0};
-  if (keep_) keep_(key, version_, goes ? std::nullopt : asked.value);
-  tell_(from, {.id = asked.id, .number = changed.version});
-  wake(key, changed.version, changed.value);
+  items_[std::string(asked.key)] = {std::string(*asked.value), ++version_, goes ? from : 0};
+  record(asked.key, goes ? std::nullopt : asked.value);
+  tell_(from, {.id = asked.id, .number = version_});
+  wake(asked.key);
 }
 
 bool store_table::watch(client from, const store_request& asked) {
-  auto& mine = watched_[from];
-  if (mine.contains(asked.id)) return false;
+  const auto of_client = [&](const waiting& one) { return one.who == from; };
+  const auto same = [&](const waiting& one) { return one.who == from && one.id == asked.id; };
+  if (std::ranges::any_of(watches_, same)) return false;
   const auto found = items_.find(asked.key);
-  const std::uint64_t version = found != items_.end() ? found->second.version : 0;
-  if (version != asked.number) {
-    tell_(from, {.id = asked.id,
-                 .number = version,
-                 .value = version != 0 ? std::string_view(found->second.value) : std::string_view()});
-  } else if (mine.size() >= most_of_a_client) {
+  if (asked.number != (found != items_.end() ? found->second.version : 0)) {
+    tell_entry(from, asked.id, asked.key);
+  } else if (std::ranges::count_if(watches_, of_client) >= most_of_a_client) {
     tell_(from, {.id = asked.id, .status = store_status::full});
   } else {
-    mine.emplace(asked.id, asked.key);
-    watches_[std::string(asked.key)].push_back({from, asked.id});
+    watches_.push_back({from, asked.id, std::string(asked.key)});
   }
   return true;
 }
@@ -110,33 +199,18 @@ bool store_table::watch(client from, const store_request& asked) {
 void store_table::remove(std::map<std::string, item, std::less<>>::iterator where) {
   bytes_ -= where->first.size() + where->second.value.size();
   const auto gone = items_.extract(where);
-  wake(gone.key(), 0, {});
+  wake(gone.key());
 }
 
-void store_table::wake(const std::string& key, std::uint64_t version, std::string_view value) {
-  auto woken = watches_.extract(key);
-  if (woken.empty()) return;
-  for (const auto& one : woken.mapped()) {
-    watched_[one.who].erase(one.id);
-    tell_(one.who, {.id = one.id, .number = version, .value = value});
+void store_table::wake(std::string_view key) {
+  for (const auto& one : watches_) {
+    if (one.key == key) tell_entry(one.who, one.id, key);
   }
-}
-
-void store_table::forget_watch(client who, std::uint64_t id) {
-  const auto mine = watched_.find(who);
-  if (mine == watched_.end()) return;
-  const auto watched = mine->second.extract(id);
-  if (watched.empty()) return;
-  const auto others = watches_.find(watched.mapped());
-  std::erase_if(others->second, [&](const waiting& one) { return one.who == who && one.id == id; });
-  if (others->second.empty()) watches_.erase(others);
+  std::erase_if(watches_, [&](const waiting& one) { return one.key == key; });
 }
 
 void store_table::leave(client gone) {
-  if (const auto mine = watched_.find(gone); mine != watched_.end()) {
-    while (!mine->second.empty()) forget_watch(gone, mine->second.begin()->first);
-    watched_.erase(mine);
-  }
+  std::erase_if(watches_, [&](const waiting& one) { return one.who == gone; });
   for (auto at = items_.begin(); at != items_.end();) {
     const auto one = at++;
     if (one->second.owner == gone) remove(one);

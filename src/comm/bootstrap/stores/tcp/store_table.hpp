@@ -1,4 +1,4 @@
-// What a store holds, and what a request does to it; no sockets, no threads.
+// What a store holds, in memory and on disk, and what a request does to it; no sockets, no threads.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../../../net/socket.hpp"
 #include "store_protocol.hpp"
 
 namespace muster::inline v0::detail {
@@ -20,32 +21,27 @@ class store_table {
   using client = std::uint64_t;
   /// Gets each answer, during `handle` or `leave`; its text is valid during the call.
   using answer = std::function<void(client to, const store_reply& said)>;
-  /// Gets each change before any client is told of it: what is under the key for as long as the table lives, with the
-  /// version of the last write. That is nothing for a value of a client.
-  using change =
-      std::function<void(std::string_view key, std::uint64_t version, std::optional<std::string_view> value)>;
-
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // keys and values, of all
-  static constexpr std::size_t most_of_a_client = 4096;              // watches
+  static constexpr std::ptrdiff_t most_of_a_client = 4096;           // watches
 
   /// Whether no client but this one has a part in the table: what it opens then begins anew.
   using alone = std::function<bool(client opens)>;
   /// Draws a text that no other table has.
   using identity = std::function<std::string()>;
 
+  /// With a folder, which is made where there is none, all changes stand one behind the other in its file "store", and
+  /// the table goes on with what is there, but for what was of clients. What was answered survives this process, and
+  /// the host as far as its disk does; a record that was not written to its end is as if it had not begun. Throws
+  /// configuration_error when that cannot be, or when another process has the folder open.
   explicit store_table(
-      answer tell, change keep = {}, alone is_alone = [](client) { return false; },
-      identity draw = [] { return std::string("the only one"); })
-      : tell_(std::move(tell)), keep_(std::move(keep)), is_alone_(std::move(is_alone)), draw_(std::move(draw)) {}
+      answer tell, const std::string& folder = "", alone is_alone = [](client) { return false; },
+      identity draw = [] { return std::string("the only one"); });
 
-  /// A change that an earlier table kept, in the order in which it did.
-  void restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
-  /// The changes that make a table of what is there, without what is of clients; the last one is of no key.
-  void for_each_kept(const change& keep) const;
   /// Whether anything was restored, or written since.
   [[nodiscard]] bool is_used() const noexcept { return version_ > 0; }
 
-  /// Does what is asked; false when no client of muster asks that.
+  /// Does what is asked; false when no client of muster asks that. A change is on the disk before any client is told of
+  /// it: O(its bytes), and a flush. Throws error when that fails.
   [[nodiscard]] bool handle(client from, const store_request& asked);
   /// The client has gone: its watches are forgotten and its keys vanish.
   void leave(client gone);
@@ -60,23 +56,31 @@ class store_table {
   struct waiting {
     client who = 0;
     std::uint64_t id = 0;
+    std::string key;
   };
-  void open(client from, const store_request& asked);
+
+  void open_journal(const std::string& folder);
+  void replay(std::string_view records);
+  // What is under the key for as long as the table lives: nothing for a value of a client.
+  void record(std::string_view key, std::optional<std::string_view> value);
+  void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
+  void tell_entry(client to, std::uint64_t id, std::string_view key, store_status status = store_status::done);
+  void open(client from, std::uint64_t id);
   void swap(client from, const store_request& asked);
   bool watch(client from, const store_request& asked);
   void remove(std::map<std::string, item, std::less<>>::iterator where);
-  void wake(const std::string& key, std::uint64_t version, std::string_view value);
-  void forget_watch(client who, std::uint64_t id);
+  void wake(std::string_view key);
 
   answer tell_;
-  change keep_;
   alone is_alone_;
   identity draw_;
   std::map<std::string, item, std::less<>> items_;
-  std::map<std::string, std::vector<waiting>, std::less<>> watches_;
-  std::map<client, std::map<std::uint64_t, std::string>> watched_;  // by id: the key
+  std::vector<waiting> watches_;  // in the order in which they came
   std::uint64_t version_ = 0;
   std::size_t bytes_ = 0;
+  std::string path_;
+  descriptor lock_;  // the folder
+  descriptor file_;
 };
 
 }  // namespace muster::inline v0::detail
