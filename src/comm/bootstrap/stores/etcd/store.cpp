@@ -113,13 +113,13 @@ struct etcd_store::implementation {
 
   // ---- changes ----
   // Waits until a key may have changed since the store was at that revision; false at the deadline.
-  [[nodiscard]] bool await_change(std::string_view key, std::uint64_t seen, clock::time_point until) {
+  [[nodiscard]] bool await_change(std::string_view key, std::uint64_t revision, clock::time_point until) {
     std::unique_lock held(mutex);
     if (!listener.joinable()) listener = std::jthread([this](const std::stop_token& stop) { listen(stop); });
     const auto place = key_of(key);
     return changed.wait_until(held, until, [&] {
       const auto found = last_changes.find(place);
-      return std::max(found == last_changes.end() ? 0 : found->second, forgotten) > seen;
+      return std::max(found == last_changes.end() ? 0 : found->second, forgotten) > revision;
     });
   }
 
