@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <muster/core/buffer.hpp>
-#include <muster/core/codec/compression.hpp>
 #include <muster/core/codec/codec.hpp>
+#include <muster/core/codec/compression.hpp>
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/random.hpp>
 
