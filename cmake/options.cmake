@@ -29,9 +29,8 @@ add_library(muster_build_flags INTERFACE)
 target_compile_features(muster_build_flags INTERFACE cxx_std_20)
 target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
   $<$<BOOL:${MUSTER_WERROR}>:-Werror>
-  # GCC 12 warns of its own std::string: the pieces of a sum overlap, or lie beyond its 32 bytes
-  # (https://gcc.gnu.org/PR105651, PR105329).
-  "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-array-bounds>"
+  # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
   # GCC 12 says of its own intrinsics for AVX-512, which Eigen uses, that they are uninitialised; without -O3 it is sure
   # (https://gcc.gnu.org/PR105593).
   "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<BOOL:${MUSTER_NATIVE}>>:-Wno-maybe-uninitialized;-Wno-uninitialized>"

@@ -53,6 +53,15 @@ inline void require_held_out(std::uint64_t samples, double share) {
   }
 }
 
+/// --checkpoint and --resume.
+inline void add_checkpoint_flags(CLI::App& app, std::string& folder, bool& resume) {
+  app.add_option("--checkpoint", folder, "save the training there after every epoch")->type_name("FOLDER");
+  app.add_flag("--resume", resume, "go on from the newest checkpoint");
+}
+inline void require_folder_to_resume(const std::string& folder, bool resume) {
+  if (resume && folder.empty()) refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
+}
+
 /// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error.
 inline void parse(CLI::App& app, int argc, char** argv) {
   try {

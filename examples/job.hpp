@@ -8,10 +8,12 @@
 
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
+#include <muster/core/error.hpp>
 #include <muster/elastic/settings.hpp>
 #include <muster/elastic/step.hpp>
 #include <muster/ps/settings.hpp>
 #include <muster/train/settings.hpp>
+#include <muster/train/sync/sync_mode.hpp>
 #include <muster/train/tracker.hpp>
 
 namespace examples {
@@ -26,10 +28,33 @@ inline std::string count_of(int count, std::string_view what) {
   return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
 }
 
+/// Whether the parameters lie on servers.
+inline bool on_servers(const muster::context& context) {
+  return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
+}
+
 /// As a header names them: "4 ranks (shm)".
 inline std::string describe_ranks(const muster::context& context, const muster::group& world) {
-  return count_of(ranks_of(context), "rank") + " (" +
-         (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
+  const auto over = " (" + (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
+  const auto& settings = context.configuration();
+  if (!on_servers(context)) return count_of(ranks_of(context), "rank") + over;
+  const bool apart = settings.value(muster::setting::servers) != "colocated";
+  const int servers = apart ? static_cast<int>(settings.integer(muster::setting::servers)) : world.size();
+  const int spares = apart ? static_cast<int>(settings.integer(muster::setting::standby)) : 0;
+  return count_of(world.size() - (apart ? servers + spares : 0), "worker") + " and " + count_of(servers, "server") +
+         over + ", " + settings.value(muster::setting::consistency) + "; epochs are the first worker's";
+}
+
+/// Throws where a flag is used that has workers wait for each other.
+inline void refuse_on_servers(const muster::context& context,
+                              std::initializer_list<std::pair<std::string, bool>> flags) {
+  if (!on_servers(context)) return;
+  for (const auto& [flag, is_used] : flags) {
+    if (!is_used) continue;
+    throw muster::configuration_error(flag +
+                                      " cannot be used with --mode ps (workers do not wait for each other); "
+                                      "leave it out, or use another mode");
+  }
 }
 
 /// What decides the numbers of a run, in its report: muster's settings as they were resolved, and the program's `own`,
@@ -43,10 +68,10 @@ inline void annotate_settings(muster::tracker& report, const muster::settings& r
   for (const auto& [name, text] : own) report.annotate(std::string(name), text);
 }
 
-/// What the learning rate is multiplied by where each rank keeps its batch and there are more or fewer than `at_start`
-/// (linear scaling: Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
-inline double growth(const muster::step& step, int at_start) {
-  return static_cast<double>(step.group().size()) / at_start;
+/// What the learning rate is multiplied by where each rank keeps its batch and there are more or fewer than the job
+/// started with (linear scaling: Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
+inline double growth(const muster::context& context, const muster::step& step) {
+  return context.elastic() ? static_cast<double>(step.group().size()) / ranks_of(context) : 1.0;
 }
 
 }  // namespace examples

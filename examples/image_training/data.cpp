@@ -8,9 +8,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/data/image.hpp>
+#include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/sources/cifar.hpp>
-#include <muster/data/sources/idx.hpp>
 
 #include "../command_line.hpp"
 #include "image_table.hpp"
@@ -18,16 +17,14 @@
 namespace images {
 namespace {
 
-constexpr std::string_view kinds = "cifar10:FOLDER, cifar-like:N and idx:IMAGES,LABELS";
-
-[[noreturn]] void refuse(std::string_view specification, const std::string& why) {
-  throw muster::configuration_error("there is no data '" + std::string(specification) + "' (" + why + "); known are " +
-                                    std::string(kinds));
-}
-
 image_data pair_of(muster::any_record_source train, muster::any_record_source test) {
   image_data made{std::move(train), std::move(test)};
   const auto& shape = made.train.schema().fields.at(0).shape;
+  if (shape.size() != 2 && shape.size() != 3) {
+    throw muster::data_error({std::string(made.train.name())},
+                             "these are no images (a record has " + std::to_string(shape.size()) +
+                                 " extents, and an image two or three); choose other data");
+  }
   const bool grey = shape.size() == 2;
   made.channels = grey ? 1 : shape.at(0);
   made.height = shape.at(grey ? 0 : 1);
@@ -35,14 +32,13 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   return made;
 }
 
-image_data open_kind(std::string_view specification, std::uint64_t seed) {
+image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed) {
+  if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test));
   const auto colon = specification.find(':');
-  const std::string_view kind = specification.substr(0, colon);
-  const std::string rest(colon == std::string_view::npos ? "" : specification.substr(colon + 1));
-  if (kind == "cifar10") {
-    if (rest.empty()) refuse(specification, "it names no folder");
-    return pair_of(muster::open_cifar10(rest), muster::open_cifar10(rest, muster::cifar_split::test));
-  }
+  const std::string kind = specification.substr(0, colon);
+  const std::string rest = colon == std::string::npos ? "" : specification.substr(colon + 1);
+  if (kind == "cifar10" || kind == "mnist")
+    return pair_of(muster::open_source(specification), muster::open_source(specification + "?split=test"));
   if (kind == "cifar-like") {
     muster::spec_reader spec("data", specification);
     const std::size_t count =
@@ -50,14 +46,13 @@ image_data open_kind(std::string_view specification, std::uint64_t seed) {
     spec.finish("cifar-like:5000");
     return pair_of(make_cifar_like(count, seed), make_cifar_like(std::max<std::size_t>(count / 5, 1), seed, count));
   }
+  const auto all = muster::open_source(specification);
   if (kind == "idx") {
-    const auto comma = rest.find(',');
-    if (comma == std::string::npos) refuse(specification, "it does not name images and labels");
-    const muster::any_record_source all = muster::open_idx(rest.substr(0, comma), rest.substr(comma + 1));
     return pair_of(image_table(all, rest, [](muster::sample_id id) { return id % 10 != 9; }),
                    image_table(all, rest + " (held out)", [](muster::sample_id id) { return id % 10 == 9; }));
   }
-  refuse(specification, "its kind is unknown");
+  throw muster::configuration_error("--data " + specification +
+                                    " cannot be used alone (it has no images to validate with); give --test SOURCE");
 }
 
 /// As MNIST's are normalised.
@@ -70,8 +65,9 @@ muster::image_options normalisation(const image_data& of) {
 
 }  // namespace
 
-image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit, double holdout) {
-  auto made = open_kind(specification, seed);
+image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
+                       double holdout) {
+  auto made = open_kind(specification, test, seed);
   if (limit != 0 && limit < made.train.size()) {
     made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
                              [&](muster::sample_id id) { return id < limit; });

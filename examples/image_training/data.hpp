@@ -24,14 +24,16 @@ struct image_data {
 
 /// Opens
 ///
-///     cifar10:FOLDER        its training and its test images
-///     cifar-like:N          N generated images, and a fifth as many to validate with
-///     idx:IMAGES,LABELS     MNIST's files; every tenth image is held out to validate with
+///     cifar10:FOLDER, mnist:FOLDER    their training and their test images
+///     cifar-like:N                    N generated images, and a fifth as many to validate with
+///     idx:IMAGES,LABELS               every tenth image is held out to validate with
+///     another source of images        `test` names those to validate with
 ///
 /// and keeps the first `limit` training images alone, unless it is 0; the share `holdout` of these takes the place of
-/// the images to validate with. Throws muster::configuration_error for another kind, and what readers throw.
-[[nodiscard]] image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit = 0,
-                                     double holdout = 0);
+/// the images to validate with. Throws muster::configuration_error for data without a `test`, and what
+/// `muster::open_source` does.
+[[nodiscard]] image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed,
+                                     std::size_t limit = 0, double holdout = 0);
 
 /// Training batches of normalised floats, shuffled; with crops and flips if `augmented`.
 [[nodiscard]] muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,

@@ -50,10 +50,14 @@ struct command_line {
     o.schedule = which.schedule;
     app.set_help_flag();  // run_main has it
     model = which.add_flags(app);
-    app.add_option("--data", o.data,
-                   "cifar10:FOLDER, cifar-like:N (generated) or idx:IMAGES,LABELS, of which a tenth is held out")
+    app.add_option(
+           "--data", o.data,
+           "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), idx:IMAGES,LABELS (a tenth is held out), or "
+           "another source of images, such as records:FOLDER, with --test")
         ->type_name("SPEC")
         ->capture_default_str();
+    app.add_option("--test", o.test, "images to validate with, instead of those that belong to --data")
+        ->type_name("SPEC");
     muster::add_number(app, "--limit", o.limit, examples::some_samples,
                        "train on the first so many images alone [all]");
     examples::add_holdout_flag(app, o.holdout);
@@ -84,8 +88,7 @@ struct command_line {
     app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
     examples::add_stage_flags(app, o.stages);
-    app.add_option("--checkpoint", o.checkpoint, "save the training there after every epoch")->type_name("FOLDER");
-    app.add_flag("--resume", o.resume, "go on from the newest checkpoint");
+    examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
     app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
     if (which.mlbench) {
@@ -121,8 +124,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   o.model = line.model();
   o.augment = line.augment == "on";
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
-  if (o.resume && o.checkpoint.empty())
-    examples::refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
+  examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
   (void)muster::parse_schedule(o.schedule);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);

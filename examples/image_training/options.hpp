@@ -21,6 +21,7 @@ namespace images {
 struct options {
   std::string program;
   std::string data = "cifar-like:5000";
+  std::string test;         ///< empty: those that belong to `data`
   std::uint64_t limit = 0;  ///< training images; 0: all
   double holdout = 0;       ///< share of them that takes the place of the test images
   bool augment = true;

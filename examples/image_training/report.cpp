@@ -1,30 +1,10 @@
 #include "report.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
-
-#include <muster/core/error.hpp>
 
 #include "../job.hpp"
 
 namespace images {
-
-muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen) {
-  const double trained = static_cast<double>(std::max<std::uint64_t>(seen.images, 1));
-  const double tested = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-  const muster::epoch_metrics metrics{.train_loss = seen.loss / trained,
-                                      .val_loss = found.loss / tested,
-                                      .val_accuracy = static_cast<double>(found.top1) / tested,
-                                      .train_accuracy = static_cast<double>(seen.top1) / trained};
-  if (std::isfinite(metrics.train_loss + metrics.val_loss)) return metrics;
-  throw muster::training_error("the training diverged (the loss is not finite any more with schedule " +
-                               chosen.schedule + "); lower the learning rate");
-}
-
-double top5_of(const nn::totals& found) {
-  return static_cast<double>(found.top5) / static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-}
 
 void print_header(const options& chosen, nn::network<float>& net, std::string_view data, std::string_view ranks) {
   std::printf("%s: %zu parameters, %.1f million operations an image and step, %s\n%s, %s\n", chosen.model.c_str(),

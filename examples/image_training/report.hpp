@@ -7,16 +7,10 @@
 #include <muster/core/env.hpp>
 #include <muster/train/tracker.hpp>
 
-#include "loss.hpp"
 #include "network.hpp"
 #include "options.hpp"
 
 namespace images {
-
-/// Of an epoch whose training images added up to `seen`. Throws muster::training_error when it is not finite.
-[[nodiscard]] muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen);
-/// The share of images whose class is among the five likeliest.
-[[nodiscard]] double top5_of(const nn::totals& found);
 
 /// The model, the data and the head of the table of epochs. `ranks` such as "4 ranks (shm)".
 void print_header(const options& chosen, nn::network<float>& net, std::string_view data, std::string_view ranks);

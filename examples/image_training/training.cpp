@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include <functional>
 #include <optional>
 
 #include <muster/core/atomic_file.hpp>
@@ -14,7 +15,6 @@
 #include "processor.hpp"
 #include "report.hpp"
 #include "saved_model.hpp"
-#include "served.hpp"
 
 namespace images {
 namespace {
@@ -22,10 +22,9 @@ namespace {
 class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
-      : settings_(context.configuration()),
+      : context_(context),
         chosen_(chosen),
         data_(data),
-        ranks_(examples::ranks_of(context)),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
@@ -50,25 +49,27 @@ class run {
     training_->run({.epochs = chosen_.epochs,
                     .steps = chosen_.steps,
                     .max_seconds = chosen_.max_train_seconds,
-                    .stop = [this](const auto&) { return chosen_.stop_at_goal && tracker_.time_to_goal(); },
+                    .stop = stop_at_goal(),
                     .checkpoint = chosen_.checkpoint,
                     .resume = chosen_.resume,
                     .each_epoch = [this](muster::training_step& step) { validate(step); },
+                    .at_end = [this](muster::training_step& step) { finish(step); },
                     .each_group = [this](muster::group& ranks, bool joined) { meet(ranks, joined); },
                     .print = [this](const auto& epoch) { print_epoch(tracker_, epoch.epoch, epoch["top5"]); }},
                    [this](muster::training_step& step) { train_step(step); });
-    training_->evaluate([&](muster::step& step) {
-      save(step.group());
-      timeline_.write(step.group());
-    });
-    if (training_->session().group().rank() != 0) return;
+    if (!training_->is_root()) return;
     const auto& epochs = training_->epochs();
     const auto last = epochs.empty() ? muster::epoch_summary() : epochs.back();
     print_results(tracker_, chosen_, last["val_accuracy"], last["top5"]);
-    write_report(tracker_, settings_, chosen_, loader_.name(), last["top5"]);
+    write_report(tracker_, context_.configuration(), chosen_, loader_.name(), last["top5"]);
   }
 
  private:
+  [[nodiscard]] std::function<bool(const muster::epoch_summary&)> stop_at_goal() const {
+    if (!chosen_.stop_at_goal) return {};
+    return [this](const auto&) { return tracker_.time_to_goal().has_value(); };
+  }
+
   void meet(muster::group& ranks, bool joined) {
     require_same_everywhere(ranks, data_);
     if (chosen_.share_statistics)
@@ -102,7 +103,7 @@ class run {
       auto phase = tracker_.phase(muster::phase::backward);
       net_->backward(slopes_, now);
     });
-    step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
+    step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0));
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
     step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
   }
@@ -117,18 +118,19 @@ class run {
     step.report_sum("top5", static_cast<double>(found.top5), images);
   }
 
-  void save(muster::group& ranks) {
-    if (chosen_.save.empty()) return;
-    training_->sync().average(ranks);
-    average_statistics(ranks, *net_);
-    if (ranks.rank() == 0) save_model(chosen_.save, what_, *net_);
+  void finish(muster::training_step& step) {
+    if (!chosen_.save.empty()) {
+      training_->sync().average(step.group());
+      average_statistics(step.group(), *net_);
+      if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);
+    }
+    timeline_.write(step.group());
   }
 
   const nn::flush_denormals flush_;
-  const muster::settings& settings_;
+  muster::context& context_;
   const options& chosen_;
   const image_data& data_;
-  const int ranks_;  // to begin with
   const std::string started_as_;
   const bool speaks_first_;  // before there is a group
   model_description what_;
@@ -157,15 +159,12 @@ int run_program(int argc, char** argv, const program& which) {
         if (!path.empty()) muster::require_writable(path);
       }
     }
-    const auto data =
-        open_images(chosen.data, chosen.seed, chosen.limit, chosen.holdout);  // ranks that are threads share it
-    context.run([&](muster::group& world) {
-      if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server) {
-        require_same_everywhere(world, data);
-        return train_served(context, world, data, chosen);
-      }
-      run(context, world, data, chosen).train();
-    });
+    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit,
+                                  chosen.holdout);  // ranks that are threads share it
+    examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
+                                          {"--stop-at-goal", chosen.stop_at_goal},
+                                          {"--max-train-seconds", chosen.max_train_seconds > 0}});
+    context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return help_text(which); }});
 }

@@ -65,6 +65,7 @@ struct command_line {
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
     muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
     examples::add_bad_record_flag(app, o.bad);
+    examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
     app.add_option(
            "--preset", preset,
@@ -102,6 +103,7 @@ options parse_options(int argc, char** argv, int ranks) {
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
   apply_preset(line, ranks);
+  examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;
   (void)muster::parse_schedule(o.schedule);

@@ -24,6 +24,8 @@ struct options {
   float l2 = 0.0f;
   float momentum = 0.0f;
   muster::bad_record_options bad;
+  std::string checkpoint;  ///< a folder; empty: none
+  bool resume = false;
   std::string json;  ///< empty: no report
 };
 

@@ -1,21 +1,11 @@
 #include "report.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <string>
-
-#include <muster/core/error.hpp>
 
 #include "../job.hpp"
 
 namespace logistic {
-
-void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
-  if (std::isfinite(loss)) return;
-  throw muster::training_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
-                               " the loss is not finite any more with schedule " + chosen.schedule +
-                               "); lower the learning rate");
-}
 
 void print_header(const problem& data, const options& chosen, std::string_view ranks) {
   std::printf("%zu training and %zu test samples of %zu features (%s), %s\n%s\n", data.train.data.size(),
@@ -32,19 +22,13 @@ void print_epoch(const muster::tracker& tracker) {
   std::fflush(stdout);
 }
 
-void annotate_resolved(muster::tracker& report, const muster::settings& settings, const options& chosen) {
-  const bool own = settings.is_default(muster::setting::optimizer);
-  examples::annotate_settings(report, settings,
-                              {{"program", "logistic_regression"},
-                               {"optimizer", own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer)},
-                               {"schedule", chosen.schedule},
-                               {"batch", std::to_string(chosen.batch)},
-                               {"epochs", std::to_string(chosen.epochs)},
-                               {"seed", std::to_string(chosen.seed)}});
-}
-
-void print_results(const muster::tracker& tracker, const options& chosen, double objective) {
+void print_results(const muster::tracker& tracker, const options& chosen, double objective,
+                   std::optional<double> final_accuracy) {
   const auto& epochs = tracker.epochs();
+  if (epochs.empty()) {
+    std::printf("nothing was left to train\n");
+    return;
+  }
   muster::epoch_report all;
   for (const auto& epoch : epochs) {
     all.samples += epoch.samples;
@@ -55,6 +39,7 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::printf("\nobjective      %.6g (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective);
   std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
   std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
+  if (final_accuracy) std::printf("all workers    test accuracy %.4f\n", *final_accuracy);
   std::printf("samples/s      %.3g\n", all.samples_per_second());
   std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n", all.train_seconds,
               all.compute_seconds, all.communication_seconds);
@@ -67,6 +52,29 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
     }
   }
   std::fflush(stdout);
+}
+
+void write_report(muster::tracker& report, const muster::settings& settings, const problem& data, const options& chosen,
+                  double objective, std::optional<double> final_accuracy) {
+  const auto text_of = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", value);
+    return std::string(text);
+  };
+  const bool own = settings.is_default(muster::setting::optimizer);
+  examples::annotate_settings(report, settings,
+                              {{"program", "logistic_regression"},
+                               {"optimizer", own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer)},
+                               {"schedule", chosen.schedule},
+                               {"batch", std::to_string(chosen.batch)},
+                               {"epochs", std::to_string(chosen.epochs)},
+                               {"seed", std::to_string(chosen.seed)},
+                               {"objective", text_of(objective)},
+                               {"options", describe(chosen)},
+                               {"test", data.test.data.name()},
+                               {"train", data.train.data.name()}});
+  if (final_accuracy) report.annotate("accuracy of all workers", text_of(*final_accuracy));
+  report.write(chosen.json);
 }
 
 }  // namespace logistic

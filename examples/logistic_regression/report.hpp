@@ -1,6 +1,7 @@
 // What a run prints.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include <muster/core/env.hpp>
@@ -15,12 +16,12 @@ namespace logistic {
 void print_header(const problem& data, const options& chosen, std::string_view ranks);
 /// A line of that table: the epoch that ended last.
 void print_epoch(const muster::tracker& tracker);
-/// What came of it all.
-void print_results(const muster::tracker& tracker, const options& chosen, double objective);
-/// What decided the numbers, for the report.
-void annotate_resolved(muster::tracker& report, const muster::settings& settings, const options& chosen);
-
-/// Throws muster::training_error when a loss is not finite any more.
-void require_finite(double loss, std::uint64_t epoch, const options& chosen);
+/// What came of it all. `final_accuracy`, of a training on servers, is that of the parameters when all workers have
+/// finished.
+void print_results(const muster::tracker& tracker, const options& chosen, double objective,
+                   std::optional<double> final_accuracy);
+/// The same and what decided it, in the file that is asked for.
+void write_report(muster::tracker& report, const muster::settings& settings, const problem& data, const options& chosen,
+                  double objective, std::optional<double> final_accuracy);
 
 }  // namespace logistic

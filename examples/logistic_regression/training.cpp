@@ -1,20 +1,21 @@
 #include "training.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
+#include <optional>
+#include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
-#include <muster/ps/settings.hpp>
 #include <muster/train/optimizers/sgd.hpp>
 #include <muster/train/settings.hpp>
-#include <muster/train/sync/compress.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/training.hpp>
 
 #include "../job.hpp"
 #include "kernels.hpp"
 #include "report.hpp"
-#include "served.hpp"
 
 namespace logistic {
 namespace {
@@ -51,112 +52,134 @@ muster::loader batches_of(const labelled& samples, const options& chosen) {
   return order | muster::batch(chosen.batch);
 }
 
+/// What ranks exchange; servers have the weights of those features alone that sparse samples name.
+muster::sync_options sync_of(const muster::context& context, const problem& data) {
+  auto how = muster::training::sync_of_job(context);
+  how.sparse = data.train.data.is_sparse();
+  return how;
+}
+
 class run {
  public:
   run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
-      : timeline_(context),
+      : context_(context),
+        timeline_(context),
         data_(data),
         chosen_(chosen),
+        sparse_on_servers_(examples::on_servers(context) && data.train.data.is_sparse()),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
         optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
         schedule_(muster::parse_schedule(chosen.schedule)),
         loader_(batches_of(data.train, chosen)),
         tracker_(world, {.goal = chosen.goal}),
-        training_(context, arena_, optimizer_, loader_, tracker_),
+        training_(context, sync_of(context, data), arena_, optimizer_, loader_, tracker_),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        ranks_(examples::ranks_of(context)),
-        started_as_(examples::describe_ranks(context, world)),
-        settings_(context.configuration()) {}
+        started_as_(examples::describe_ranks(context, world)) {}
 
   void train() {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
     training_.run({.epochs = chosen_.epochs,
                    .max_seconds = chosen_.max_train_seconds,
+                   .checkpoint = chosen_.checkpoint,
+                   .resume = chosen_.resume,
                    .each_epoch = [this](muster::training_step& step) { validate(step); },
+                   .at_end = [this](muster::training_step& step) { finish(step); },
                    .each_group = [this](muster::group& ranks, bool) { require_same_everywhere(ranks, data_, chosen_); },
                    .print = [this](const auto&) { print_epoch(tracker_); }},
                   [this](muster::training_step& step) { train_step(step); });
-    // What the training minimises, now that it stands still: the mean log-loss and the penalty.
-    double loss = 0;
-    const bool done = training_.evaluate(
-        [&](muster::step& step) { loss = evaluate_together(step.group(), data_.train, model_of(arena_)).loss; });
-    double squares = 0;
-    for (const float value : arena_.parameters()) squares += double{value} * double{value};
-    objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
-    if (done && speaks()) print_results(tracker_, chosen_, objective_);
-  }
-
-  void write_report() {
-    training_.evaluate([&](muster::step& step) { timeline_.write(step.group()); });
-    if (chosen_.json.empty() || !speaks()) return;
-    char objective[32];
-    std::snprintf(objective, sizeof objective, "%.9g", objective_);
-    tracker_.annotate("bytes sent", std::to_string(bytes_sent_ + training_.sync().bytes_sent()));
-    tracker_.annotate("objective", objective);
-    tracker_.annotate("options", describe(chosen_));
-    annotate_resolved(tracker_, settings_, chosen_);
-    tracker_.annotate("test", data_.test.data.name());
-    tracker_.annotate("train", data_.train.data.name());
-    tracker_.write(chosen_.json);
+    if (!training_.is_root()) return;
+    print_results(tracker_, chosen_, objective_, final_accuracy_);
+    if (chosen_.json.empty()) return;
+    tracker_.annotate("bytes sent", std::to_string(training_.bytes_sent()));
+    write_report(tracker_, context_.configuration(), data_, chosen_, objective_, final_accuracy_);
   }
 
  private:
   void train_step(muster::training_step& step) {
     const auto batch = step.next(loader_);
-    bytes_sent_ += training_.sync().bytes_sent();  // of the step before, with the weights that the session exchanged
+    if (sparse_on_servers_) step.pull(elements_of(data_.train.data, batch.samples));
     totals mine;
     step.backward(batch, [&](const auto&, auto& backward) {
       backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
       auto phase = tracker_.phase(muster::phase::backward);         // forward and loss are part of the same kernel
-      backward.clear();
+      if (!sparse_on_servers_) backward.clear();
       mine = add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
                           1.0f / static_cast<float>(batch.global_size),
                           {backward.gradient(weight), backward.gradient(bias).data()});
       backward.ready(bias);
       backward.ready(weight);
     });
-    step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
+    step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0));
     step.report_sum("loss", mine.loss, static_cast<double>(batch.samples.size()));
     step.report_sum("train_accuracy", static_cast<double>(mine.correct), static_cast<double>(batch.samples.size()));
   }
 
   void validate(muster::training_step& step) {
-    const auto found = evaluate_together(step.group(), data_.test, model_of(arena_));
+    const auto found = evaluate_all(step, data_.test);
     if (step.group().rank() != 0) return;
     step.report_sum("val_loss", found.loss, static_cast<double>(data_.test.data.size()));
     step.report_sum("val_accuracy", static_cast<double>(found.correct), static_cast<double>(data_.test.data.size()));
   }
 
-  /// Whether this rank is the one that tells people.
-  [[nodiscard]] bool speaks() { return training_.session().group().rank() == 0; }
+  /// What the training minimises, now that it stands still: the mean log-loss and the penalty.
+  void finish(muster::training_step& step) {
+    const double loss = evaluate_all(step, data_.train).loss;
+    double squares = 0;
+    if (chosen_.l2 != 0.0f) {
+      for (const float value : arena_.parameters()) squares += double{value} * double{value};
+    }
+    objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
+    if (examples::on_servers(context_)) {
+      final_accuracy_ =
+          static_cast<double>(evaluate_all(step, data_.test).correct) / static_cast<double>(data_.test.data.size());
+    }
+    timeline_.write(step.group());
+  }
 
+  totals evaluate_all(muster::training_step& step, const labelled& set) {
+    if (sparse_on_servers_) {
+      std::vector<muster::sample_id> all(set.data.size());
+      std::iota(all.begin(), all.end(), muster::sample_id{0});
+      step.pull(elements_of(set.data, all));
+    }
+    return evaluate_together(step.group(), set, model_of(arena_));
+  }
+
+  /// The elements of the arena that these samples name, in ascending order; the bias lies before the weights.
+  std::vector<std::uint64_t> elements_of(const muster::dataset& set, std::span<const muster::sample_id> samples) const {
+    std::vector<std::uint64_t> elements = {arena_.extents()[bias].first};
+    for (const auto sample : samples) {
+      for (const auto feature : set.sparse(sample).indices)
+        elements.push_back(arena_.extents()[weight].first + feature);
+    }
+    std::sort(elements.begin(), elements.end());
+    elements.erase(std::unique(elements.begin(), elements.end()), elements.end());
+    return elements;
+  }
+
+  muster::context& context_;
   muster::timeline timeline_;  // before the tracker, whose phases it draws
   const problem& data_;
   const options& chosen_;
+  const bool sparse_on_servers_;
   muster::arena arena_;
   muster::any_optimizer optimizer_;
   muster::schedule schedule_;
   muster::loader loader_;
   muster::tracker tracker_;
   muster::training training_;
-  bool speaks_first_;  // before there is a group
-  int ranks_;          // to begin with
-  std::string started_as_;
-  const muster::settings& settings_;
-  std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
+  const bool speaks_first_;  // before there is a group
+  const std::string started_as_;
   double objective_ = 0;
+  std::optional<double> final_accuracy_;  // which the last epoch of the first worker does not have
 };
 
 }  // namespace
 
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
-  if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server) {
-    require_same_everywhere(world, data, chosen);
-    return train_served(context, world, data, chosen);
-  }
-  run job(context, world, data, chosen);
-  job.train();
-  job.write_report();
+  examples::refuse_on_servers(context, {{"--max-train-seconds", chosen.max_train_seconds > 0},
+                                        {"--l2 on sparse data", chosen.l2 != 0.0f && data.train.data.is_sparse()}});
+  run(context, world, data, chosen).train();
 }
 
 }  // namespace logistic

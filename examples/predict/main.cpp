@@ -17,6 +17,7 @@ namespace {
 
 struct options {
   std::string model, data = "cifar-like:5000";
+  std::string test;
   std::uint64_t seed = 1;
   std::size_t show = 0;
 };
@@ -47,11 +48,12 @@ int main(int argc, char** argv) {
   app.set_help_flag();  // run_main has it
   app.add_option("--model", chosen.model, "what --save wrote")->required();
   app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
+  app.add_option("--test", chosen.test, "likewise");
   muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "of generated data");
   muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
   const auto body = [&](muster::context& context) {
     examples::parse(app, argc, argv);
-    const auto data = images::open_images(chosen.data, chosen.seed);
+    const auto data = images::open_images(chosen.data, chosen.test, chosen.seed);
     context.run([&](muster::group& world) {
       const nn::flush_denormals flush;
       const auto model = images::load_model(chosen.model);

@@ -138,7 +138,6 @@
 #include <muster/train/optimizers/optimizer_of.hpp>
 #include <muster/train/optimizers/schedule.hpp>
 #include <muster/train/optimizers/sgd.hpp>
-#include <muster/train/ps_parameters.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/statistics.hpp>
 #include <muster/train/sync/bucket.hpp>

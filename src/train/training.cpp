@@ -11,6 +11,8 @@
 #include <muster/train/sync/sync_mode.hpp>
 
 #include "../core/wire.hpp"
+#include "optimizers/optimizer_of.hpp"
+#include "served.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -36,18 +38,46 @@ bool is_other(float one, float other) {
 training_step::training_step(training& of, const step& now)
     : step(now.group(), now.generation(), now.number(), now), of_(&of) {}
 
-gradient_sync& training_step::sync() const noexcept { return of_->sync_; }
+backward_pass training_step::begin(int passes) {
+  if (!of_->served_) return of_->sync_.begin(group(), passes);
+  if (!of_->served_->is_sparse()) of_->served_->pull();
+  return of_->sync_.begin(of_->served_->alone(), passes);
+}
 
 void training_step::count(std::span<const minibatch> batches, backward_pass& pass) {
   std::uint64_t samples = 0;
   for (const minibatch& batch : batches) samples += batch.samples.size();
-  pass.add_samples(samples);
   of_->of_step_.own_samples += samples;
+  // A worker pushes its part of the gradient of the global batch.
+  pass.add_samples(of_->on_servers_ && !batches.empty() ? batches.front().global_size : samples);
 }
 
-void training_step::count(const backward_pass& pass) { of_->of_step_.samples += pass.samples(); }
+void training_step::count(const backward_pass& pass) {
+  of_->of_step_.samples += of_->on_servers_ ? of_->of_step_.own_samples : pass.samples();
+}
+
+void training_step::pull(std::span<const std::uint64_t> elements) {
+  if (of_->served_ && of_->served_->is_sparse()) of_->served_->pull(elements);
+}
+
+bool training_step::pushes(double learning_rate) {
+  if (!of_->on_servers_) return false;
+  detail::require_learning_rate(learning_rate);
+  if (of_->pushed_rate_) {
+    throw configuration_error(
+        "a second update in a step cannot be made by servers (a table has one update function); update once, or use "
+        "another --mode");
+  }
+  of_->pushed_rate_ = learning_rate;
+  return true;
+}
 
 void training_step::update(const std::function<void()>& by) {
+  if (of_->on_servers_) {
+    throw configuration_error(
+        "a function cannot update parameters in mode ps (the servers apply an optimizer to what workers push); give "
+        "update() an optimizer, or use another --mode");
+  }
   auto& own = of_->own_updates_;
   const auto parameters = of_->arena_.parameters();
   own.before.assign(parameters.begin(), parameters.end());
@@ -110,6 +140,35 @@ double epoch_summary::operator[](std::string_view name) const noexcept {
   return at == reports.end() ? std::numeric_limits<double>::quiet_NaN() : at->second;
 }
 
+// ---- servers ----
+
+sync_options training::of_ranks(sync_options how) {
+  if (how.mode.what == sync_mode::kind::parameter_server) {
+    how.mode = {};
+    how.codec = no_codec;  // pushes are encoded
+  }
+  return how;
+}
+
+void training::open_servers(const sync_options& how) {
+  if (server_update_.empty()) {
+    throw configuration_error(
+        "mode ps needs an optimizer that servers can apply (the training was given none); pass it to the constructor, "
+        "or use another mode");
+  }
+  served_ = std::make_shared<detail::served>(context_, arena_, server_update_, how.sparse);
+  session_ = fixed_session(served_->workers());
+}
+
+std::uint64_t training::bytes_sent() const noexcept { return served_ ? served_->bytes_pushed() : bytes_sent_; }
+
+bool training::is_root() { return served_ ? served_->is_first() : session_.group().rank() == 0; }
+
+bool training::evaluate_once(const std::function<void(step&)>& f) {
+  if (!served_) return session_.evaluate(state_, f);
+  return served_->is_first() && fixed_session(served_->alone()).evaluate(state_, f);
+}
+
 // ---- the state ----
 
 sync_options training::sync_of_job(const context& of) {
@@ -159,15 +218,23 @@ void training::describe(state_parts& parts) {
         here_.samples = samples;
         failures_ = failures;
       });
+  if (on_servers_) {
+    parts.exchange([this](group&) {
+      if (pushed_rate_) served_->push(*std::exchange(pushed_rate_, std::nullopt));
+      served_->end_clock();
+    });
+  }
   parts.hook(
       [this] {
         here_.add(of_step_);
+        bytes_sent_ += sync_.bytes_sent();
         if (tracker_ != nullptr) tracker_->add_samples(of_step_.own_samples);
         of_step_ = {};
       },
       [this] {
         of_step_ = {};
         own_updates_.wait = false;
+        pushed_rate_.reset();
         goes_on_ = false;
       });
 }

@@ -24,6 +24,7 @@
 #include <muster/train/sync/sync_mode.hpp>
 
 #include "../core/wire.hpp"
+#include "served.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -168,6 +169,11 @@ struct training::one_run {
     if (how.epochs == 0 && how.steps == 0) {
       throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
     }
+    if (of.on_servers_) {
+      refuse_what_workers_cannot();
+      if (every.unit == interval::steps) limits.every = every.count;
+      return;
+    }
     if (!how.checkpoint.empty())
       store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
     // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
@@ -180,19 +186,24 @@ struct training::one_run {
   }
 
   void train();
+  void train_on_servers();
   void save_what_is_left();
 
  private:
-  void resume();
+  void refuse_what_workers_cannot() const;
+  void say_resumed();
+  void say_ended(bool began_any);
+  void conclude();
   bool steps();
   void end_epoch(step& now);
   void agree_to_end(step& now);
+  [[nodiscard]] std::optional<bool> is_due_by_position();
   [[nodiscard]] bool is_due(step& now);
   [[nodiscard]] seconds between_saves() const;
   void save();
   void show_progress(const step& now);
 
-  [[nodiscard]] bool speaks() { return options.log != nullptr && of.session_.group().rank() == 0; }
+  [[nodiscard]] bool speaks() { return options.log != nullptr && of.is_root(); }
   // Epochs since the best one.
   [[nodiscard]] std::size_t since_best() const {
     std::size_t best = 0;
@@ -245,6 +256,7 @@ void training::one_run::end_epoch(step& now) {
   if (options.each_epoch) {
     const scoped_event measured(activity::phase, to_string(phase::metrics), 0);
     of.sync_.average(now.group());
+    if (of.served_ && !of.served_->is_sparse()) of.served_->pull();
     training_step evaluation(of, now);
     options.each_epoch(evaluation);
     here.add(std::exchange(of.of_step_, {}));
@@ -306,12 +318,18 @@ void training::one_run::agree_to_end(step& now) {
   limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
 }
 
-bool training::one_run::is_due(step& now) {
+// Nothing where the clock decides.
+std::optional<bool> training::one_run::is_due_by_position() {
   if (is_over() || ends != 0) return true;
   if (options.patience != 0 && of.state_.epoch_is_over() && since_best() == 0) return true;
   if (every.unit == interval::epochs)
     return of.state_.epoch_is_over() && (of.state_.position().at.epoch + 1) % every.count == 0;
   if (every.unit == interval::steps) return of.state_.steps() % every.count == 0;
+  return std::nullopt;
+}
+
+bool training::one_run::is_due(step& now) {
+  if (const auto due = is_due_by_position()) return *due;
   std::uint8_t due = clock::now() - saved_at >= between_saves() ? 1 : 0;
   broadcast(now.group(), std::span(&due, 1), 0);
   return due != 0;
@@ -349,8 +367,8 @@ void training::one_run::show_progress(const step& now) {
   progress.update(line);
 }
 
-void training::one_run::resume() {
-  if (!store || !options.resume || !store->load(of.session_, of.state_) || is_over() || !speaks()) return;
+void training::one_run::say_resumed() {
+  if (is_over() || !speaks()) return;
   std::fprintf(options.log, "resumes after step %" PRIu64 ", in epoch %" PRIu64 "\n", of.state_.steps(),
                of.state_.position().at.epoch + 1);
 }
@@ -367,7 +385,7 @@ bool training::one_run::steps() {
       [&](step& now) {
         training_step one(of, now);
         f(one);
-        if (progress.active() && now.group().rank() == 0) show_progress(now);
+        if (progress.active() && of.is_root()) show_progress(now);
       },
       to);
   took = seconds_since(began);
@@ -380,7 +398,7 @@ bool training::one_run::steps() {
 void training::one_run::train() {
   of.meet_ = options.each_group;
   if (options.each_group && !of.context_.elastic()) options.each_group(of.session_.group(), false);
-  resume();
+  if (store && options.resume && store->load(of.session_, of.state_)) say_resumed();
   bool began_any = false;
   for (; steps(); began_any = true) {
     (void)of.session_.evaluate(of.state_, [&](step& now) {
@@ -396,13 +414,69 @@ void training::one_run::train() {
                                    "); start the same command to resume");
     }
   }
+  say_ended(began_any);
+  conclude();
+}
+
+// Each worker goes through its part of the data at its own pace; they meet to save the tables.
+void training::one_run::train_on_servers() {
+  auto& servers = *of.served_;
+  if (servers.is_server()) return servers.serve();
+  if (options.each_group) options.each_group(servers.workers(), false);
+  if (const auto saved = servers.start(options.checkpoint, options.resume)) {
+    of.state_.move_to(saved->at);
+    say_resumed();
+  }
+  bool began_any = false;
+  for (; steps(); began_any = true) {
+    if (of.state_.epoch_is_over() || is_over()) (void)of.evaluate_once([&](step& now) { end_epoch(now); });
+    if (!options.checkpoint.empty() && is_due_by_position().value_or(false))
+      servers.save(options.checkpoint, of.state_.position());
+  }
+  if (of.is_root()) servers.wait_for_others();
+  say_ended(began_any);
+  conclude();
+  servers.finish();
+}
+
+void training::one_run::conclude() {
+  if (!options.at_end && !of.on_servers_) return;
+  (void)of.evaluate_once([&](step& now) {
+    if (of.on_servers_ && !of.served_->is_sparse()) of.served_->pull();
+    training_step end(of, now);
+    if (options.at_end) options.at_end(end);
+  });
+}
+
+void training::one_run::say_ended(bool began_any) {
   if (!speaks()) return;
-  if (!began_any && store) {
+  if (!began_any && !options.checkpoint.empty()) {
     std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
                  options.checkpoint.c_str(), of.state_.steps());
   } else if (!of.epochs_.empty() && is_out_of_patience()) {
     std::fprintf(options.log, "ends: %s was best in epoch %zu\n", metric.name.c_str(),
                  of.epochs_.size() - since_best());
+  }
+}
+
+void training::one_run::refuse_what_workers_cannot() const {
+  const char* const used = options.max_seconds > 0                               ? "option max_seconds"
+                           : options.stop                                        ? "option stop"
+                           : options.patience != 0                               ? "option patience"
+                           : of.schedule_ != nullptr && of.schedule_->observes() ? "a plateau schedule"
+                                                                                 : nullptr;
+  if (used != nullptr) {
+    throw configuration_error(std::string(used) +
+                              " cannot be used in mode ps (one worker alone sees the results, and the others do not "
+                              "wait for it); leave it out, or use another mode");
+  }
+  if (!options.checkpoint.empty() && every.unit != interval::epochs && every.unit != interval::steps) {
+    throw configuration_error("checkpoints of servers cannot be written every '" + options.checkpoint_every +
+                              R"(' (each worker has a clock of its own); write "2 epochs" or "500 steps")");
+  }
+  if (of.ran_) {
+    throw configuration_error(
+        "a training in mode ps cannot run again (its servers have ended); give the first run all its epochs");
   }
 }
 
@@ -421,6 +495,8 @@ void training::one_run::save_what_is_left() {
 
 void training::run(const train_options& options, const std::function<void(training_step&)>& f) {
   one_run now(*this, options, f);
+  ran_ = true;
+  if (on_servers_) return now.train_on_servers();
   try {
     now.train();
   } catch (const elastic::departure& gone) {

@@ -36,7 +36,9 @@ TEST_CASE("a specification that is none, or of an unknown kind, is refused with 
 TEST_CASE("MNIST is opened by its folder, under the names of its files") {
   const temporary_folder folder;
   const auto images = [](char count) {
-    return std::string("\0\0\x08\x03\0\0\0", 7) + count + std::string("\0\0\0\x02\0\0\0\x01", 8);
+    std::string text("\0\0\x08\x03\0\0\0", 7);
+    text += count;
+    return text.append("\0\0\0\x02\0\0\0\x01", 8);
   };
   const auto labels = [](char count) { return std::string("\0\0\x08\x01\0\0\0", 7) + count; };
   folder.write("train-images-idx3-ubyte", images(3) + "abcdef");

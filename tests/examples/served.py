@@ -78,12 +78,12 @@ class Compressed(Case):
         served = [*EPSILON, "--mode", "ps", "--servers", "2", "--consistency", "bulk"]
         exact = self.report("logistic_regression", served, 4)
         loss = exact["epochs"][-1]["val_loss"]
-        sent = int(exact["annotations"]["bytes pushed"])
+        sent = int(exact["annotations"]["bytes sent"])
         for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
                                   ("sign", 0.05, 0.3)):
             with self.subTest(codec=codec):
                 told = self.report("logistic_regression", [*served, "--compress", codec], 4)
-                self.assertLess(int(told["annotations"]["bytes pushed"]), share * sent)
+                self.assertLess(int(told["annotations"]["bytes sent"]), share * sent)
                 self.assertLess(told["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
                 self.assertLess(told["epochs"][-1]["val_loss"], (1 + off) * loss)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The README's program as its reader starts it: alone, on threads, under mpirun, and under muster-launch with a rank that is
-killed and one that joins in its place; on images drawn here. Its model records the samples of each committed step
-(recorded/mlp.hpp): however it is started, each step has the same.
+"""The README's program as its reader starts it: alone, on threads, under mpirun, with a parameter server, and under
+muster-launch with a rank that is killed and one that joins in its place; on images drawn here. Its model records the
+samples of each committed step (recorded/mlp.hpp): however it is started, each step has the same.
 
 usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
 """
@@ -27,9 +27,10 @@ IMAGES, EPOCHS = 6000, 5
 
 
 def epochs_of(what, text):
-    """The losses, as they are written."""
+    """The losses, as they are written; with a server those of the first of two workers."""
+    seen = IMAGES // 2 if what == "on a server" else IMAGES
     lines = re.findall(r"^epoch (\d+): loss (\S+), (\d+) samples in \S+ s$", text, re.M)
-    if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(IMAGES) for line in lines):
+    if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(seen) for line in lines):
         sys.exit(f"{what}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
     return [line[1] for line in lines]
 
@@ -87,6 +88,7 @@ def told_to_end(folder):
 
 
 ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}
+ways["on a server"] = [options.program, "--ranks", "3", "--mode", "ps", "--consistency", "bulk"]  # two workers
 if options.mpirun:
     ways["under mpirun"] = [*options.mpirun.split(), "-n", "2", options.program]
 losses, samples = {}, {}

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,10 @@ namespace muster::inline v0 {
 
 class training;
 
+namespace detail {
+class served;
+}
+
 /// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
 class training_step : public step {
  public:
@@ -47,7 +52,7 @@ class training_step : public step {
   /// reduced in the last one.
   template <class F>
   void backward(std::span<const minibatch> batches, F&& f) {
-    auto pass = sync().begin(group(), static_cast<int>(batches.size()));
+    auto pass = begin(static_cast<int>(batches.size()));
     count(batches, pass);
     for (const minibatch& batch : batches) {
       f(batch, pass);
@@ -57,14 +62,19 @@ class training_step : public step {
     count(pass);
   }
 
+  /// With mode ps and `sync_options::sparse`: fetches these elements of the arena's parameters from the servers, before
+  /// `backward`; those that the gradients of this step are of, in ascending order. The gradients are zeros then, and
+  /// the model need not clear them. Otherwise nothing, since `backward` fetches all where there are servers.
+  void pull(std::span<const std::uint64_t> elements);
+
   /// The optimizer's step: takes effect when the step commits, at every rank or at none.
   template <optimizer O>
   void update(O& by, double learning_rate) {
-    by.apply(learning_rate);
+    if (!pushes(learning_rate)) by.apply(learning_rate);
   }
   template <optimizer O>
   void update(O& by, const schedule& rate) {
-    by.apply(rate(*this));
+    update(by, rate(*this));
   }
   /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
   /// parameters of the arena. The parameters change when the step commits; other state that `by` changes is not
@@ -84,9 +94,11 @@ class training_step : public step {
  private:
   friend class training;
   training_step(training& of, const step& now);
-  [[nodiscard]] gradient_sync& sync() const noexcept;
+  [[nodiscard]] backward_pass begin(int passes);
   void count(std::span<const minibatch> batches, backward_pass& pass);
   void count(const backward_pass& pass);
+  // With servers: true, and the gradients are pushed before the step commits.
+  [[nodiscard]] bool pushes(double learning_rate);
 
   training* of_;
 };
@@ -124,6 +136,8 @@ struct train_options {
   /// After each epoch, as an evaluation: with collectives over the step's group, and reports that belong to the epoch.
   /// Where ranks have different weights (`sync_mode`), it runs with their mean.
   std::function<void(training_step&)> each_epoch{};
+  /// After the last step, as an evaluation: to save the model, to report. Its reports are dropped.
+  std::function<void(training_step&)> at_end{};
   /// Collective: called at the start and after each change of the membership, for example to compare the data of the
   /// ranks. `joined`: this rank has joined a running training. Kept until the next run.
   std::function<void(group& ranks, bool joined)> each_group{};
@@ -145,14 +159,19 @@ struct train_options {
 ///       step.report("loss", model.loss());
 ///     });
 ///
+/// With `--mode ps` the last ranks are servers, which hold the parameters and apply the optimizer to what the others,
+/// the workers, push at their own pace (docs/parameter_server.md). `step.group()` is then the workers; epochs, reports
+/// and evaluations are those of the first worker alone, and checkpoints are the tables of the servers.
+///
 /// Owns the state (of the arguments and its own reports), the session, and the gradient_sync by `--mode` and
 /// `--compress`. It passes batches and epochs to a tracker among the owners, and the metric to a schedule. Arguments
 /// are referenced and must outlive it, except for temporaries. Each rank makes its own, and uses it on the thread that
 /// is the rank.
 class training {
  public:
-  /// `others` are further owners of state: batch norms, random streams, a tracker, user-defined ones. Throws
-  /// configuration_error for mode ps and for parts with equal names.
+  /// Collective in mode ps. `others` are further owners of state: batch norms, random streams, a tracker, user-defined
+  /// ones. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
+  /// apply, and what `ps::job` does.
   template <optimizer O, class... Others>
   training(context& of, arena& values, O& by, loader& data, Others&&... others)
       : training(of, sync_of_job(of), values, data, by, std::forward<Others>(others)...) {}
@@ -166,12 +185,14 @@ class training {
   template <class... Others>
   training(context& of, const sync_options& how, arena& values, loader& data, Others&&... others)
       : context_(of),
+        on_servers_(how.mode.what == sync_mode::kind::parameter_server),
         session_(open_session(of)),
         data_(data),
         arena_(values),
-        sync_(values, how),
+        sync_(values, of_ranks(how)),
         state_(values, std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
+    if (on_servers_) open_servers(how);
   }
   training(const training&) = delete;
   training& operator=(const training&) = delete;
@@ -181,17 +202,26 @@ class training {
   /// about a second, save, and throw `elastic::departure` (exit status 143). In an elastic job only that rank leaves;
   /// if too few ranks are left, one of them saves (`departure::should_save`). Throws configuration_error for invalid
   /// options, and the exceptions of `f`, the session and checkpoints.
+  ///
+  /// In mode ps once: a server serves until all workers have finished; SIGTERM has its default effect; each worker
+  /// returns at its end, the first one with the final parameters. Then `max_seconds`, `stop` and `patience`, by which
+  /// one worker would end the others, are refused.
   void run(const train_options& options, const std::function<void(training_step&)>& f);
-  /// Runs `f(step)` once between steps, as `session::evaluate` does.
+  /// Runs `f(step)` once between steps, as `session::evaluate` does; in mode ps at the first worker alone.
   template <std::invocable<step&> F>
   bool evaluate(F&& f) {
-    return session_.evaluate(state_, std::forward<F>(f));
+    return evaluate_once([&f](step& now) { f(now); });
   }
+
+  /// Whether this is the rank that reports: rank 0 of the session, in mode ps the first worker.
+  [[nodiscard]] bool is_root();
 
   /// The finished epochs, including those before this process started.
   [[nodiscard]] const std::vector<epoch_summary>& epochs() const noexcept { return epochs_; }
   /// How often the training resumed from a checkpoint that was not its end, so that later steps were lost.
   [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
+  /// Bytes of gradients or weights that this process has sent in committed steps, as they were encoded.
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept;
   [[nodiscard]] muster::state& state() noexcept { return state_; }
   [[nodiscard]] muster::session& session() noexcept { return session_; }
   [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
@@ -221,7 +251,7 @@ class training {
 
   muster::session open_session(context& of) {
 #ifdef MUSTER_HAS_TCP
-    if (of.elastic()) {
+    if (of.elastic() && !on_servers_) {
       return elastic::session(of, {.on_rebuild = [this](group& ranks, const elastic::change& what) {
                                 if (meet_) meet_(ranks, what.generation > 1 && what.rank_before < 0);
                               }});
@@ -229,12 +259,24 @@ class training {
 #endif
     return fixed_session(of);
   }
+  // What the ranks that train exchange among themselves: nothing where servers apply what they push.
+  static sync_options of_ranks(sync_options how);
+  void open_servers(const sync_options& how);
+  bool evaluate_once(const std::function<void(step&)>& f);
   void note(tracker& told) noexcept { tracker_ = &told; }
   void note(schedule& told) noexcept { schedule_ = &told; }
   template <class T>
-  void note(T&) noexcept {}
+  void note(T& told) {
+    if constexpr (served_optimizer<T>) {
+      if (on_servers_) server_update_ = told.server_update();
+    }
+  }
 
   context& context_;
+  const bool on_servers_;
+  std::string server_update_;
+  std::shared_ptr<detail::served> served_;  // in mode ps; shared for the sake of its incomplete type
+  std::optional<double> pushed_rate_;       // of the step under way
   std::function<void(group& ranks, bool joined)> meet_;
   muster::session session_;
   loader& data_;
@@ -244,6 +286,8 @@ class training {
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;
   std::uint64_t failures_ = 0;
+  std::uint64_t bytes_sent_ = 0;
+  bool ran_ = false;
   bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
   sums here_;             // of committed steps since the last epoch ended
   sums of_step_;          // of the attempt under way

@@ -129,14 +129,15 @@ void mapped_file::map(int file, std::size_t size, const std::string& path) {
 }
 
 void mapped_file::forget(std::string_view part) const noexcept {
-  // Linux maps so many bytes around a page that is read, those of neighbours too: these are forgotten with it.
-  constexpr std::uintptr_t mapped_at_once = std::uintptr_t{64} << 10;
+  // Linux maps so many bytes around a page that is read (a folio of the page cache), those of neighbours too: these are
+  // forgotten with it, or the last reader of a folio would leave all of it.
+  constexpr std::size_t mapped_at_once = std::size_t{2} << 20;
   if (!mapped_) return;
-  const auto begin = reinterpret_cast<std::uintptr_t>(mapped_.get());
-  const auto from = reinterpret_cast<std::uintptr_t>(part.data());
-  const std::uintptr_t first = std::max(from / mapped_at_once * mapped_at_once, begin);
-  const std::uintptr_t last = std::min(detail::round_up(from + part.size(), mapped_at_once), begin + text().size());
-  (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);  // which changes nothing of its bytes
+  const auto at = static_cast<std::size_t>(part.data() - mapped_.get());
+  const std::size_t first = at / mapped_at_once * mapped_at_once;
+  const std::size_t last = std::min(detail::round_up(at + part.size(), mapped_at_once), text().size());
+  (void)::madvise(const_cast<char*>(mapped_.get()) + first, last - first,
+                  MADV_DONTNEED);  // which changes nothing of its bytes
 }
 
 void mapped_file::unmap::operator()(const char* memory) const noexcept {

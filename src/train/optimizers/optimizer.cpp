@@ -1,7 +1,9 @@
 #include <muster/train/optimizers/optimizer.hpp>
 
 #include <cmath>
+#include <concepts>
 
+#include <muster/core/number.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/train/settings.hpp>
 
@@ -72,6 +74,52 @@ void require_valid(const lars_options& options) {
   require_positive("trust", options.trust, "it is by how much of its norm a layer may change");
 }
 
+namespace {
+
+// Of a table of servers, which has no tensors and no further keys.
+std::string update_named(const std::string& text, std::floating_point auto decay, const tensor_filter& decay_of) {
+  if (decay != 0 && decay_of) {
+    throw configuration_error(
+        "servers cannot decay some tensors alone (a table has no tensors); leave decay-of out, or use another --mode");
+  }
+  return decay == 0 ? text : text + ",decay=" + number_text(decay);
+}
+
+void require_default(const char* name, std::floating_point auto value, std::floating_point auto known) {
+  if (value == known) return;
+  throw configuration_error(std::string(name) + " cannot be " + number_text(value) + " on servers (they step with " +
+                            number_text(known) + "); leave it out, or use another --mode");
+}
+
+}  // namespace
+
+std::string server_update(const sgd_options& options) {
+  const auto momentum = number_text(options.momentum);
+  return update_named(options.momentum == 0 ? "sgd:1"
+                      : options.nesterov    ? "nesterov:1," + momentum
+                                            : "momentum:1," + momentum,
+                      options.decay, options.decay_of);
+}
+
+std::string server_update(const adam_options& options) {
+  const adam_options known;
+  require_default("beta1", options.beta1, known.beta1);
+  require_default("beta2", options.beta2, known.beta2);
+  require_default("epsilon", options.epsilon, known.epsilon);
+  return update_named(options.decoupled ? "adamw:1" : "adam:1", options.decay, options.decay_of);
+}
+
+std::string server_update(const adagrad_options& options) {
+  require_default("epsilon", options.epsilon, adagrad_options().epsilon);
+  return update_named("adagrad:1", options.decay, options.decay_of);
+}
+
+std::string server_update(const lars_options&) {
+  throw configuration_error(
+      "servers cannot step by lars (its rates are of tensors, and a table has none); choose momentum, adam or adagrad, "
+      "or use another --mode");
+}
+
 }  // namespace detail
 
 template class optimizer_of<sgd_options, arena>;
@@ -86,6 +134,12 @@ tensor_filter decay_of(spec_reader& spec, tensor_filter fallback) {
 }
 
 }  // namespace
+
+std::string any_optimizer::server_update() const {
+  if (server_update_) return server_update_();
+  throw configuration_error(
+      "servers cannot step by this optimizer (it has no server_update()); give it one, or use another --mode");
+}
 
 any_optimizer make_optimizer(arena& of, std::string_view text) {
   spec_reader spec("optimizer", text);

@@ -56,6 +56,12 @@ inline std::vector<std::string> state_names(const adam_options&) { return {"mean
 inline std::vector<std::string> state_names(const adagrad_options&) { return {"squares"}; }
 inline std::vector<std::string> state_names(const lars_options&) { return {"velocity"}; }
 
+/// The same step as an update function of servers. Throw configuration_error where there is none.
+[[nodiscard]] std::string server_update(const sgd_options& options);
+[[nodiscard]] std::string server_update(const adam_options& options);
+[[nodiscard]] std::string server_update(const adagrad_options& options);
+[[nodiscard]] std::string server_update(const lars_options& options);
+
 }  // namespace muster::inline v0::detail
 
 namespace muster::inline v0 {
@@ -75,6 +81,11 @@ template <class Options, class Arena>
 void optimizer_of<Options, Arena>::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
   arena_->update([this, learning_rate] { step(learning_rate); });
+}
+
+template <class Options, class Arena>
+std::string optimizer_of<Options, Arena>::server_update() const {
+  return detail::server_update(options_);
 }
 
 template <class Options, class Arena>

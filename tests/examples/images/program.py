@@ -2,8 +2,8 @@
 """The programs that train on images as their users run them: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
-and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing) and a folder
-of public data in MUSTER_TEST_DATA (or none).
+and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), muster-data in
+MUSTER_TEST_DATA_TOOL and a folder of public data in MUSTER_TEST_DATA (or none).
 """
 import json
 import os
@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import digits  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
@@ -228,6 +231,31 @@ class Stages(Case):
                 losses = [[(e["train_loss"], e["val_loss"]) for e in run["epochs"]] for run in (plain, report)]
                 self.assertEqual(*losses, stages)
             self.assertTrue(any(folder.iterdir()))
+
+    def test_a_bad_record_is_left_out(self):
+        tool = os.environ["MUSTER_TEST_DATA_TOOL"]
+        if not tool:
+            self.skipTest("muster-data is not there")
+        digits.draw(self.folder, 240)
+        raw = f"idx:{self.folder / 'train-images-idx3-ubyte'},{self.folder / 'train-labels-idx1-ubyte'}"
+        kept = self.folder / "kept"
+        subprocess.run([tool, "convert", raw, kept, "--files", "2"], check=True, capture_output=True, timeout=HANG)
+        arguments = ["--data", f"records:{kept}", "--test", raw, *small()[2:]]
+        whole, _ = self.report("cnn", arguments)
+        damaged = sorted(kept.glob("*.muster"))[1]
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
+        ran = run("cnn", arguments)
+        self.assertEqual((ran.returncode, len(ran.stderr.strip().splitlines())), (3, 1), ran.stderr)
+        self.assertIn(str(damaged), ran.stderr)
+        listed = self.folder / "listed"
+        for policy in ("skip", f"quarantine:{listed}"):
+            for ranks in (1, 2):
+                less, _ = self.report("cnn", [*arguments, "--on-bad-record", policy], ranks)
+                self.assertEqual([e["samples"] for e in whole["epochs"]], [240, 240])
+                self.assertEqual([e["samples"] for e in less["epochs"]], [239, 239])
+        self.assertEqual({json.loads(line)["file"] for line in listed.read_text().splitlines()}, {str(damaged)})
 
     def test_stages_that_there_are_none_of(self):
         for arguments in (["--cache", "tape"], ["--cache", "disk:"], ["--on-bad-record", "weep"],

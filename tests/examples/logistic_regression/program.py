@@ -133,6 +133,23 @@ class RealData(Case):
         self.check_same_loss(["--train", f"libsvm:{data}/a9a", "--test", f"libsvm:{data}/a9a.t"], at_least=0.848)
 
 
+class Resumed(Case):
+    def test_the_same_command_goes_on(self):
+        arguments = ["--synthetic", "epsilon:200", "--schedule", "constant:0.5", "--momentum", "0.9"]
+        saved = ["--checkpoint", self.folder / "saved", "--resume"]
+        losses = lambda report: [(e["train_loss"], e["val_loss"]) for e in report["epochs"]]
+        whole = losses(self.report([*arguments, "--epochs", "4"]))
+        self.report([*arguments, "--epochs", "2", *saved])
+        self.assertEqual(losses(self.report([*arguments, "--epochs", "4", *saved])), whole)
+        self.assertEqual(losses(self.report([*arguments, "--epochs", "4", *saved])), whole)
+
+    def test_with_servers(self):
+        arguments = ["--synthetic", "epsilon:200", "--schedule", "constant:0.5", "--mode", "ps", "--consistency", "bulk",
+                     "--checkpoint", self.folder / "saved", "--resume"]
+        self.assertEqual(len(self.report([*arguments, "--epochs", "2"], 3)["epochs"]), 2)
+        self.assertEqual(len(self.report([*arguments, "--epochs", "5"], 3)["epochs"]), 3)
+
+
 class Report(Case):
     """What docs/tracker.md says of the report is so."""
 
@@ -274,6 +291,7 @@ class BadInput(Case):
         self.check(["--train", "libsvm:x"], self.CONFIGURATION, "--test")
         self.check(["--synthetic", "epsilon:100", "--schedule", "steps:1"], self.CONFIGURATION, "steps:1", "step")
         self.check(["--synthetic", "epsilon:100", "--goal", "accuracy=85"], self.CONFIGURATION, "accuracy=85")
+        self.check(["--synthetic", "epsilon:100", "--resume"], self.CONFIGURATION, "--checkpoint FOLDER")
         self.check(["--synthetic", "epsilon:100", "--preset", "mlbench"], self.CONFIGURATION, "mlbench-2a")
         self.check(["--synthetic", "epsilon:100", "--transport", "smoke"], self.CONFIGURATION, "--transport", "smoke")
 

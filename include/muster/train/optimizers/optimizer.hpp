@@ -4,6 +4,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,12 @@ concept optimizer = requires(O& by, double learning_rate, state_parts& parts) {
   by.describe(parts);
 };
 
+/// An optimizer that servers can apply: says by which update function (`ps::make_update`).
+template <class O>
+concept served_optimizer = optimizer<O> && requires(const O& by) {
+  { by.server_update() } -> std::convertible_to<std::string>;
+};
+
 /// An optimizer that was chosen when the program ran. Refers to the arena, which must outlive it.
 class any_optimizer {
  public:
@@ -31,6 +38,7 @@ class any_optimizer {
     const auto held = std::make_shared<O>(std::move(by));
     apply_ = [held](double learning_rate) { held->apply(learning_rate); };
     describe_ = [held](state_parts& parts) { held->describe(parts); };
+    if constexpr (served_optimizer<O>) server_update_ = [held] { return held->server_update(); };
   }
   any_optimizer(any_optimizer&&) noexcept = default;
   any_optimizer& operator=(any_optimizer&&) noexcept = default;
@@ -39,10 +47,13 @@ class any_optimizer {
   void apply(double learning_rate) { apply_(learning_rate); }
   /// As an owner of state.
   void describe(state_parts& parts) { describe_(parts); }
+  /// See `optimizer_of`. Throws configuration_error, too, for a user-defined optimizer without one.
+  [[nodiscard]] std::string server_update() const;
 
  private:
   std::function<void(double)> apply_;
   std::function<void(state_parts&)> describe_;
+  std::function<std::string()> server_update_;
 };
 static_assert(optimizer<any_optimizer>);
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <muster/elastic/state.hpp>
@@ -23,6 +24,11 @@ class optimizer_of {
   /// negative or not finite, and changes nothing then. O(parameters), one pass (lars reads matrices twice). Over a
   /// device it goes on the arena's stream and is not waited for.
   void apply(double learning_rate);
+
+  /// The update function by which the servers of a parameter server make the same step, with the learning rate as the
+  /// scale of a push: "nesterov:1,0.9" (`ps::make_update`). Throws configuration_error for options that servers do not
+  /// have: layer-wise rates, a filter of the tensors that decay, other constants of Adam and AdaGrad than the defaults.
+  [[nodiscard]] std::string server_update() const;
 
   /// As an owner of state: the number of its steps, where a step depends on it; the rest lies in the arena. It stays at
   /// its place from then on.

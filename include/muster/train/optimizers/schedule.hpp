@@ -134,6 +134,8 @@ class schedule {
   /// Tells it how good the model is, after each validation: the same value at every rank, as the last word of an
   /// evaluation. Only `plateau_rate` and other functions with an `observe(double)` listen.
   void observe(double value) { held_->observe(value); }
+  /// Whether it listens.
+  [[nodiscard]] bool observes() const noexcept { return held_->observes(); }
   /// As an owner of state: what it has observed.
   void describe(state_parts& parts) { held_->describe(parts); }
 
@@ -144,6 +146,7 @@ class schedule {
     virtual ~erased() = default;
     [[nodiscard]] virtual double rate(const training_position& at) const = 0;
     virtual void observe(double value) = 0;
+    [[nodiscard]] virtual bool observes() const noexcept = 0;
     virtual void describe(state_parts& parts) = 0;
     [[nodiscard]] virtual std::unique_ptr<erased> copy() const = 0;
 
@@ -157,6 +160,12 @@ class schedule {
     [[nodiscard]] double rate(const training_position& at) const override { return function(at); }
     void observe(double value) override {
       if constexpr (requires { function.observe(value); }) function.observe(value);
+    }
+    [[nodiscard]] bool observes() const noexcept override {
+      if constexpr (requires { function.observes(); })
+        return function.observes();
+      else
+        return requires(F & each, double value) { each.observe(value); };
     }
     void describe(state_parts& parts) override {
       if constexpr (requires { function.describe(parts); })
@@ -186,6 +195,7 @@ struct warmed_up {
   /// As of `after`, its rate times the factor; observations and state are those of `after`.
   double operator()(const training_position& at) const;
   void observe(double value) { after.observe(value); }
+  [[nodiscard]] bool observes() const noexcept { return after.observes(); }
   void describe(state_parts& parts) { after.describe(parts); }
 };
 

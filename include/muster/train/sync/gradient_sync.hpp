@@ -25,6 +25,9 @@ struct sync_options {
   std::size_t first_bucket = 64_KiB;  ///< of the first one: small, so that communication begins early
   bucket_codec codec = no_codec;      ///< how buckets are summed
   sync_mode mode{};                   ///< what ranks exchange
+  /// With mode ps, of a training: each step names the elements of the arena that it uses (`training_step::pull`), and
+  /// the servers have those alone, from 0.
+  bool sparse = false;
   float clip = 0;                     ///< gradients of a larger global norm are scaled down to it (Pascanu et al. 2013,
                                       ///< https://arxiv.org/abs/1211.5063); 0: never
 };
