@@ -215,7 +215,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
   std::vector<node_id> order(candidates.begin(), candidates.end());
-  std::ranges::stable_partition(order, [&](node_id who) {
+  std::stable_partition(order.begin(), order.end(), [&](node_id who) {
     const auto* const entry = map.server(who);
     return entry != nullptr && is_serving(*entry);
   });
