@@ -243,27 +243,35 @@ shm_native::small_plan shm_native::plan_small() const {
   const collective_call& c = *call_;
   const std::size_t bytes = c.count * c.element_size;
   const bool at_root = shm_.rank() == c.root;
+  small_plan made;
   switch (c.kind) {
     case collective::broadcast:
-      return {bytes, at_root, false, !at_root, bytes <= small_limit};
+      made = {bytes, at_root, false, !at_root, bytes <= small_limit};
+      break;
     case collective::reduce:
     case collective::gather:
-      return {bytes, !at_root, at_root, false, bytes <= small_limit};
+      made = {bytes, !at_root, at_root, false, bytes <= small_limit};
+      break;
     case collective::scatter:
-      return {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
+      made = {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
+      break;
     case collective::allgather: {
       const std::size_t most = block_of(c.count, shm_.size() - 1, shm_.size()).count * c.element_size;
       const std::size_t own = block_of(c.count, shm_.rank(), shm_.size()).count * c.element_size;
-      return {own, true, true, false, most <= small_limit};
+      made = {own, true, true, false, most <= small_limit};
+      break;
     }
     case collective::all_to_all:
-      return {bytes * size(), true, true, false, bytes * size() <= small_limit};
+      made = {bytes * size(), true, true, false, bytes * size() <= small_limit};
+      break;
     case collective::barrier:
     case collective::finish:
-      return {0, true, true, false, true};
+      made = {0, true, true, false, true};
+      break;
     default:  // allreduce, reduce_scatter
-      return {bytes, true, true, false, bytes <= small_limit};
+      made = {bytes, true, true, false, bytes <= small_limit};
   }
+  return made;
 }
 
 bool shm_native::advance_small() {
