@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -40,6 +39,7 @@ constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // as of the for
 struct command_line {
   copy_request copy;
   std::string source;
+  std::string policy = "fail";
   std::uint64_t shown = 10;
   bool as_json = false;
   CLI::App app{description, "muster-data"};
@@ -77,12 +77,9 @@ struct command_line {
       muster::add_number(*command, "--block-bytes", copy.layout.block_bytes, {0, most_block_bytes, true},
                          "compress blocks of about so many bytes with Zstandard; 0: none, records are read in place");
       muster::add_number(*command, "--level", copy.layout.level, {1, 19}, "of Zstandard, fast to small");
-      command->add_option("--bad", copy.bad.policy, "bad records: fail, skip or quarantine")
-          ->default_str("fail")
-          ->transform(CLI::CheckedTransformer(
-              std::map<std::string, muster::bad_record_policy>{{"fail", muster::bad_record_policy::fail},
-                                                               {"skip", muster::bad_record_policy::skip},
-                                                               {"quarantine", muster::bad_record_policy::quarantine}}));
+      command->add_option("--bad", policy, "bad records: fail, skip or quarantine")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"fail", "skip", "quarantine"}));
       muster::add_number(*command, "--bad-limit", copy.bad.limit, any_number, "so many bad records may be left out")
           ->default_str("no limit");
       command->add_option("--quarantine", copy.bad.file,
@@ -92,7 +89,11 @@ struct command_line {
   }
 
   void finish() {
-    if ((copy.bad.policy == muster::bad_record_policy::quarantine) == copy.bad.file.empty()) {
+    using muster::bad_record_policy;
+    copy.bad.policy = policy == "skip"         ? bad_record_policy::skip
+                      : policy == "quarantine" ? bad_record_policy::quarantine
+                                               : bad_record_policy::fail;
+    if ((policy == "quarantine") == copy.bad.file.empty()) {
       throw muster::configuration_error("--quarantine FILE and --bad quarantine go together; give both or none");
     }
   }
