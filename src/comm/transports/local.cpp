@@ -2,12 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <map>
-#include <mutex>
 #include <thread>
 
 #include <muster/core/error.hpp>
@@ -22,37 +16,17 @@ std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state)
 
 }  // namespace
 
-// What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
-// straight from the sender's buffer.
-struct alignas(64) local_hub::mailbox {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
-  detail::request_queue sent;            // `source` is its sender
-  std::deque<control_message> control_messages;
-  std::atomic<int> notice_count{0};
-  bool asleep = false;
-};
-
-struct local_hub::subgroups {
-  std::mutex mutex;
-  std::map<std::uint64_t, std::weak_ptr<local_hub>> by_id;
-};
-
-local_hub::local_hub(int size, std::string_view name) : size_(size), name_(name) {
+local_hub::local_hub(int size, std::string_view name) : name_(name) {
   if (size < 1) {
     throw configuration_error("a local group cannot have " + std::to_string(size) + " ranks (it needs one at least)");
   }
-  boxes_ = std::make_unique<mailbox[]>(static_cast<std::size_t>(size));
-  children_ = std::make_unique<subgroups>();
+  for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
 }
 
-local_hub::~local_hub() = default;
-
 std::shared_ptr<local_hub> local_hub::child(std::uint64_t id, int size) {
-  const std::lock_guard lock(children_->mutex);
-  std::erase_if(children_->by_id, [](const auto& entry) { return entry.second.expired(); });
-  auto& slot = children_->by_id[id];
+  const std::lock_guard lock(children_mutex_);
+  std::erase_if(children_, [](const auto& entry) { return entry.second.expired(); });
+  auto& slot = children_[id];
   auto hub = slot.lock();
   if (!hub) slot = hub = std::make_shared<local_hub>(size, name_);
   return hub;
@@ -70,8 +44,6 @@ bool local_transport::oversubscribed() const {
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   return static_cast<unsigned>(size()) > cores;
 }
-
-local_hub::mailbox& local_transport::box(int rank) { return hub_->boxes_[static_cast<std::size_t>(rank)]; }
 
 void local_transport::wake(mailbox& to) {  // with its mutex held
   to.events.fetch_add(1, std::memory_order_release);

@@ -1,9 +1,14 @@
 // Ranks as threads of one process: every algorithm without a launcher.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
-#include <string_view>
+#include <mutex>
+#include <vector>
 
 #include <muster/comm/request_queue.hpp>
 #include <muster/comm/transport.hpp>
@@ -16,23 +21,29 @@ class local_hub {
   /// `name` is what the transports call themselves: "local", or "self" for a hub of one.
   explicit local_hub(int size, std::string_view name = "local");
 
-  local_hub(const local_hub&) = delete;
-  local_hub& operator=(const local_hub&) = delete;
-  ~local_hub();
-
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(boxes_.size()); }
 
  private:
   friend class local_transport;
-  struct mailbox;
-  struct subgroups;
+
+  // What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
+  // straight from the sender's buffer.
+  struct mailbox {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
+    detail::request_queue sent;            // `source` is its sender
+    std::deque<control_message> control_messages;
+    std::atomic<int> notice_count{0};
+    bool asleep = false;
+  };
 
   std::shared_ptr<local_hub> child(std::uint64_t id, int size);
 
-  int size_;
   std::string_view name_;
-  std::unique_ptr<mailbox[]> boxes_;  // of each rank
-  std::unique_ptr<subgroups> children_;
+  std::vector<std::unique_ptr<mailbox>> boxes_;
+  std::mutex children_mutex_;
+  std::map<std::uint64_t, std::weak_ptr<local_hub>> children_;
 };
 
 /// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
@@ -58,7 +69,7 @@ class local_transport final : public transport {
  private:
   using mailbox = local_hub::mailbox;
 
-  mailbox& box(int rank);
+  mailbox& box(int rank) { return *hub_->boxes_[static_cast<std::size_t>(rank)]; }
   static void wake(mailbox& box);
   void match();
 
