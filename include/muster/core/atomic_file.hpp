@@ -55,6 +55,7 @@ class atomic_file {
 
   std::string path_;
   std::string name_;                         // of the new file
+  std::unique_ptr<char[]> buffer_;           // of file_
   std::unique_ptr<std::FILE, closed> file_;  // null once it is committed
   std::uint64_t size_ = 0;
 };
