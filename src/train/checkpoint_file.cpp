@@ -19,7 +19,7 @@ namespace {
 // As in PNG: a transfer that takes it for text damages the magic already.
 constexpr std::string_view checkpoint_magic = "\x89MST\r\n\x1a\n";
 constexpr std::uint32_t current_version = 2;
-struct byte_order {  // a structure, whose bytes are as the machine has them
+struct byte_order {  // its bytes are as the machine has them
   std::uint32_t mark = 0x01020304;
 };
 constexpr std::size_t head_bytes = 8 + 4 + 4 + 4 + 4 + 8 + 8 + sizeof(state_position) + 4;

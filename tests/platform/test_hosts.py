@@ -1,4 +1,4 @@
-"""The launcher `hosts`: ranks in network namespaces whose links have a bandwidth and lose packets."""
+"""The launcher `hosts`: ranks in network namespaces, on links that have a bandwidth and lose packets."""
 import os
 import pathlib
 import signal

@@ -57,7 +57,7 @@ class Experiment:
     seed: int
     goals: tuple = ()     # its own, else those of the file
     cases: tuple = ()     # parameters that change together
-    clock: str = ""       # the experiment whose steps its times are made of, where they are not its own
+    clock: str = ""       # another experiment: its steps give the times of this one
     follows: dict = dataclasses.field(default_factory=dict)  # what follows from a parameter: name -> (parameter, {value: result})
 
     @property

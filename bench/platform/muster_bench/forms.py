@@ -18,7 +18,7 @@ class Form:
     columns: str          # the parameter that has one a value
     rows: tuple           # the parameters that name a line
     speed_up: bool        # S = T1 / TN and E = S / N over the columns
-    beside: str           # another experiment, whose lines and ratios to these are added
+    beside: str           # another experiment: its lines and ratios to these are added
     published: dict       # other lines: name -> a number, or none, for each column
 
 

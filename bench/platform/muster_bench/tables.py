@@ -21,7 +21,7 @@ def result_of(folder, run):
 def entries_of(folder, file, plan, division):
     """One entry a run, or one a row of it; runs that have not ended are left out. What is derived is derived here, so
     that another goal or price needs no new run."""
-    steps = {}     # of experiments whose steps others have for a clock: (name, ranks) -> [(what is swept, seconds, of these computation)]
+    steps = {}     # of experiments that are the clock of others: (name, ranks) -> [(what is swept, seconds, of these computation)]
     for run in plan:
         found = (result_of(folder, run) or {}).get("metrics", {})
         if "step_seconds" in found and any(other.clock == run.experiment.name for other in file.experiments):

@@ -8,7 +8,7 @@
 
 namespace muster::inline v0 {
 
-// Of each: visit(i, place, length) for each run, whose first is the i-th of `chosen`; 1 <= chosen <= count.
+// Of each: visit(i, place, length) for each run; it begins with the i-th of `chosen`; 1 <= chosen <= count.
 
 struct detail::random_places {
   static constexpr std::string_view name = "randomk";
