@@ -24,6 +24,7 @@ class run {
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
       : context_(context),
         chosen_(chosen),
+        in_shards_(muster::training::sync_of_job(context).virtual_shards > 0),
         data_(data),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
@@ -38,8 +39,9 @@ class run {
         tracker_(world, {.goal = chosen.goal}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
-    // Statistics of a rank's own are its own state; shared ones are the same everywhere.
-    const auto kind = chosen.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
+    // Statistics of a rank's own are its own state; shared ones, and those of virtual shards, are the same everywhere.
+    const auto kind =
+        chosen.share_statistics || in_shards_ ? muster::state_kind::replicated : muster::state_kind::rank_local;
     training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_,
                       muster::restored_values{"batch_norm", net_->statistics(), kind});
   }
@@ -74,42 +76,48 @@ class run {
     require_same_everywhere(ranks, data_);
     if (chosen_.share_statistics)
       statistics_.emplace(ranks.duplicate());
-    else
+    else if (!in_shards_)
       share_statistics(ranks, *net_, joined);
   }
 
   void train_step(muster::training_step& step) {
     const auto batch = step.next(loader_);
     nn::totals sums;
-    step.backward(batch, [&](const auto&, auto& backward) {
+    const auto statistics = net_->statistics();
+    const std::vector<float> before(statistics.begin(), statistics.end());
+    std::vector<float> of_shards;
+    step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
       backward.clear();
       backward.divided_by(static_cast<double>(batch.global_size));
-      const nn::pass now{.images = batch.samples.size(),
+      if (in_shards_) std::ranges::copy(before, statistics.begin());  // what a shard sees depends on no other
+      const nn::pass now{.images = part.samples.size(),
                          .statistics = statistics_ ? &*statistics_ : nullptr,
-                         .samples = batch.samples,
+                         .samples = part.samples,
                          .key = muster::mix(chosen_.seed) + step.number(),
                          .ready = [&](std::size_t tensor) { backward.ready(tensor); }};
       std::span<const float> logits;
       {
         auto phase = tracker_.phase(muster::phase::forward);
-        logits = net_->forward(batch.values<float>(), now);
+        logits = net_->forward(part.values<float>(), now);
       }
       {
         auto phase = tracker_.phase(muster::phase::loss);
         slopes_.resize(logits.size());
-        sums = nn::softmax_cross_entropy<float>(logits, batch.labels, net_->classes(),
-                                                1.0 / static_cast<double>(batch.global_size), slopes_);
+        sums += nn::softmax_cross_entropy<float>(logits, part.labels, net_->classes(),
+                                                 1.0 / static_cast<double>(batch.global_size), slopes_);
       }
       auto phase = tracker_.phase(muster::phase::backward);
       net_->backward(slopes_, now);
+      if (in_shards_) of_shards.insert(of_shards.end(), statistics.begin(), statistics.end());
     });
+    if (in_shards_ && !statistics.empty()) step.mean_over_shards(of_shards, statistics);
     step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0));
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
     step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
   }
 
   void validate(muster::training_step& step) {
-    average_statistics(step.group(), *net_);
+    if (!in_shards_) average_statistics(step.group(), *net_);
     const auto found = evaluate(step.group(), *net_, test_);  // of all ranks
     if (step.group().rank() != 0) return;
     const auto images = static_cast<double>(found.images);
@@ -121,7 +129,7 @@ class run {
   void finish(muster::training_step& step) {
     if (!chosen_.save.empty()) {
       training_->sync().average(step.group());
-      average_statistics(step.group(), *net_);
+      if (!in_shards_) average_statistics(step.group(), *net_);
       if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);
     }
     timeline_.write(step.group());
@@ -130,6 +138,7 @@ class run {
   const nn::flush_denormals flush_;
   muster::context& context_;
   const options& chosen_;
+  const bool in_shards_;
   const image_data& data_;
   const std::string started_as_;
   const bool speaks_first_;  // before there is a group
@@ -164,6 +173,11 @@ int run_program(int argc, char** argv, const program& which) {
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});
+    if (chosen.share_statistics && muster::training::sync_of_job(context).virtual_shards > 0) {
+      throw muster::configuration_error(
+          "--sync-batch-norm cannot be used with --virtual-shards (sums over ranks depend on their number); use one of "
+          "them");
+    }
     context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return help_text(which); }});

@@ -99,13 +99,13 @@ class run {
     const auto batch = step.next(loader_);
     if (sparse_on_servers_) step.pull(elements_of(data_.train.data, batch.samples));
     totals mine;
-    step.backward(batch, [&](const auto&, auto& backward) {
+    step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
       backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
       auto phase = tracker_.phase(muster::phase::backward);         // forward and loss are part of the same kernel
       if (!sparse_on_servers_) backward.clear();
-      mine = add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
-                          1.0f / static_cast<float>(batch.global_size),
-                          {backward.gradient(weight), backward.gradient(bias).data()});
+      mine += add_gradient(data_.train.data, part.samples, data_.train.targets, model_of(arena_),
+                           1.0f / static_cast<float>(batch.global_size),
+                           {backward.gradient(weight), backward.gradient(bias).data()});
       backward.ready(bias);
       backward.ready(weight);
     });

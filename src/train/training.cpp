@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/train/settings.hpp>
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
@@ -38,7 +40,63 @@ bool is_other(float one, float other) {
 training_step::training_step(training& of, const step& now)
     : step(now.group(), now.generation(), now.number(), now), of_(&of) {}
 
+batch_shard training_step::shard() const noexcept {
+  batch_shard mine = step::shard();
+  mine.virtual_shards = of_->sync_.options().virtual_shards;
+  return mine;
+}
+
+std::span<const minibatch> training_step::parts_of(const minibatch& batch) {
+  const batch_shard mine = shard();
+  if (mine.virtual_shards == 0) return {&batch, 1};
+  if (batch.left_out > 0) {
+    throw configuration_error("records " + std::to_string(batch.position) + " and on of epoch " +
+                              std::to_string(batch.epoch + 1) +
+                              " cannot be cut into virtual shards (bad records were left out of them); stop at bad "
+                              "records, or use no virtual shards");
+  }
+  const auto before = part_of(batch.global_size, mine).first;  // samples of other ranks
+  const auto own = part_of(static_cast<std::uint64_t>(mine.virtual_shards), {mine.rank, mine.world});
+  of_->shards_.clear();
+  for (auto shard = own.first; shard < own.last; ++shard) {
+    const auto [first, last] = part_of(batch.global_size, {static_cast<int>(shard), mine.virtual_shards});
+    of_->shards_.push_back(batch.part({first - before, last - before}));
+  }
+  return of_->shards_;
+}
+
+std::span<const minibatch> training_step::micro_batches(std::span<const minibatch> batches) const {
+  if (shard().virtual_shards > 0) {
+    throw configuration_error(
+        "micro-batches cannot be used with virtual shards (each shard is a pass of its own); give backward() the whole "
+        "batch, and more shards");
+  }
+  return batches;
+}
+
+// The rows of others are zeros here, so that a sum of all ranks only gathers them, in whatever order it adds.
+void training_step::mean_over_shards(std::span<const float> mine, std::span<float> means) {
+  const batch_shard here = shard();
+  const auto [first, last] = part_of(static_cast<std::uint64_t>(here.virtual_shards), {here.rank, here.world});
+  const std::size_t width = means.size();
+  if (mine.size() != static_cast<std::size_t>(last - first) * width) {
+    throw configuration_error("a mean over virtual shards cannot be taken of " + std::to_string(mine.size()) +
+                              " values (this rank has " + std::to_string(last - first) + " of the " +
+                              std::to_string(here.virtual_shards) + " shards, and each has " + std::to_string(width) +
+                              "); give a row for each shard");
+  }
+  std::vector<float> rows(static_cast<std::size_t>(here.virtual_shards) * width);
+  std::ranges::copy(mine, rows.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * width));
+  allreduce(group(), rows, muster::sum);
+  for (std::size_t k = 0; k < width; ++k) {
+    double all = 0;
+    for (std::size_t at = k; at < rows.size(); at += width) all += double{rows[at]};
+    means[k] = static_cast<float>(all / here.virtual_shards);
+  }
+}
+
 backward_pass training_step::begin(int passes) {
+  if (shard().virtual_shards > 0) passes = std::max(passes, 1);  // a rank without shards
   if (!of_->served_) return of_->sync_.begin(group(), passes);
   if (!of_->served_->is_sparse()) of_->served_->pull();
   return of_->sync_.begin(of_->served_->alone(), passes);
@@ -151,6 +209,12 @@ sync_options training::of_ranks(sync_options how) {
 }
 
 void training::open_servers(const sync_options& how) {
+  if (how.virtual_shards > 0) {
+    throw configuration_error(
+        "virtual shards cannot be used in mode ps (servers apply what workers push in the order in which it comes); "
+        "use "
+        "mode allreduce");
+  }
   if (server_update_.empty()) {
     throw configuration_error(
         "mode ps needs an optimizer that servers can apply (the training was given none); pass it to the constructor, "
@@ -172,7 +236,17 @@ bool training::evaluate_once(const std::function<void(step&)>& f) {
 // ---- the state ----
 
 sync_options training::sync_of_job(const context& of) {
-  return {.codec = compress(of.configuration()), .mode = sync_mode_of(of)};
+  return {.codec = compress(of.configuration()),
+          .mode = sync_mode_of(of),
+          .virtual_shards = static_cast<int>(of.configuration().integer(setting::virtual_shards))};
+}
+
+void training::refuse_shards_of(const cursor& data) const {
+  if (sync_.options().virtual_shards > 0 && data.per_rank != 0) {
+    throw configuration_error(
+        "batches of each rank cannot be cut into virtual shards (the global batch depends on the number of ranks); "
+        "give the size of the global batch");
+  }
 }
 
 void training::describe(state_parts& parts) {

@@ -3,13 +3,13 @@
 MPI none joins. Both must end equally good.
 
 usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N] [--calm-ranks 1]
-                   [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
+                   [--exact] [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
 one itself, beside mpirun --enable-recovery this script does, and in a job over MPI (ulfm: Open MPI 5) none does.
 A training that outlasts --kills of them is then left alone.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
-be. It is 77 that there is no mpirun of Open MPI, or not that file.
+be; with --exact the models that they save have the same bits. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
 import argparse
 import json
@@ -38,6 +38,7 @@ parser.add_argument("--kills", type=int, default=1000)
 parser.add_argument("--loss", type=float, default=1e-3)
 parser.add_argument("--accuracy", type=float, default=0.01)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261122")))
+parser.add_argument("--exact", action="store_true", help="the program has --save FILE and was told of virtual shards")
 parser.add_argument("--needs", help="a file of data")
 parser.add_argument("arguments", nargs="+")
 options = parser.parse_args()
@@ -49,6 +50,15 @@ FOLDER = tempfile.mkdtemp(prefix="muster-examples-")
 def read_report(name):
     with open(os.path.join(FOLDER, name), encoding="ascii") as file:
         return json.load(file)
+
+
+def outputs(name):
+    return ["--json", f"{FOLDER}/{name}"] + (["--save", f"{FOLDER}/{name}.model"] if options.exact else [])
+
+
+def model_of(name):
+    with open(f"{FOLDER}/{name}.model", "rb") as file:
+        return file.read()
 
 
 def living():
@@ -66,7 +76,7 @@ def living():
 
 
 def undisturbed():
-    words = [PROGRAM, *options.arguments, "--ranks", str(options.calm_ranks), "--json", f"{FOLDER}/calm"]
+    words = [PROGRAM, *options.arguments, "--ranks", str(options.calm_ranks), *outputs("calm")]
     began = time.monotonic()
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
@@ -81,7 +91,7 @@ def start(words, **variables):
 
 def disturbed():
     """What the job says, how many of its ranks were killed, and the seconds that it took."""
-    words = [PROGRAM, *options.arguments, "--json", f"{FOLDER}/storm", "--job", os.path.basename(FOLDER), "--rendezvous",
+    words = [PROGRAM, *options.arguments, *outputs("storm"), "--job", os.path.basename(FOLDER), "--rendezvous",
              f"file:{FOLDER}"]
     if options.by == "ulfm":
         words += ["--transport", "mpi"]
@@ -175,6 +185,8 @@ try:
                         f"most {calm['samples']}")
     if killed == 0 or not deaths or bool(joins) == (options.by == "ulfm"):
         problems.append("the job ended before anything happened to it")
+    if options.exact and model_of("calm") != model_of("storm"):
+        problems.append("the model has other bits")
     if abs(other["val_loss"] / one["val_loss"] - 1) > options.loss:
         problems.append("the loss is another")
     if other["val_accuracy"] < one["val_accuracy"] - options.accuracy:

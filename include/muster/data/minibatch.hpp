@@ -10,6 +10,7 @@
 
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
@@ -62,6 +63,8 @@ struct minibatch {
     return bytes.subspan(i * size, size);
   }
 
+  /// The samples in this range, which ends at samples.size() at the latest; a view as this one is.
+  [[nodiscard]] minibatch part(index_range of) const;
   /// Its samples in `count` micro-batches, in order, of sizes that differ by one at most; views as this one is. Some
   /// are empty where there are fewer samples: every rank has as many. Throws configuration_error for a count below 1.
   [[nodiscard]] std::vector<minibatch> split(int count) const;

@@ -37,30 +37,30 @@ class served;
 /// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
 class training_step : public step {
  public:
-  /// This rank's part of the global batch, see `loader::next`.
+  /// This rank's part of the batch: what the loader's next() is given; whole virtual shards where there are any.
+  [[nodiscard]] batch_shard shard() const noexcept;
+  /// That part, see `loader::next`.
   [[nodiscard]] minibatch next(loader& from) const { return from.next(shard()); }
 
   /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
   /// (see `backward_pass`), and waits until they are the mean over the global batch, at every rank. The samples of the
   /// batch are counted here. The reduction of a gradient starts at its
-  /// `ready`, or else when `f` returns.
+  /// `ready`, or else when `f` returns. With `sync_options::virtual_shards` it calls `f` for each of the rank's shards.
   template <class F>
   void backward(const minibatch& batch, F&& f) {
-    backward(std::span(&batch, 1), std::forward<F>(f));
+    backward_over(parts_of(batch), f);
   }
   /// The same for micro-batches, as `batch.split(4)` makes them: their gradients are added up (`pass.adds(t)`) and
-  /// reduced in the last one.
+  /// reduced in the last one. Throws configuration_error where there are virtual shards.
   template <class F>
   void backward(std::span<const minibatch> batches, F&& f) {
-    auto pass = begin(static_cast<int>(batches.size()));
-    count(batches, pass);
-    for (const minibatch& batch : batches) {
-      f(batch, pass);
-      pass.end_pass();
-    }
-    pass.wait();
-    count(pass);
+    backward_over(micro_batches(batches), f);
   }
+  /// With virtual shards, collective: the mean, over all shards, of what each has computed, with the same bits in any
+  /// world; for statistics of a batch, as batch normalisation keeps them. `mine` has a row of `means.size()` values for
+  /// each shard of this rank, in their order. Throws configuration_error for another size, and the errors of an
+  /// allreduce.
+  void mean_over_shards(std::span<const float> mine, std::span<float> means);
 
   /// With mode ps and `sync_options::sparse`: fetches these elements of the arena's parameters from the servers, before
   /// `backward`; those that the gradients of this step are of, in ascending order. The gradients are zeros then, and
@@ -94,6 +94,19 @@ class training_step : public step {
  private:
   friend class training;
   training_step(training& of, const step& now);
+  template <class F>
+  void backward_over(std::span<const minibatch> batches, F& f) {
+    auto pass = begin(static_cast<int>(batches.size()));
+    count(batches, pass);
+    for (const minibatch& batch : batches) {
+      f(batch, pass);
+      pass.end_pass();
+    }
+    pass.wait();
+    count(pass);
+  }
+  [[nodiscard]] std::span<const minibatch> parts_of(const minibatch& batch);
+  [[nodiscard]] std::span<const minibatch> micro_batches(std::span<const minibatch> batches) const;
   [[nodiscard]] backward_pass begin(int passes);
   void count(std::span<const minibatch> batches, backward_pass& pass);
   void count(const backward_pass& pass);
@@ -192,6 +205,7 @@ class training {
         sync_(values, of_ranks(how)),
         state_(values, std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
+    refuse_shards_of(data.cursor());
     if (on_servers_) open_servers(how);
   }
   training(const training&) = delete;
@@ -262,6 +276,7 @@ class training {
   // What the ranks that train exchange among themselves: nothing where servers apply what they push.
   static sync_options of_ranks(sync_options how);
   void open_servers(const sync_options& how);
+  void refuse_shards_of(const cursor& data) const;
   bool evaluate_once(const std::function<void(step&)>& f);
   void note(tracker& told) noexcept { tracker_ = &told; }
   void note(schedule& told) noexcept { schedule_ = &told; }
@@ -291,6 +306,7 @@ class training {
   bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
   sums here_;             // of committed steps since the last epoch ended
   sums of_step_;          // of the attempt under way
+  std::vector<minibatch> shards_;  // of the batch under way
   /// Updates of the user's own that wait for the commit.
   struct {
     std::vector<float> before, after;

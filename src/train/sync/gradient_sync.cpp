@@ -11,6 +11,8 @@
 #include <muster/core/events.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
+#include "ordered_gradients.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
@@ -45,6 +47,12 @@ std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::s
   return buckets;
 }
 
+std::unique_ptr<gradient_backend> backend_of(arena& of, const sync_options& options) {
+  if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(of, options.virtual_shards);
+  if (options.codec) return options.codec(of);
+  return std::make_unique<host_gradients>(of);
+}
+
 }  // namespace
 
 // ---- what a model sees ----
@@ -57,7 +65,9 @@ std::span<float> backward_pass::gradient(std::size_t tensor) {
   sync_->given_[tensor] = 1;
   return there;
 }
-bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
+bool backward_pass::adds(std::size_t tensor) const {
+  return sync_->written_.at(tensor) > 0 && !sync_->keeps_passes_apart();
+}
 void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
 void backward_pass::wait() { sync_->wait(); }
 std::uint64_t backward_pass::samples() const noexcept { return sync_->step_.samples; }
@@ -65,10 +75,13 @@ double backward_pass::norm() const noexcept { return std::sqrt(sync_->step_.squa
 
 void backward_pass::end_pass() {
   for (std::size_t tensor = sync_->given_.size(); tensor-- > 0;) {  // from the last layer on, as buckets leave
-    if (std::exchange(sync_->given_[tensor], 0) != 0 && sync_->written_[tensor] <= sync_->step_.pass)
-      sync_->written(tensor);
+    const bool given = std::exchange(sync_->given_[tensor], 0) != 0;
+    if (sync_->written_[tensor] > sync_->step_.pass) continue;
+    if (!given && !sync_->keeps_passes_apart()) continue;
+    if (!given) sync_->gradients_->clear(sync_->gradients_->of().extents()[tensor]);
+    sync_->written(tensor);
   }
-  ++sync_->step_.pass;
+  if (++sync_->step_.pass < sync_->step_.passes) sync_->gradients_->end_pass();
 }
 
 void backward_pass::clear() { sync_->on_host().clear_gradients(); }
@@ -94,7 +107,7 @@ void backward_pass::divided_by(double divisor) {
 // ---- buckets ----
 
 gradient_sync::gradient_sync(arena& of, const sync_options& options)
-    : gradient_sync(options.codec ? options.codec(of) : std::make_unique<host_gradients>(of), options) {}
+    : gradient_sync(backend_of(of, options), options) {}
 
 gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
     : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->of())), options_(options) {
@@ -107,12 +120,19 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
         "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::worker, or "
         "use another mode");
   }
+  if (options.virtual_shards < 0 || (options.virtual_shards > 0 && (options.codec || !exchanges_gradients()))) {
+    throw configuration_error("a batch cannot be cut into " + std::to_string(options.virtual_shards) +
+                              " virtual shards " +
+                              (options.virtual_shards < 0 ? "(it is no number of parts); give 1 or more, or 0"
+                               : options.codec ? "(what a codec sends and keeps depends on the ranks); use no codec"
+                                               : "(ranks exchange weights); use mode allreduce"));
+  }
   if (!exchanges_gradients() && options.codec) {
     throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
                               " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
                               "codec");
   }
-  if (!exchanges_gradients() || options.codec) (void)on_host();
+  if (!exchanges_gradients() || options.codec || options.virtual_shards > 0) (void)on_host();
   const std::size_t tensors = gradients_->of().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
@@ -140,8 +160,8 @@ gradient_sync::~gradient_sync() {
 arena& gradient_sync::on_host() {
   if (arena_ != nullptr) return *arena_;
   throw configuration_error(
-      "codecs, exchanges of weights and views of gradients need gradients on the host (these are on a device); use "
-      "mode allreduce, no codec, and the views of the device_arena");
+      "codecs, exchanges of weights, virtual shards and views of gradients need gradients on the host (these are on a "
+      "device); use mode allreduce, no codec, no virtual shards, and the views of the device_arena");
 }
 
 bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }

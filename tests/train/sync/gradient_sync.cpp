@@ -1,6 +1,7 @@
 #include <muster/train/sync/gradient_sync.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <numeric>
@@ -9,7 +10,9 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/random.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
+#include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
 #include "catch.hpp"
@@ -136,6 +139,93 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
         },
         {.timeout = muster::seconds(60), .progress_thread = thread});
   }
+}
+
+TEST_CASE("with virtual shards the bits of gradients do not depend on the number of ranks") {
+  const int shards = GENERATE(1, 2, 3, 5, 8, 13);
+  const std::uint64_t seed = GENERATE(1, 2, 3);
+  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  CAPTURE(shards, seed);
+  std::vector<float> alone;  // of a world of one
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    test::run_ranks(ranks == 1 ? test::fabric::local : over, ranks, [&](muster::group& world) {
+      heap memory;
+      muster::random_stream choices(seed);
+      muster::arena arena(memory, some_shapes(seed));
+      muster::gradient_sync sync(arena, {.bucket = 64 + choices.below(4000), .virtual_shards = shards});
+      const auto own = muster::part_of(static_cast<std::uint64_t>(shards), {world.rank(), world.size()});
+      std::vector<float> found;
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        auto backward = sync.begin(world, std::max(1, static_cast<int>(own.size())));
+        for (auto shard = own.first; shard < own.last; ++shard) {
+          // What it writes is of the shard alone, in an order of its own, and not all of it.
+          muster::random_stream random(seed, 100 * step + shard);
+          backward.add_samples(random.below(100));
+          for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
+            if (random.below(4) == 0) continue;
+            require(!backward.adds(tensor), "each shard has a pass of its own");
+            for (float& value : backward.gradient(tensor))
+              value = static_cast<float>(random.normal() * std::pow(10.0, 12 * random.uniform() - 6));
+          }
+          backward.end_pass();
+        }
+        backward.wait();
+        found.insert(found.end(), arena.gradients().begin(), arena.gradients().end());
+        found.push_back(static_cast<float>(backward.samples()));
+        sync.commit();
+      }
+      if (world.size() == 1) {
+        alone = found;
+        return;
+      }
+      require(std::ranges::equal(std::as_bytes(std::span(found)), std::as_bytes(std::span(alone))),
+              "the bits of a rank that is alone");
+    });
+  }
+}
+
+TEST_CASE("virtual shards are summed in pairs, pairs of pairs, and so on") {
+  const std::array<float, 6> values = {1e8f, 3.0f, -1e8f, 2.5f, 7.0f, 1e-3f};
+  for (const int ranks : {1, 2, 3, 4, 5, 6}) {
+    test::run_ranks(ranks, [&](muster::group& world) {
+      heap memory;
+      muster::arena arena(memory, {{"a", {1}}});
+      muster::gradient_sync sync(arena, {.virtual_shards = 6});
+      const auto own = muster::part_of(6, {world.rank(), world.size()});
+      auto backward = sync.begin(world, static_cast<int>(own.size()));
+      backward.add_samples(1);
+      backward.divided_by(ranks);
+      for (auto shard = own.first; shard < own.last; ++shard) {
+        backward.gradient(0)[0] = values[shard];
+        backward.end_pass();
+      }
+      backward.wait();
+      const auto& v = values;
+      require(arena.gradient(0)[0] == ((v[0] + v[1]) + (v[2] + v[3])) + (v[4] + v[5]), "the sum of the tree");
+    });
+  }
+}
+
+TEST_CASE("a sum by virtual shards that cannot be is refused") {
+  heap memory;
+  muster::arena arena(memory, {{"a", {10}}});
+  const auto of = [&](const muster::sync_options& how) { return muster::gradient_sync(arena, how).buckets().size(); };
+  CHECK_THROWS_WITH(of({.virtual_shards = -1}),
+                    "a batch cannot be cut into -1 virtual shards (it is no number of "
+                    "parts); give 1 or more, or 0");
+  CHECK_THROWS_WITH(of({.codec = muster::compress("topk:0.1"), .virtual_shards = 2}),
+                    "a batch cannot be cut into 2 virtual shards (what a codec sends and keeps depends on the ranks); "
+                    "use no codec");
+  CHECK_THROWS_WITH(of({.mode = muster::parse_sync_mode("local-sgd"), .virtual_shards = 2}),
+                    "a batch cannot be cut into 2 virtual shards (ranks exchange weights); use mode allreduce");
+  test::run_ranks(1, [&](muster::group& world) {
+    muster::gradient_sync sync(arena, {.virtual_shards = 2});
+    auto backward = sync.begin(world, 1);
+    backward.add_samples(1);
+    CHECK_THROWS_WITH(backward.wait(),
+                      "the gradients of a step cannot be summed by virtual shards (its passes are not this rank's "
+                      "shards); begin() with as many passes as the rank has shards");
+  });
 }
 
 TEST_CASE("buckets are cut from what becomes ready together, the first one small") {

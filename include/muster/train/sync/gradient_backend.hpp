@@ -39,6 +39,9 @@ class gradient_backend {
   /// A step among these ranks; null where the program has named none. Throws configuration_error when it needs them.
   /// `step` counts committed steps, so a step that is run again has the same: what is random goes by it.
   virtual void begin(group* ranks, std::uint64_t step) = 0;
+  /// A pass that is not the last of its step has written all gradients: where passes are summed in an order of their
+  /// own.
+  virtual void end_pass() {}
   /// Starts summing a bucket over the ranks, with the two numbers in front of the first one; returns the bytes of it
   /// that this rank put into collectives. Does not wait.
   virtual std::size_t start(std::size_t bucket) = 0;

@@ -26,6 +26,10 @@ struct sync_options {
   /// With mode ps, of a training: each step names the elements of the arena that it uses (`training_step::pull`), and
   /// the servers have those alone, from 0.
   bool sparse = false;
+  /// Each batch is cut into so many parts, and their gradients are summed in one order, so that the bits do not depend
+  /// on the number of ranks: each pass of a step is one part (`batch_shard::virtual_shards`). 0: no parts, and the
+  /// fastest order. Throws configuration_error with a codec, or a mode other than allreduce.
+  int virtual_shards = 0;
   float clip = 0;  ///< gradients of a larger global norm are scaled down to it (Pascanu et al. 2013,
                    ///< https://arxiv.org/abs/1211.5063); 0: never
 };
@@ -150,6 +154,7 @@ class gradient_sync {
   void take_count();
   void wait();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
+  [[nodiscard]] bool keeps_passes_apart() const noexcept { return options_.virtual_shards > 0; }
   void exchange(group& ranks);
   void average_weights(group& ranks, std::uint64_t mine);
 
