@@ -15,7 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "checkpoint_file.hpp"
+#include "checkpoint_writer.hpp"
 
 namespace muster::inline v0 {
 
@@ -64,15 +64,23 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
-/// The parts of one kind, as they are now.
-std::vector<checkpoint_part> snapshot(const std::vector<state_part>& parts, state_kind kind) {
-  std::vector<checkpoint_part> all;
+/// Copies the parts of one kind, as they are now, into the memory of the last copy.
+void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vector<checkpoint_part>& to) {
+  std::size_t at = 0;
   for (const auto& part : parts) {
     if (part.kind != kind) continue;
-    auto& made = all.emplace_back(checkpoint_part{part.name, part.bytes, {}});
-    if (part.save) made.bytes = made.kept = part.save();
+    if (at == to.size()) to.emplace_back();
+    auto& made = to[at++];
+    made.name = part.name;
+    if (part.save) {
+      made.kept = part.save();
+    } else {
+      made.kept.resize(part.bytes.size());
+      if (!part.bytes.empty()) std::memcpy(made.kept.data(), part.bytes.data(), part.bytes.size());
+    }
+    made.bytes = made.kept;
   }
-  return all;
+  to.resize(at);
 }
 
 /// Throws when a file is not of such a state; its parts come in the order of the state's, which is as it was.
@@ -130,6 +138,54 @@ std::string checkpoint_name(const checkpoint_head& head) {
 
 constexpr int of_all = checkpoint_head::all_ranks;
 
+std::string file_of(const std::string& folder, const std::string& name, int rank) {
+  return folder + "/" + name + (rank == of_all ? ".state" : ".rank-" + std::to_string(rank));
+}
+
+// Newest last.
+std::vector<std::string> list(const std::string& folder) {
+  std::vector<std::string> all;
+  std::error_code trouble;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+    const std::string file = entry.path().filename().string();
+    if (const auto name = name_in(file); !name.empty() && file == name + ".state") all.push_back(name);
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
+// All ranks have written what they had to: what is there of others is left over.
+void remove_old(const std::string& folder, const checkpoint_options& options, const std::string& newest) {
+  const auto all = list(folder);
+  std::set<std::string> keep = {newest};
+  std::string best = newest;
+  double best_metric = std::numeric_limits<double>::quiet_NaN();
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    if (k + options.keep >= all.size()) keep.insert(all[k]);
+    try {
+      const double metric = detail::read_checkpoint_head(file_of(folder, all[k], of_all)).metric;
+      if (std::isnan(metric) || (options.smaller_is_better ? metric > best_metric : metric < best_metric)) continue;
+      best_metric = metric;
+      best = all[k];
+    } catch (const data_error&) {
+    }
+  }
+  keep.insert(best);
+
+  std::vector<std::filesystem::path> others;
+  std::error_code trouble;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+    const std::string file = entry.path().filename().string();
+    const auto name = name_in(file);
+    if (name.empty() || (keep.contains(name) && !file.ends_with(".tmp"))) continue;
+    if (file == name + ".state")
+      std::filesystem::remove(entry.path(), trouble);  // first, so that no checkpoint lacks a part
+    else
+      others.push_back(entry.path());
+  }
+  for (const auto& path : others) std::filesystem::remove(path, trouble);
+}
+
 }  // namespace
 
 /// What was read of a checkpoint, and is not in the state yet.
@@ -158,7 +214,7 @@ struct checkpoint::content {
 };
 
 checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
-    : folder_(std::move(folder)), options_(options) {
+    : folder_(std::move(folder)), options_(options), writer_(std::make_unique<detail::checkpoint_writer>()) {
   if (options.keep == 0) {
     throw configuration_error(
         "a store of checkpoints cannot keep none (a run resumes from the last one); keep at least 1");
@@ -172,80 +228,46 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
   require_writable(folder_ + "/step");
 }
 
-std::string checkpoint::file_of(const std::string& name, int rank) const {
-  return folder_ + "/" + name + (rank == of_all ? ".state" : ".rank-" + std::to_string(rank));
-}
+checkpoint::checkpoint(checkpoint&&) noexcept = default;
+checkpoint& checkpoint::operator=(checkpoint&&) noexcept = default;
+checkpoint::~checkpoint() = default;
 
-// Newest last.
-std::vector<std::string> checkpoint::list() const {
-  std::vector<std::string> all;
-  std::error_code trouble;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, trouble)) {
-    const std::string file = entry.path().filename().string();
-    if (const auto name = name_in(file); !name.empty() && file == name + ".state") all.push_back(name);
-  }
-  std::ranges::sort(all);
-  return all;
-}
-
-void checkpoint::save(session& by, state& of, double metric, const std::function<bool(step&)>& due) {
+void checkpoint::save(session& by, state& of, double metric, const std::function<save_kind(step&)>& due) {
   by.evaluate(of, [&](step& now) {
-    if (!due || due(now)) write(now.group(), of, metric);
+    const auto how = due ? due(now) : save_kind::and_wait;
+    if (how == save_kind::none) return;
+    if (const std::string lost = finish(now.group()); !lost.empty() && now.group().rank() == 0)
+      log(log_level::warning, "a checkpoint was not written: " + lost + "; those before it stay");
+    begin(now.group(), of, metric);
+    if (how == save_kind::in_background) return;
+    if (const std::string problem = finish(now.group()); !problem.empty()) throw configuration_error(problem);
   });
 }
 
-void checkpoint::write(group& ranks, const state& of, double metric) const {
+void checkpoint::begin(group& ranks, const state& of, double metric) {
   checkpoint_head head{.ranks = ranks.size(),
                        .id = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
                        .metric = metric,
                        .position = of.position()};
   broadcast(ranks, std::span(&head.id, 1), 0);
   const std::string name = checkpoint_name(head);
-  const auto write_parts = [&](state_kind kind, int rank) {
-    const std::string problem = first_problem(ranks, [&](const auto& on_piece) {
-      if (rank == of_all && ranks.rank() != 0) return;
-      const auto parts = snapshot(of.parts(), kind);
-      if (rank != of_all && parts.empty()) return;
-      head.rank = rank;
-      detail::write_checkpoint(file_of(name, rank), head, parts, on_piece);
-      if (rank == of_all) remove_old(name);
-    });
-    if (!problem.empty()) throw configuration_error(problem);
-  };
-  write_parts(state_kind::rank_local, ranks.rank());
-  write_parts(state_kind::replicated, of_all);
+  copy_parts(of.parts(), state_kind::rank_local, writer_->own_parts);
+  detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};
+  if (ranks.rank() == 0) {
+    copy_parts(of.parts(), state_kind::replicated, writer_->shared_parts);
+    files.shared = file_of(folder_, name, of_all);
+    for (int rank = 1; rank < ranks.size() && !writer_->own_parts.empty(); ++rank)
+      files.others.push_back(file_of(folder_, name, rank));
+    files.completed = [=, folder = folder_, options = options_] { remove_old(folder, options, name); };
+  }
+  writer_->start(std::move(files));
 }
 
-// All ranks have written what they had to: what is there of others is left over.
-void checkpoint::remove_old(const std::string& newest) const {
-  const auto all = list();
-  std::set<std::string> keep = {newest};
-  std::string best = newest;
-  double best_metric = std::numeric_limits<double>::quiet_NaN();
-  for (std::size_t k = 0; k < all.size(); ++k) {
-    if (k + options_.keep >= all.size()) keep.insert(all[k]);
-    try {
-      const double metric = detail::read_checkpoint_head(file_of(all[k], of_all)).metric;
-      if (std::isnan(metric) || (options_.smaller_is_better ? metric > best_metric : metric < best_metric)) continue;
-      best_metric = metric;
-      best = all[k];
-    } catch (const data_error&) {
-    }
-  }
-  keep.insert(best);
-
-  std::vector<std::filesystem::path> others;
-  std::error_code trouble;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, trouble)) {
-    const std::string file = entry.path().filename().string();
-    const auto name = name_in(file);
-    if (name.empty() || (keep.contains(name) && !file.ends_with(".tmp"))) continue;
-    if (file == name + ".state")
-      std::filesystem::remove(entry.path(), trouble);  // first, so that no checkpoint lacks a part
-    else
-      others.push_back(entry.path());
-  }
-  for (const auto& path : others) std::filesystem::remove(path, trouble);
+/// Completes what was begun, or, where a rank has not written its part, leaves it; says why.
+std::string checkpoint::finish(group& ranks) {
+  const auto own = first_problem(ranks, [&](const auto& on_piece) { writer_->wait_for_own(on_piece); });
+  const auto rest = first_problem(ranks, [&](const auto& on_piece) { writer_->wait_for_all(on_piece); });
+  return own.empty() ? rest : own;
 }
 
 // Until all ranks have all of it in memory it may fail, and nothing of the state has changed.
@@ -258,7 +280,7 @@ bool checkpoint::load(session& by, state& of) {
 
 std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) const {
   std::vector<std::string> left;
-  if (ranks.rank() == 0) left = list();
+  if (ranks.rank() == 0) left = list(folder_);
   std::string newest;
   for (;;) {
     const std::string name = tell_all(ranks, left.empty() ? "" : left.back(), 0);
@@ -279,7 +301,7 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) con
 
 /// Says what is wrong with it at the first rank where something is.
 std::string checkpoint::read_one(group& ranks, state& of, const std::string& name, content& to) const {
-  const std::string path = file_of(name, of_all), own_path = file_of(name, ranks.rank());
+  const std::string path = file_of(folder_, name, of_all), own_path = file_of(folder_, name, ranks.rank());
   std::string why = first_problem(ranks, [&](const auto& on_piece) {
     if (ranks.rank() == 0) to.file = detail::read_whole_file(path, on_piece);
   });

@@ -26,7 +26,7 @@ struct checkpoint_head {
 struct checkpoint_part {
   std::string name;
   std::span<const std::byte> bytes;
-  std::vector<std::byte> kept{};  ///< where these are nowhere else
+  std::vector<std::byte> kept{};  ///< where these are a copy
 };
 
 /// A file that was read: views of its bytes.

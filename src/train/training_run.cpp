@@ -349,8 +349,9 @@ void training::one_run::save() {
     due_at = clock::now();
     const bool due = is_due(now);
     of.goes_on_ = due && !is_over() && ends == 0;
-    if (due) saved_at = due_at;
-    return due;
+    if (!due) return save_kind::none;
+    saved_at = due_at;
+    return of.goes_on_ ? save_kind::in_background : save_kind::and_wait;
   });
   if (saved_at == due_at) save_cost = clock::now() - due_at;
 }

@@ -24,6 +24,7 @@
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "elastic/numbers.hpp"
+#include "heard_log.hpp"
 #include "train/heap.hpp"
 #include "train/saved_steps.hpp"
 
@@ -51,15 +52,22 @@ std::vector<std::filesystem::path> files_in(const std::string& folder, std::stri
   return found;
 }
 
-bool load(muster::checkpoint store, muster::group& world, muster::state& of) {
+template <class Store>
+bool load(Store&& store, muster::group& world, muster::state& of) {
   auto session = muster::fixed_session(world);
   return store.load(session, of);
 }
 
-void save(muster::checkpoint store, muster::group& world, muster::state& of,
+template <class Store>
+void save(Store&& store, muster::group& world, muster::state& of,
           double metric = std::numeric_limits<double>::quiet_NaN()) {
   auto session = muster::fixed_session(world);
   store.save(session, of, metric);
+}
+
+void save_in_background(muster::checkpoint& store, muster::group& world, muster::state& of) {
+  auto session = muster::fixed_session(world);
+  store.save(session, of, 0.5, [](muster::step&) { return muster::save_kind::in_background; });
 }
 
 // A training whose every number depends on the samples, their order, chance, and what was before.
@@ -361,6 +369,65 @@ TEST_CASE("checkpoints that cannot be written are an error at every rank") {
   }
 }
 
+TEST_CASE("what is saved in the background is the state of its step, at all ranks, whatever the next step does") {
+  const temporary_folder folder;
+  test::run_ranks(3, [&](muster::group& world) {
+    training job;
+    job.chance = muster::random_stream(3, static_cast<std::uint64_t>(world.rank()));
+    std::uint64_t saved = 0;
+    {
+      muster::checkpoint store(folder / "store");
+      for (const std::uint64_t step : {5, 9, 14}) {
+        job.run_to(world, step);
+        save_in_background(store, world, job.state);
+        saved = job.state.digest();
+        job.run_to(world, step + 1);
+        require(job.state.digest() != saved, "training goes on meanwhile");
+      }
+      const auto is_saved = [&] {
+        const auto steps = saved_steps(folder / "store");
+        return !steps.empty() && steps.back() == 14;
+      };
+      const auto until = muster::deadline_after(muster::seconds(60));
+      while (!is_saved() && muster::clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    training other;
+    require(load(muster::checkpoint(folder / "store"), world, other.state), "there is a checkpoint");
+    require(other.state.digest() == saved, "the state of the step at which it was saved");
+  });
+}
+
+TEST_CASE("a checkpoint that cannot be written in the background is a warning, and the next save is one of its own") {
+  const temporary_folder folder;
+  const test::heard_log heard;
+  test::run_ranks(2, [&](muster::group& world) {
+    training job;
+    muster::checkpoint store(folder / "store");
+    const auto meet = [&] { (void)muster::allreduce(world, 1, muster::sum); };
+    const auto at_root = [&](auto f) {
+      meet();
+      if (world.rank() == 0) f();
+      meet();
+    };
+    job.run_to(world, 3);
+    save(store, world, job.state);
+    at_root([&] { std::filesystem::rename(folder / "store", folder / "away"); });
+    job.run_to(world, 5);
+    save_in_background(store, world, job.state);
+    at_root([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::filesystem::rename(folder / "away", folder / "store");
+    });
+    require(saved_steps(folder / "store") == std::vector<std::uint64_t>{3}, "the one before stays");
+    meet();
+    job.run_to(world, 7);
+    save(store, world, job.state);
+    require(saved_steps(folder / "store") == std::vector<std::uint64_t>{3, 7}, "the next one is there");
+  });
+  CHECK_THAT(heard.text(), contains("a checkpoint was not written: rank 0: cannot write") &&
+                               contains("(No such file or directory)") && contains("those before it stay"));
+}
+
 TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before") {
   const char* const asked = std::getenv("MUSTER_TEST_KILLS");
   const int kills = asked != nullptr ? std::atoi(asked) : 25;
@@ -396,7 +463,7 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
       const auto end = state.steps() + steps;
       while (steps > 0 && session.run(state, [](muster::step&) {}, {.steps = end, .every = 1})) {
         model.fill(state.steps(), rank);
-        save(store, world, state);
+        save_in_background(store, world, state);
       }
     });
   };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,17 @@ struct checkpoint_options {
   bool smaller_is_better = false;  ///< direction of the metric; the best checkpoint is kept too
 };
 
+/// Whether a state is saved, and how.
+enum class save_kind {
+  none,
+  in_background,  ///< from a copy; `checkpoint::save` returns when that is made
+  and_wait        ///< `checkpoint::save` returns when the checkpoint is complete
+};
+
+namespace detail {
+class checkpoint_writer;
+}
+
 /// Writes the whole of a state into a folder and reads it again (docs/checkpoints.md describes the files).
 ///
 ///     muster::checkpoint store("checkpoints", {.keep = 3});
@@ -33,7 +45,8 @@ struct checkpoint_options {
 ///
 /// Rank 0 writes the replicated parts, each rank its rank-local parts. A checkpoint is complete or does not exist: its
 /// last file is renamed into place when all others are on the disk, and each has checksums, so a writer that is killed
-/// at any moment leaves the earlier checkpoints valid. Ranks on several hosts need a shared folder.
+/// at any moment leaves the earlier checkpoints valid. Ranks on several hosts need a shared folder. Each rank writes
+/// from copies of what it writes, whose memory it keeps.
 ///
 /// Both calls are evaluations of the session: collective, between steps, repeated by the survivors after a failure, and
 /// skipped by a rank that joins later. Used by the thread that is the rank.
@@ -41,14 +54,18 @@ class checkpoint {
  public:
   /// Makes the folder if it is missing. Throws configuration_error when it is not writable, or keep is 0.
   explicit checkpoint(std::string folder, const checkpoint_options& options = {});
+  checkpoint(checkpoint&&) noexcept;
+  checkpoint& operator=(checkpoint&&) noexcept;
+  /// Waits until this rank has written its part of what it saves.
+  ~checkpoint();
 
   /// Saves, and then removes checkpoints that are neither among the last nor the best. `metric` measures the state;
   /// NaN: unknown. The value of rank 0 is used, so take it from the state, which ranks that joined have too. Throws
   /// configuration_error, at all ranks, when one of them cannot write; the earlier checkpoints stay.
-  /// If `due` is given it is called first, in the same evaluation; nothing is written where it returns false, which it
-  /// does at all ranks or at none.
+  /// If `due` is given it is called first, in the same evaluation, and says how to save, the same at all ranks. What
+  /// was saved in the background before is completed first; where that failed, rank 0 logs a warning.
   void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN(),
-            const std::function<bool(step& now)>& due = {});
+            const std::function<save_kind(step& now)>& due = {});
 
   /// Before the first step: loads the newest checkpoint that is complete and fits the state. True when the state has
   /// committed steps afterwards; without any checkpoint nothing changes. A checkpoint that is incomplete, damaged or of
@@ -63,15 +80,14 @@ class checkpoint {
 
  private:
   struct content;
-  [[nodiscard]] std::vector<std::string> list() const;
-  [[nodiscard]] std::string file_of(const std::string& name, int rank) const;
-  void write(group& ranks, const state& of, double metric) const;
+  void begin(group& ranks, const state& of, double metric);
+  [[nodiscard]] std::string finish(group& ranks);
   [[nodiscard]] std::optional<content> read(group& ranks, state& of) const;
   [[nodiscard]] std::string read_one(group& ranks, state& of, const std::string& name, content& to) const;
-  void remove_old(const std::string& newest) const;
 
   std::string folder_;
   checkpoint_options options_;
+  std::unique_ptr<detail::checkpoint_writer> writer_;
 };
 
 /// How long to train from one checkpoint to the next so that the least time is lost, to saves and to work done again

@@ -25,6 +25,7 @@
 #include "../files.hpp"
 #include "../test_records.hpp"
 #include "catch.hpp"
+#include "heard_log.hpp"
 
 namespace {
 
@@ -77,19 +78,6 @@ void damage(const std::string& path, std::uint64_t at) {
   file.seekp(static_cast<std::streamoff>(at));
   file.put(static_cast<char>(byte ^ 0x40));
 }
-
-// What is logged while this lives.
-class heard_log {
- public:
-  heard_log() {
-    muster::set_log_callback([this](const muster::log_message& message) { text_ += std::string(message.text) + "\n"; });
-  }
-  ~heard_log() { muster::set_log_callback({}); }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 }  // namespace
 
@@ -361,7 +349,7 @@ TEST_CASE("a full disk is a warning, and records that are made anew") {
   }
   auto data = data_of(200);  // 600 kB
   {
-    const heard_log heard;
+    const test::heard_log heard;
     auto loader = cached(data, {.folder = where});
     for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, data) == 0);
     CHECK(loader.cache().hits == 0);
@@ -370,7 +358,7 @@ TEST_CASE("a full disk is a warning, and records that are made anew") {
   }
   {  // one that fits is kept beside what has taken most of the room
     std::ofstream(where + "/other") << std::string(100'000, 'x');
-    const heard_log heard;
+    const test::heard_log heard;
     auto few = data_of(40);
     auto loader = cached(few, {.folder = where});
     for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, few) == 0);

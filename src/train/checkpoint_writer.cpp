@@ -1,0 +1,86 @@
+#include "checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// Rank 0 looks so often for the files of the others: no message tells it, so that a rank may die at any moment.
+constexpr std::chrono::milliseconds between_looks(5);
+
+bool are_there(const std::vector<std::string>& files) {
+  return std::ranges::all_of(files, [](const std::string& file) {
+    std::error_code trouble;
+    return std::filesystem::exists(file, trouble);
+  });
+}
+
+}  // namespace
+
+void checkpoint_writer::start(checkpoint_files files) {
+  at_ = stage::own;
+  problem_.clear();
+  thread_ = std::jthread([this, files = std::move(files)](const std::stop_token& given_up) { write(given_up, files); });
+}
+
+void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_files& files) {
+  const auto on_piece = [this] {
+    const std::lock_guard lock(mutex_);
+    ++pieces_;
+    changed_.notify_all();
+  };
+  checkpoint_head head = files.head;
+  try {
+    head.rank = files.rank;
+    if (!own_parts.empty()) write_checkpoint(files.own, head, own_parts, on_piece);
+    reach(stage::shared);
+    if (!files.shared.empty()) {
+      while (!are_there(files.others) && !given_up.stop_requested()) {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, given_up, between_looks, [] { return false; });
+      }
+      if (are_there(files.others)) {
+        head.rank = checkpoint_head::all_ranks;
+        write_checkpoint(files.shared, head, shared_parts, on_piece);
+        files.completed();
+      }
+    }
+  } catch (const std::exception& failed) {
+    const std::lock_guard lock(mutex_);
+    problem_ = failed.what();
+  }
+  reach(stage::idle);
+}
+
+void checkpoint_writer::reach(stage next) {
+  const std::lock_guard lock(mutex_);
+  at_ = next;
+  changed_.notify_all();
+}
+
+void checkpoint_writer::wait_for_own(const std::function<void()>& on_piece) { wait_beyond(stage::own, on_piece); }
+
+void checkpoint_writer::wait_for_all(const std::function<void()>& on_piece) {
+  thread_.request_stop();
+  wait_beyond(stage::shared, on_piece);
+}
+
+void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_piece) {
+  std::unique_lock lock(mutex_);
+  while (at_ <= last) {
+    const std::size_t seen = pieces_;
+    changed_.wait(lock, [&] { return at_ > last || pieces_ != seen; });
+    if (pieces_ == seen) continue;
+    lock.unlock();
+    on_piece();
+    lock.lock();
+  }
+  if (!problem_.empty()) throw configuration_error(problem_);
+}
+
+}  // namespace muster::inline v0::detail
