@@ -5,6 +5,7 @@
 // A name is channels x height x width > output channels, stride; "peak" is what the core's fused multiply-adds can do.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 // The collectives of MPI itself under the protocol: in the process of muster's benchmark, and in the peers' own.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>

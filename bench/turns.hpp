@@ -3,6 +3,7 @@
 // machine whose speed drifts. bench/compare_collectives.py tells them.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -9,6 +9,7 @@
 //   $ mpirun -n 2 02_mlp_eigen train-images-idx3-ubyte,train-labels-idx1-ubyte
 //   nothing to do: the training in '02_checkpoints' has ended, after 180 steps
 #include <Eigen/Dense>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>

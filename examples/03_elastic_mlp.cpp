@@ -8,6 +8,7 @@
 //   after 24000 steps 3 ranks say of ... that they are right
 //
 // The same program without faults: 03_elastic_mlp --ranks 3, or under mpirun.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <csignal>

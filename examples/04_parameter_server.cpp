@@ -6,6 +6,7 @@
 //
 //   $ mpirun -n 3 04_parameter_server --servers 1 --consistency bulk
 //   2 workers, 1 server: after 400 pushes the weights are those that the data was made with, to 0.001
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>

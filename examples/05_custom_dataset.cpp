@@ -7,6 +7,7 @@
 //   epoch 2: loss ..., 3000 samples in ... s
 //   y = 2.00 x - 1.00
 #include <sqlite3.h>
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -34,7 +35,6 @@ class sqlite_source {
   [[nodiscard]] std::uint64_t digest() const { return digest_; }  // a checkpoint of other data is refused by it
   [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
   void sizes(auto /*ids*/, std::span<std::uint64_t> out) const { std::ranges::fill(out, sizeof(float)); }
-
   void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
             std::vector<muster::bad_record>* bad) const {
     const auto row = prepare("SELECT x, y FROM points WHERE rowid = ?");

@@ -6,6 +6,7 @@
 #include <simgrid/engine.h>
 #include <smpi/smpi.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "data.hpp"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <vector>

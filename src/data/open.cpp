@@ -321,13 +321,15 @@ void register_source(const source_info& info, source_opener open) {
 any_record_source open_source(std::string_view specification, const read_options& options) {
   read_options asked = options;
   asked.on_demand = true;
-  return std::visit([](auto&& opened) { return any_record_source(std::move(opened)); }, open_any(specification, asked));
+  opened_source opened = open_any(specification, asked);
+  if (opened.samples) return *std::move(opened.samples);
+  return *std::move(opened.records);
 }
 
 dataset open_dataset(std::string_view specification, const read_options& options) {
   opened_source opened = open_any(specification, options);
-  if (auto* const samples = std::get_if<dataset>(&opened)) return std::move(*samples);
-  return load(std::get<any_record_source>(opened), options);
+  if (opened.samples) return *std::move(opened.samples);
+  return load(*opened.records, options);
 }
 
 }  // namespace muster::inline v0

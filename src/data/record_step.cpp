@@ -1,5 +1,6 @@
 #include <muster/data/record_step.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 #include <string>

@@ -1,6 +1,7 @@
 // A group that can be taken back: its transport, behind one word that another thread may speak.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>

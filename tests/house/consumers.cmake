@@ -70,8 +70,17 @@ set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_fi
 add_test(NAME "house: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
   ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers)
 set_tests_properties("house: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
-muster_run_consumer(headers FIXTURE headers COMMAND ${CMAKE_BINARY_DIR}/tests/consumer_headers --ranks 2)
-set_tests_properties("house: run headers" PROPERTIES PASS_REGULAR_EXPRESSION "2 ranks over local have learnt the line")
+# docs/building.md lists these as what trains so.
+foreach(how "--ranks 1" "--ranks 3" "--ranks 2 --optimizer adam" "--ranks 2 --compress topk:0.5" "--ranks 2 --mode local-sgd:2"
+    "--ranks 3 --mode gossip:ring" "--ranks 2 --virtual-shards 4" "--ranks 3 --mode ps")
+  separate_arguments(words UNIX_COMMAND "${how}")
+  muster_run_consumer("headers ${how}" FIXTURE headers COMMAND ${CMAKE_BINARY_DIR}/tests/consumer_headers ${words})
+  set_tests_properties("house: run headers ${how}" PROPERTIES PASS_REGULAR_EXPRESSION "have learnt the line")
+endforeach()
+add_test(NAME "house: run headers over shm" COMMAND Python3::Interpreter ${consumers}/headers.py
+  ${CMAKE_BINARY_DIR}/tests/consumer_headers)
+set_tests_properties("house: run headers over shm" PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers
+  PASS_REGULAR_EXPRESSION "2 ranks over shm have learnt the line")
 
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
   OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)

@@ -1,8 +1,6 @@
 // The operations of reducing collectives, and their erased form that algorithms and transports carry around.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstring>
@@ -188,7 +186,7 @@ class reduction {
       alignas(64) std::byte aside[fold_piece];
       std::byte* const holder = output_to_fold_in(out, in);
       for (std::size_t done = 0; done < count; done += piece) {
-        const std::size_t n = std::min(piece, count - done);
+        const std::size_t n = count - done < piece ? count - done : piece;
         const std::size_t at = done * sizeof(T);
         std::byte* const folded = holder != nullptr ? holder + at : aside;
         fold_first_two<T, Op>(state, folded, in, at, n);
@@ -203,9 +201,13 @@ class reduction {
 
   // Null when each is an input that is needed after the first two.
   static std::byte* output_to_fold_in(std::span<std::byte* const> out, std::span<const std::byte* const> in) noexcept {
-    const auto late = in.subspan(std::min<std::size_t>(in.size(), 2));
+    const auto is_late = [in](const std::byte* memory) {
+      std::size_t k = 2;
+      while (k < in.size() && in[k] != memory) ++k;
+      return k < in.size();
+    };
     for (std::byte* const to : out) {
-      if (std::find(late.begin(), late.end(), to) == late.end()) return to;
+      if (!is_late(to)) return to;
     }
     return nullptr;
   }

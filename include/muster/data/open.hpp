@@ -1,9 +1,11 @@
 // Data by name, as command lines give it: "libsvm:PATH", "csv:PATH?label=0", "cifar10:FOLDER".
 #pragma once
 
+#include <concepts>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include <muster/core/spec.hpp>
@@ -34,7 +36,17 @@ struct source_info {
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
 
 /// What a specification is opened as: samples in memory, or records that are read when they are wanted.
-using opened_source = std::variant<dataset, any_record_source>;
+struct opened_source {
+  std::optional<dataset> samples;            ///< if they are in memory
+  std::optional<any_record_source> records;  ///< if they are not
+
+  /// Of samples, or of records of any type.
+  opened_source(dataset from) : samples(std::move(from)) {}  // NOLINT: meant to convert
+  template <class Source>
+  requires(!std::same_as<Source, opened_source> && std::convertible_to<Source, any_record_source>)
+      opened_source(Source from)  // NOLINT: meant to convert
+      : records(std::move(from)) {}
+};
 
 /// Opens what a specification of its scheme says: `from.value("path")` is what is behind the colon, `from.take("key")`
 /// an option. What it leaves is refused.

@@ -1,7 +1,6 @@
 // What every reader of records offers, and one type for all of them.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -227,7 +226,7 @@ struct record_run {
 inline void fetch_ahead(std::span<const std::byte> record) noexcept {
   constexpr std::size_t line = 64;
   constexpr std::size_t most = 64 * line;  // the rest is foreseen
-  for (std::size_t at = 0; at < std::min(record.size(), most); at += line) __builtin_prefetch(record.data() + at, 0, 2);
+  for (std::size_t at = 0; at < record.size() && at < most; at += line) __builtin_prefetch(record.data() + at, 0, 2);
 }
 
 }  // namespace detail

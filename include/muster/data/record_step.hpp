@@ -1,11 +1,9 @@
 // The steps of a pipeline over records: each makes a piece of a batch of what the step before it makes.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -33,12 +31,13 @@ struct chain_scratch_level {
 
   /// `size` bytes, at least one, so that no view of them is null.
   [[nodiscard]] std::span<std::byte> room(std::size_t size) {
-    if (bytes.size() < std::max<std::size_t>(size, 1)) bytes = buffer<std::byte>(std::max<std::size_t>(size, 1));
+    const std::size_t needed = size == 0 ? 1 : size;
+    if (bytes.size() < needed) bytes = buffer<std::byte>(needed);
     return bytes.span().first(size);
   }
 };
 /// Of all steps of a chain; grows without moving what is there.
-using chain_scratch = std::deque<chain_scratch_level>;
+using chain_scratch = std::vector<std::unique_ptr<chain_scratch_level>>;
 
 /// The piece of a batch that is asked for. What is bad is appended to `bad`, and null there.
 struct chain_request {
@@ -50,7 +49,11 @@ struct chain_request {
   std::span<std::byte> room = {};          ///< where records that are made go, one behind another; empty: into scratch
 
   [[nodiscard]] bool is_bad(sample_id id) const noexcept {
-    return bad != nullptr && std::ranges::find(*bad, id, &bad_record::id) != bad->end();
+    if (bad == nullptr) return false;
+    for (const bad_record& known : *bad) {
+      if (known.id == id) return true;
+    }
+    return false;
   }
   /// The labels of the k-th id.
   [[nodiscard]] std::span<float> labels_of(std::size_t k) const noexcept {
@@ -95,8 +98,8 @@ class record_step {
   virtual void look() = 0;
   [[nodiscard]] const record_step& before() const noexcept { return *before_; }
   [[nodiscard]] chain_scratch_level& level_of(chain_scratch& scratch) const {
-    while (scratch.size() <= depth_) scratch.emplace_back();
-    return scratch[depth_];
+    while (scratch.size() <= depth_) scratch.push_back(std::make_unique<chain_scratch_level>());
+    return *scratch[depth_];
   }
 
   record_schema schema_;

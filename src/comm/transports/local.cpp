@@ -2,6 +2,11 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <string>
 #include <thread>
 
 #include <muster/core/error.hpp>
@@ -16,12 +21,26 @@ std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state)
 
 }  // namespace
 
+// What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
+// straight from the sender's buffer.
+struct local_hub::mailbox {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
+  detail::request_queue sent;            // `source` is its sender
+  std::deque<control_message> control_messages;
+  std::atomic<int> notice_count{0};
+  bool asleep = false;
+};
+
 local_hub::local_hub(int size, std::string_view name) : name_(name) {
   if (size < 1) {
     throw configuration_error("a local group cannot have " + std::to_string(size) + " ranks (it needs one at least)");
   }
   for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
 }
+
+local_hub::~local_hub() = default;
 
 std::shared_ptr<local_hub> local_hub::child(std::uint64_t id, int size) {
   const std::lock_guard lock(children_mutex_);

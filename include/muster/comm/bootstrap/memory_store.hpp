@@ -1,10 +1,7 @@
 // A store in the memory of one process, for ranks that are threads.
 #pragma once
 
-#include <condition_variable>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include <muster/comm/bootstrap/store.hpp>
@@ -14,7 +11,7 @@ namespace muster::inline v0 {
 /// Copies are the same store. Threads end together: a key of a client stays as long as any copy.
 class memory_store final : public any_store {
  public:
-  memory_store() : self_(std::make_shared<contents>()) {}
+  memory_store();
 
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
@@ -24,14 +21,7 @@ class memory_store final : public any_store {
   [[nodiscard]] std::string where() const override { return "memory"; }
 
  private:
-  struct contents {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::map<std::string, store_entry, std::less<>> items;
-    std::uint64_t version = 0;
-
-    [[nodiscard]] store_entry at(std::string_view key) const;
-  };
+  struct contents;
 
   std::shared_ptr<contents> self_;
 };

@@ -1,10 +1,7 @@
 // Ranks as threads of one process: every algorithm without a launcher.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,23 +17,17 @@ class local_hub {
  public:
   /// `name` is what the transports call themselves: "local", or "self" for a hub of one.
   explicit local_hub(int size, std::string_view name = "local");
+  local_hub(const local_hub&) = delete;
+  local_hub& operator=(const local_hub&) = delete;
+  ~local_hub();
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(boxes_.size()); }
 
  private:
   friend class local_transport;
 
-  // What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
-  // straight from the sender's buffer.
-  struct mailbox {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
-    detail::request_queue sent;            // `source` is its sender
-    std::deque<control_message> control_messages;
-    std::atomic<int> notice_count{0};
-    bool asleep = false;
-  };
+  // Of one rank. Defined where it is used: <condition_variable> and <deque> are long.
+  struct mailbox;
 
   std::shared_ptr<local_hub> child(std::uint64_t id, int size);
 

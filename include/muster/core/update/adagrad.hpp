@@ -1,7 +1,6 @@
 // AdaGrad over spans.
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 
@@ -28,7 +27,7 @@ struct adagrad_step {
       const T gradient = gradients[i] + step.decay * parameters[i];
       const T square = squares[i] + gradient * gradient;
       squares[i] = square;
-      parameters[i] -= step.learning_rate * gradient / (std::sqrt(square) + step.epsilon);
+      parameters[i] -= step.learning_rate * gradient / (detail::square_root(square) + step.epsilon);
     }
   }
 };

@@ -1,7 +1,6 @@
 // Adam and AdamW over spans.
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +25,7 @@ struct adam_factors {
       const T square = by.beta2 * squares[i] + by.rest2 * gradient * gradient;
       means[i] = mean;
       squares[i] = square;
-      parameters[i] = by.shrink * parameters[i] - by.rate * mean / (std::sqrt(square) * by.root + by.epsilon);
+      parameters[i] = by.shrink * parameters[i] - by.rate * mean / (square_root(square) * by.root + by.epsilon);
     }
   }
 };
@@ -61,8 +60,8 @@ struct adam_step {
             .rest1 = static_cast<T>(1 - beta1),
             .beta2 = static_cast<T>(beta2),
             .rest2 = static_cast<T>(1 - beta2),
-            .rate = static_cast<T>(learning_rate / (1 - std::pow(beta1, static_cast<double>(count)))),
-            .root = static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(count)))),
+            .rate = static_cast<T>(learning_rate / (1 - __builtin_pow(beta1, static_cast<double>(count)))),
+            .root = static_cast<T>(1 / detail::square_root(1 - __builtin_pow(beta2, static_cast<double>(count)))),
             .epsilon = static_cast<T>(epsilon),
             .shrink = static_cast<T>(decoupled ? 1 - learning_rate * decay : 1),
             .penalty = static_cast<T>(decoupled ? 0 : decay)};

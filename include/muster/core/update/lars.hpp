@@ -1,7 +1,6 @@
 // Layer-wise adaptive rate scaling over spans.
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 
@@ -54,8 +53,9 @@ struct lars_step {
     const lars_step step = *this;  // no element can be one of its numbers
     T rate = step.learning_rate;
     if (step.trust != T{0}) {
-      const double norm = std::sqrt(detail::sum_of_squares(parameters, size));
-      const double slope = std::sqrt(detail::sum_of_squares(gradients, size)) + static_cast<double>(step.decay) * norm;
+      const double norm = detail::square_root(detail::sum_of_squares(parameters, size));
+      const double slope =
+          detail::square_root(detail::sum_of_squares(gradients, size)) + static_cast<double>(step.decay) * norm;
       if (norm > 0 && slope > 0)
         rate = static_cast<T>(static_cast<double>(step.trust) * norm / slope * static_cast<double>(rate));
     }

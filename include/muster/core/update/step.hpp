@@ -1,6 +1,9 @@
 // One step of an optimizer over spans, whichever optimizer it is.
 #pragma once
 
+#ifdef __CUDACC__
+#include <cmath>
+#endif
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -15,6 +18,21 @@
 namespace muster::inline v0 {
 
 namespace detail {
+
+/// std::sqrt, without the 8,600 lines of <cmath> for each file that includes muster.
+template <std::floating_point T>
+[[nodiscard]] constexpr T square_root(T value) {
+#ifdef __CUDACC__
+  return std::sqrt(value);
+#else
+  if constexpr (std::same_as<T, float>)
+    return __builtin_sqrtf(value);
+  else if constexpr (std::same_as<T, double>)
+    return __builtin_sqrt(value);
+  else
+    return __builtin_sqrtl(value);
+#endif
+}
 
 /// What runs the loop of a step: the step, or what it works out once that is the same for all elements.
 template <class Step>

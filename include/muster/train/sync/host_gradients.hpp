@@ -1,7 +1,6 @@
 // Gradients in the memory of the host, summed by the collectives of a group.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -52,14 +51,15 @@ class host_gradients : public gradient_backend {
 
   void put_head(const std::array<float, 2>& numbers) override {
     const auto head = arena_->gradients_with_head().first(arena::head);
-    std::ranges::fill(head, 0.0f);
-    std::ranges::copy(numbers, head.begin());
+    for (std::size_t k = 0; k < head.size(); ++k) head[k] = k < numbers.size() ? numbers[k] : 0;
   }
   [[nodiscard]] std::array<float, 2> head() override {
     const auto numbers = arena_->gradients_with_head();
     return {numbers[0], numbers[1]};
   }
-  void clear(const block& part) override { std::ranges::fill(part_of(part), 0.0f); }
+  void clear(const block& part) override {
+    for (float& value : part_of(part)) value = 0;
+  }
   void scale(const block& part, float by) override {
     for (float& value : part_of(part)) value *= by;
   }

@@ -1,11 +1,24 @@
 #include <muster/comm/bootstrap/memory_store.hpp>
 
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
 namespace muster::inline v0 {
 
-store_entry memory_store::contents::at(std::string_view key) const {
-  const auto found = items.find(key);
-  return found == items.end() ? store_entry{} : found->second;
-}
+struct memory_store::contents {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, store_entry, std::less<>> items;
+  std::uint64_t version = 0;
+
+  [[nodiscard]] store_entry at(std::string_view key) const {
+    const auto found = items.find(key);
+    return found == items.end() ? store_entry{} : found->second;
+  }
+};
+
+memory_store::memory_store() : self_(std::make_shared<contents>()) {}
 
 store_entry memory_store::get(std::string_view key, clock::time_point) {
   detail::check_store_key(key, where());

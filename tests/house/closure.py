@@ -1,0 +1,24 @@
+"""What a program compiles that includes muster: the lines of its preprocessed headers, and standard headers that none of them needs.
+
+    closure.py INCLUDE COMPILER
+"""
+import re
+import subprocess
+import sys
+
+include, compiler = sys.argv[1:]
+LIMITS = {"muster/muster.hpp": 100_000, "muster/collectives.hpp": 90_000}
+# 1,500 to 8,600 lines each: what needs them is compiled, or has a loop of its own.
+LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
+
+failed = False
+for header, limit in LIMITS.items():
+    program = f"#include <{header}>\nfloat sum(muster::group& world, float x) {{ return muster::allreduce(world, x, muster::sum); }}\n"
+    text = subprocess.run([compiler, "-std=c++20", f"-I{include}", "-E", "-x", "c++", "-"], input=program, check=True,
+                          capture_output=True, text=True).stdout
+    lines = text.count("\n")
+    needless = sorted(LEFT_OUT & set(re.findall(r'^# \d+ "[^"]*/([a-z_]+)" 1', text, re.M)))
+    good = lines < limit and not needless
+    print(f"{header}: {lines} lines (fewer than {limit})" + "".join(f"; includes <{name}>" for name in needless))
+    failed = failed or not good
+sys.exit(failed)
