@@ -12,6 +12,21 @@
 #include "../../timing.hpp"
 
 namespace muster::inline v0::detail {
+namespace {
+
+const std::byte probe{};  // for others to read
+
+// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
+// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
+// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
+//
+// To be able to do so, each process has to have registered.
+bool can_be_asymmetric() noexcept {
+  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  return done;
+}
+
+}  // namespace
 
 slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
@@ -31,6 +46,9 @@ std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
   std::memset(slot, 0, layout.fifos);  // memory that was used before
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
+  auto& head = *static_cast<slot_head*>(slot);
+  head.probe = reinterpret_cast<std::uint64_t>(&probe);
+  head.can_be_asymmetric = can_be_asymmetric();
   return memory.offset_of(slot);
 }
 
@@ -52,16 +70,6 @@ shm_group::~shm_group() {
   // The last that this rank does with any slot. Its own may still be read by slower ones; it is given back later.
   for (int r = 0; r < size(); ++r) slot(r).leavers.fetch_add(1, std::memory_order_acq_rel);
   host_->retire({start(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
-}
-
-// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
-// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
-// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
-//
-// To be able to do so, each process has to have registered.
-bool shm_group::can_be_asymmetric() noexcept {
-  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  return done;
 }
 
 void shm_group::ring(std::atomic<std::uint32_t>& wakeup_word) noexcept {

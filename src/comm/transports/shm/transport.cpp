@@ -1,15 +1,32 @@
 #include "transport.hpp"
 
 #include <sched.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 #include "../../timing.hpp"
 #include "connect.hpp"
 
 namespace muster::inline v0::detail {
+namespace {
+
+// Of slot_head::vote.
+constexpr std::uint32_t no = 1;
+constexpr std::uint32_t yes = 2;
+
+// Whether the system lets this process read that one.
+bool can_read(pid_t process, std::uint64_t address) {
+  std::byte copy;
+  const iovec here{&copy, 1};
+  const iovec there{reinterpret_cast<void*>(address), 1};
+  return ::process_vm_readv(process, &here, 1, &there, 1, 0) == 1;
+}
+
+}  // namespace
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                              std::span<const std::uint64_t> slots)
@@ -19,6 +36,32 @@ shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> me
       memory_(&shm_.host().own()) {}
 
 shm_transport::~shm_transport() { shm_.leave(called_); }
+
+void shm_transport::agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up) {
+  bool may_pull = wish != cma_wish::never;
+  bool asymmetric = true;
+  for (int p = 0; p < size(); ++p) {
+    const slot_head& theirs = shm_.slot(p);
+    asymmetric = asymmetric && theirs.can_be_asymmetric;
+    may_pull = may_pull && (p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), theirs.probe));
+  }
+  if (!may_pull && wish == cma_wish::wherever_allowed) {
+    log(log_level::warning,
+        "--cma on: the system does not let this process read the others; data goes through shared memory");
+  }
+  shm_.mine().vote.store(may_pull ? yes : no, std::memory_order_release);
+  for (int p = 0; p < size(); ++p) {
+    const auto& theirs = shm_.slot(p).vote;
+    while (theirs.load(std::memory_order_acquire) == 0) {
+      if (clock::now() >= until) throw timeout_error("meeting", 0, {p}, 0);
+      if (shm_.host().ended(shm_.host_rank(p)) || (given_up && given_up())) fail_bootstrap_without(p);
+      sched_yield();
+    }
+    may_pull = may_pull && theirs.load(std::memory_order_acquire) == yes;
+  }
+  shm_.host().agree({may_pull, may_pull && wish == cma_wish::wherever_allowed, asymmetric});
+  log(log_level::debug, std::string("shm: the ranks ") + (may_pull ? "may" : "cannot") + " read each other's memory");
+}
 
 transport_abilities shm_transport::abilities() const {
   auto made = shm_abilities;

@@ -59,8 +59,6 @@ class shm_transport final : public transport {
   void called(const collective_signature& signature) noexcept {
     if (signature.kind != collective::none && signature.sequence >= called_) called_ = signature.sequence + 1;
   }
-  std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
-                     const std::function<bool()>& given_up);
   bool read_posts(control_message& message);
   void tell_gone(int peer, control_message& message) const;
   [[nodiscard]] bool has_said_why(int peer);
