@@ -24,6 +24,8 @@ struct group_timing {
   /// The progress thread sleeps an eighth of what the collective has taken so far, within these.
   static constexpr std::chrono::microseconds shortest_nap{50};
   static constexpr std::chrono::microseconds longest_nap{1000};
+  /// A rank that waits in a group that another thread may end sleeps no longer: nothing in its transport wakes it then.
+  static constexpr std::chrono::milliseconds revocable_pause{1};
 };
 
 struct transport_timing {

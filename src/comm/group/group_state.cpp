@@ -22,7 +22,8 @@ operation_state::operation_state(group_state& owner, collective_call&& what_in) 
     : what(std::move(what_in)), steps(*owner.transport, owner.pool, owner.scratch, what) {}
 
 group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
-                         std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
+                         std::shared_ptr<group_state> parent_in, std::uint64_t id_in,
+                         std::shared_ptr<revocation> end_in)
     : transport(std::move(transport_in)),
       abilities(transport->abilities()),
       ranks(transport->size()),
@@ -30,6 +31,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
+      end(std::move(end_in)),
       choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
@@ -37,9 +39,11 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
 }
 
 group_state::~group_state() {
-  if (!driver_.joinable()) return;
-  driver_.request_stop();
-  driver_.join();
+  if (driver_.joinable()) {
+    driver_.request_stop();
+    driver_.join();
+  }
+  peers_.leave();
 }
 
 // ---- calls ----
@@ -128,13 +132,19 @@ void group_state::append(operation_state& op) noexcept {
 }
 
 void group_state::poll_notices() noexcept {
+  if (end && end->revoked()) return abort(end->why(), static_cast<int>(error_kind::peer_failure));
   try {
     control_message message;
     while (!failed() && transport->poll(message)) {
       // A rank that is gone may have said why in the group that this one was made from, and that came before its end.
       // A thread that works there just now hears of the end too: the wait is short.
       if (message.what == control_message::kind::gone) hear_parent(true);
+      if (message.what == control_message::kind::gone && end && !parent) end->saw_end_of(message.origin, message.text);
       peers_.hear(message);
+    }
+    if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
+      hear_parent(true);
+      peers_.lose(*left);
     }
     end_calls_of_failed();
   } catch (...) {

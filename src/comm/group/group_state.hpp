@@ -11,6 +11,7 @@
 
 #include "failure_protocol.hpp"
 #include "operation.hpp"
+#include "revocation.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -26,8 +27,10 @@ inline void pause_core() noexcept {
 
 class group_state {
  public:
+  /// `parent`: what it was made from. `end`: by which another thread may end it, with all that is made from it.
   group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
-              std::shared_ptr<group_state> parent, std::uint64_t id);
+              std::shared_ptr<group_state> parent = nullptr, std::uint64_t id = 0,
+              std::shared_ptr<revocation> end = nullptr);
 
   ~group_state();
 
@@ -78,6 +81,7 @@ class group_state {
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
+  const std::shared_ptr<revocation> end;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
 

@@ -144,7 +144,10 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
                                                 : std::min(stalled.pause * 2, group_timing::last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
-  transport->pause(std::min({limit, stalled.inquiry, queue_.first().deadline}));
+  auto until = std::min({limit, stalled.inquiry, queue_.first().deadline});
+  if (end) until = std::min(until, now + group_timing::revocable_pause);
+  if (const auto* const left = peers_.find_leaver()) until = std::min(until, left->until);
+  transport->pause(until);
   return true;
 }
 

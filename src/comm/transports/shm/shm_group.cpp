@@ -93,25 +93,19 @@ void shm_group::wait(clock::time_point until) {
   wakeup_word.store(0, std::memory_order_relaxed);
 }
 
-int shm_group::find_gone(std::uint64_t sequence) {
+int shm_group::find_gone() {
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
-    if (r == rank_ || found_gone_[index]) continue;
+    if (r == rank_ || found_gone_[index] || !host_->ended(host_rank(r))) continue;
     const post& last_words = posts(r, rank_);
-    if (last_words.written.load(std::memory_order_acquire) != last_words.read.load(std::memory_order_relaxed))
-      continue;  // it said itself how it ended, and that is the better word
-    const auto left = slot(r).left.load(std::memory_order_acquire);
-    const bool gone = left != 0 ? left - 1 <= sequence : host_->ended(host_rank(r));
-    if (!gone) continue;
+    const std::uint64_t written = last_words.written.load(std::memory_order_acquire);
+    if (written != last_words.read.load(std::memory_order_relaxed)) continue;  // they come first
     found_gone_[index] = true;
-    return r;
+    const bool has_said_why =
+        written > 0 && last_words.ring[(written - 1) % post::room].what != control_message::kind::position;
+    if (!has_said_why) return r;
   }
   return -1;
-}
-
-void shm_group::leave(std::uint64_t called) noexcept {
-  mine_->left.store(called + 1, std::memory_order_release);
-  wake_all();
 }
 
 }  // namespace muster::inline v0::detail
