@@ -317,7 +317,7 @@ class run {
         after(draw(0, 2), other, [this, other, id] { find(other)->protocol.prove_dead(now_, id); });
       } else if (reaches(victim->host, its->host) && its->generation != 0 && its->group.rank_of(id)) {
         after(draw(0, 2), other,
-              [this, other, id] { find(other)->protocol.suspect(now_, id, "its connection ended"); });
+              [this, other, id] { find(other)->protocol.disconnected(now_, id, "its connection ended"); });
       }
     }
   }
