@@ -94,9 +94,10 @@ struct store_timing {
   static constexpr seconds slow_client{30};
   /// One member of an etcd that hangs does not use up the time of all.
   static constexpr seconds etcd_member{5.0};
+  /// A watch is made anew this often: so soon the watching thread can end where the store is away.
+  static constexpr std::chrono::seconds watch_slice{1};
+  /// Until a watch that failed is made anew.
   static constexpr std::chrono::milliseconds watch_retry{50};
-  /// A watch is made anew this often, and a store that failed is asked again: so soon the watching thread can end.
-  static constexpr std::chrono::milliseconds watch_slice{100};
   /// Whether a record was written after all, the watch tells.
   static constexpr seconds swap{2.0};
 };

@@ -74,7 +74,7 @@ void watched_record::watch(const std::stop_token& stop) {
   bool told = false;
   while (!stop.stop_requested()) {
     try {
-      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice);
+      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice, stop);
       told = false;
       if (!seen) continue;
       known = seen->version;
@@ -84,7 +84,7 @@ void watched_record::watch(const std::stop_token& stop) {
       if (!std::exchange(told, true))
         log(warning_.level, warning_.what + " cannot be read (" + why + "); " + warning_.outcome);
       ring_();
-      std::this_thread::sleep_for(store_timing::watch_slice);
+      std::this_thread::sleep_for(store_timing::watch_retry);
     }
   }
 }
