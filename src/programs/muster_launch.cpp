@@ -5,11 +5,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -20,12 +24,14 @@
 #include <vector>
 
 #include <muster/comm/bootstrap/tcp_store.hpp>
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
 #include "command_line.hpp"
+#include "flight_report.hpp"
 
 namespace {
 
@@ -38,7 +44,8 @@ constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr const char* footer =
     "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
     "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
-    "starts one more rank; SIGTERM and SIGINT go to all ranks.\n"
+    "starts one more rank; SIGTERM and SIGINT go to all ranks. When ranks wait in vain until a deadline, or SIGQUIT\n"
+    "asks for it, it says which rank is missing, and where that is if eu-stack is installed.\n"
     "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
     "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
 
@@ -114,7 +121,7 @@ class launcher {
   explicit launcher(plan what) : plan_(std::move(what)) {
     sigset_t ours;
     ::sigemptyset(&ours);
-    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP}) ::sigaddset(&ours, one);
+    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP, SIGQUIT}) ::sigaddset(&ours, one);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
     waited_ = ours;
     serve();  // on a thread that takes no signals
@@ -124,6 +131,7 @@ class launcher {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
     while (!running_.empty() || begin_again()) {
+      look_for_records();
       const timespec turn{0, 200'000'000};
       const int got = ::sigtimedwait(&waited_, nullptr, &turn);
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
@@ -134,10 +142,12 @@ class launcher {
                   std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
         }
       }
+      if (got == SIGQUIT) ask_for_records();
       if (got == SIGUSR2 && plan_.elastic && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
       reap();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
+    report_hang();
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
           " died, and the job is done");
@@ -152,10 +162,78 @@ class launcher {
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
+    if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (muster::environment("MUSTER_RENDEZVOUS")) return;
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     common_["MUSTER_TOKEN"] = token;
+  }
+
+  // Where ranks that wait in vain write down where they are; none where there is no place for that.
+  void make_record_folder() {
+    try {
+      std::string name = muster::temporary_folder() + "/muster-launch-XXXXXX";
+      if (::mkdtemp(name.data()) == nullptr) return;
+      records_.emplace(name);
+      common_["MUSTER_FLIGHT_RECORDER"] = name;
+    } catch (const muster::configuration_error&) {
+    }
+  }
+
+  [[nodiscard]] std::vector<flight_record> read_records() const {
+    std::vector<flight_record> read;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(records_->path, ignored)) {
+      if (entry.path().extension() != ".record") continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      if (auto record = parse_flight_record(text)) read.push_back(std::move(*record));
+    }
+    return read;
+  }
+
+  // A process that has no context yet would end by that signal.
+  void ask_for_records() const {
+    for (const auto& [process, rank] : running_) {
+      std::ifstream status("/proc/" + std::to_string(process) + "/status");
+      std::string word;
+      while (status >> word && word != "SigCgt:") {
+      }
+      std::uint64_t caught = 0;
+      status >> std::hex >> caught;
+      if ((caught >> (SIGUSR2 - 1) & 1) != 0) ::kill(process, SIGUSR2);
+    }
+  }
+
+  // The others of a rank that wrote follow within moments: one that does not is the one to look at.
+  void look_for_records() {
+    if (!records_) return;
+    const auto now = std::chrono::steady_clock::now();
+    const auto read = read_records();
+    if (read.empty()) return;
+    if (!first_record_) first_record_ = now;
+    const auto has_record = [&](const auto& child) {
+      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == child.first; });
+    };
+    if (std::ranges::all_of(running_, has_record) || now - *first_record_ > patience_with_records) report_hang();
+  }
+
+  void report_hang() {
+    if (!records_) return;
+    const auto read = read_records();
+    first_record_.reset();
+    constexpr int timed_out = static_cast<int>(muster::error_kind::timeout);
+    const auto is_hang = [](const flight_record& one) { return one.status == 0 || one.status == timed_out; };
+    if (std::ranges::any_of(read, is_hang)) {
+      for (const auto& line : explain_hang(read)) say(line);
+      for (const auto& [process, rank] : running_) {
+        const auto is_its = [id = process](const flight_record& one) { return one.process == id; };
+        if (std::ranges::any_of(read, is_its)) continue;
+        say("process " + std::to_string(process) + " (started as rank " + std::to_string(rank) +
+            ") wrote no record; its stacks:\n" + stacks_of(process));
+      }
+    }
+    records_->clear();
   }
 
   // Made before the fork: after it only what is safe in a copy of a process with threads is done.
@@ -245,10 +323,30 @@ class launcher {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 
+  // A folder of this process, gone with it.
+  struct record_folder {
+    explicit record_folder(std::string of) : path(std::move(of)) {}
+    record_folder(const record_folder&) = delete;
+    record_folder& operator=(const record_folder&) = delete;
+    ~record_folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+    void clear() const {
+      std::error_code ignored;
+      for (const auto& entry : std::filesystem::directory_iterator(path, ignored))
+        std::filesystem::remove(entry.path(), ignored);
+    }
+    std::string path;
+  };
+  static constexpr std::chrono::seconds patience_with_records{2};
+
   plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
+  std::optional<record_folder> records_;
+  std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
   sigset_t before_{};
   sigset_t waited_{};
   std::map<pid_t, int> running_;

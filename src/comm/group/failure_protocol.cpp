@@ -52,12 +52,10 @@ void failure_protocol::hear(const control_message& message) {
 void failure_protocol::compare_position(int peer, const collective_signature& theirs) {
   auto& reached = reached_[static_cast<std::size_t>(peer)];
   reached = std::max(reached, theirs.sequence + 1);
-  const bool known = theirs.sequence < calls_ && calls_ - theirs.sequence <= remembered;
-  if (!known) return;
-  const collective_signature& ours = history_[theirs.sequence % remembered];
-  if (ours == theirs) return;
+  const auto* const ours = calls_.find(theirs.sequence);
+  if (ours == nullptr || *ours == theirs) return;
   fail(std::make_exception_ptr(mismatch_error("the ranks disagree about collective " + std::to_string(theirs.sequence) +
-                                              " of the group (this rank called " + describe(ours) + "; rank " +
+                                              " of the group (this rank called " + describe(*ours) + "; rank " +
                                               std::to_string(peer) + " is in " + describe(theirs) +
                                               "); every rank must make the same calls in the same order")));
 }
@@ -73,13 +71,13 @@ void failure_protocol::leave() noexcept {
   if (failure_) return;  // they know
   control_message message;
   message.what = control_message::kind::leave;
-  message.signature.sequence = calls_;
+  message.signature.sequence = calls_.count();
   tell_all(message);
 }
 
 const failure_protocol::leaver* failure_protocol::find_leaver() const noexcept {
   const auto found =
-      std::find_if(leavers_.begin(), leavers_.end(), [this](const leaver& one) { return one.calls < calls_; });
+      std::find_if(leavers_.begin(), leavers_.end(), [this](const leaver& one) { return one.calls < calls_.count(); });
   return found == leavers_.end() ? nullptr : &*found;
 }
 

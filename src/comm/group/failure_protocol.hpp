@@ -1,7 +1,6 @@
 // What the ranks of a group tell each other beside their messages: where each stands, and why one ends.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -11,6 +10,8 @@
 
 #include <muster/comm/transport.hpp>
 #include <muster/core/clock.hpp>
+
+#include "call_history.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -27,13 +28,9 @@ class failure_protocol {
  public:
   explicit failure_protocol(transport& transport);
 
-  /// This rank's next call is this one.
-  void note_call(const collective_signature& signature) noexcept {
-    history_[calls_ % remembered] = signature;
-    ++calls_;
-  }
-  /// The calls of this rank so far: the sequence number of its next one.
-  [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
+  /// The calls of this rank.
+  [[nodiscard]] call_history& calls() noexcept { return calls_; }
+  [[nodiscard]] const call_history& calls() const noexcept { return calls_; }
   /// Tells the peers that this rank waits in this call: they compare.
   void tell_position(const collective_signature& signature) const noexcept;
   /// Tells the peers that this rank leaves the group.
@@ -74,10 +71,7 @@ class failure_protocol {
   bool follows_ = false;
   std::vector<std::optional<departure>> departures_;
   std::vector<leaver> leavers_;  // in the order in which they left, whether they are needed or not
-  // The last calls of this rank and the last known one of each peer.
-  static constexpr std::size_t remembered = 64;
-  std::array<collective_signature, remembered> history_{};
-  std::uint64_t calls_ = 0;
+  call_history calls_;
   std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
 };
 

@@ -101,7 +101,7 @@ bool group_state::run_at_once(collective_call& what) {
       what.algorithm = asked;
       return false;
     }
-    peers_.note_call(what);  // copied late: a processor waits to read as a whole what it has just written in parts
+    peers_.calls().note(what);  // copied late: a processor waits to read as a whole what it has just written in parts
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.held_by() == nullptr || transport->test(r)) return true;
       if (oversubscribed && transport->should_yield()) sched_yield();
@@ -122,7 +122,7 @@ bool group_state::run_at_once(collective_call& what) {
 void group_state::enqueue(operation_state& op) {
   op.what.algorithm = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.algorithm);
   op.what.sequence = sequence();
-  peers_.note_call(op.what);
+  peers_.calls().note(op.what);
   append(op);
 }
 
@@ -168,6 +168,39 @@ void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
   peers_.fail(std::move(cause),
               follows);  // told before the calls end: a peer should know before it can see this rank stop
   end_calls_of_failed();
+}
+
+void group_state::end_calls_of_failed() noexcept {
+  if (!failed()) return;
+  // Where a rank has died, or another thread ends the group, no rank waits in vain.
+  const int status = exit_status_of(failure());
+  if (!queue_.empty() && status != static_cast<int>(error_kind::peer_failure))
+    write_flight_record(follows() ? static_cast<int>(error_kind::peer_failure) : status, describe(failure()));
+  queue_.end(failure());
+}
+
+void group_state::write_flight_record(int status, const std::string& why) noexcept {
+  if (!has_flight_record_folder()) return;
+  try {
+    const auto now = clock::now();
+    std::string text = "status " + std::to_string(status) + "\nwhy " + why + "\n";
+    const auto add = [&](group_state& one) {
+      const auto done = one.queue_.empty() ? one.sequence() : one.queue_.first().what.sequence;
+      text += "group " + std::to_string(one.id) + " " + std::to_string(one.transport->rank()) + " " +
+              std::to_string(one.ranks) + " " + std::to_string(one.sequence()) + " " + std::to_string(done) + "\n" +
+              one.peers_.calls().describe(done, now);
+    };
+    add(*this);
+    auto* outermost = this;
+    for (auto* one = parent.get(); one != nullptr; one = one->parent.get()) {
+      outermost = one;
+      std::unique_lock<std::mutex> lock;
+      if (one->threaded) lock = std::unique_lock(one->mutex_, std::try_to_lock);
+      if (!one->threaded || lock.owns_lock()) add(*one);
+    }
+    detail::write_flight_record(outermost->transport->rank(), text);
+  } catch (const std::exception&) {  // no memory for a text: the failure itself says the most
+  }
 }
 
 void group_state::abort(std::string_view reason, int status) noexcept {

@@ -10,6 +10,7 @@
 #include <muster/comm/algorithms/chooser.hpp>
 
 #include "failure_protocol.hpp"
+#include "flight_record.hpp"
 #include "operation.hpp"
 #include "revocation.hpp"
 
@@ -49,7 +50,7 @@ class group_state {
   bool run_at_once(collective_call& what);
   void enqueue(operation_state& op);
   /// The calls so far: the sequence number of the next one.
-  [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls(); }
+  [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls().count(); }
   bool progress();
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
@@ -109,9 +110,9 @@ class group_state {
   bool rest(clock::time_point limit, stall& stalled);
   void hear_parent(bool waits) noexcept;
   /// What a control message did to the group it did to its calls, too.
-  void end_calls_of_failed() noexcept {
-    if (failed()) queue_.end(failure());
-  }
+  void end_calls_of_failed() noexcept;
+  /// Writes down the last calls here and in the groups that this one was made from.
+  void write_flight_record(int status, const std::string& why) noexcept;
 
   std::mutex mutex_;
   std::condition_variable_any work_there_;
@@ -120,6 +121,7 @@ class group_state {
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;
+  std::uint32_t records_asked_for_ = flight_records_asked_for();  // and written
 };
 
 }  // namespace muster::inline v0::detail

@@ -1,0 +1,54 @@
+// The last calls of a group at one rank: for ranks to compare, and to be written down when they wait in vain.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <muster/comm/transport.hpp>
+
+namespace muster::inline v0::detail {
+
+class call_history {
+ public:
+  static constexpr std::size_t length = 256;
+
+  /// The next call is this one.
+  void note(const collective_signature& call) noexcept {
+    calls_[count_ % length] = call;
+    ++count_;
+  }
+  /// The calls so far: the sequence number of the next one.
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// Null for a call that is forgotten, or was not made yet.
+  [[nodiscard]] const collective_signature* find(std::uint64_t sequence) const noexcept {
+    const bool known = sequence < count_ && count_ - sequence <= length;
+    return known ? &calls_[sequence % length] : nullptr;
+  }
+
+  // A call that is done at once takes no look at the clock: a hundredth of the shortest one is two nanoseconds.
+  void began(std::uint64_t sequence, clock::time_point now) noexcept {
+    times_[sequence % length] = {sequence, now, {}};
+  }
+  void ended(std::uint64_t sequence, clock::time_point now) noexcept {
+    if (auto& its = times_[sequence % length]; its.sequence == sequence) its.end = now;
+  }
+
+  /// A line a call, the oldest first: "call SEQUENCE BYTES done|waiting|queued BEGAN TOOK SIGNATURE", in seconds before
+  /// `now` and of it, 0 where it was done at once. `done`: the first that is not.
+  [[nodiscard]] std::string describe(std::uint64_t done, clock::time_point now) const;
+
+ private:
+  struct span {
+    std::uint64_t sequence = ~std::uint64_t{0};
+    clock::time_point begin{};
+    clock::time_point end{};
+  };
+
+  std::array<collective_signature, length> calls_{};
+  std::array<span, length> times_{};
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace muster::inline v0::detail
