@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -11,77 +13,62 @@
 
 namespace {
 
-using members = std::map<int, const recorded_group*>;  // of one group, by rank
+using members = std::map<int, const recorded_group*>;   // of one group, by rank
+using alike = std::map<std::string, std::vector<int>>;  // ranks, by what is said of them
 
 std::string list_of(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + muster::format_ranks(ranks);
 }
 
-std::string seconds_of(double span) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f s", span);
-  return text;
-}
-
-std::string name_of(std::uint64_t number, const recorded_call& call) {
-  return "call " + std::to_string(number) + " (" + call.what + ")";
-}
-
-// The first call that all of them remember and not all made alike.
-std::optional<std::string> first_difference(const members& all) {
-  std::uint64_t from = 0;
-  std::uint64_t until = ~std::uint64_t{0};
+// What the ranks called as that number; empty where one has not made it, or has forgotten it.
+alike calls_at(std::uint64_t number, const members& all) {
+  alike made;
   for (const auto& [rank, its] : all) {
-    if (its->ring.empty()) return std::nullopt;
-    from = std::max(from, its->ring.begin()->first);
-    until = std::min(until, its->calls);
+    const auto found = its->ring.find(number);
+    if (found == its->ring.end()) return {};
+    made[found->second].push_back(rank);
   }
-  for (auto number = from; number < until; ++number) {
-    std::map<std::string, std::vector<int>> by_call;
-    for (const auto& [rank, its] : all) {
-      const auto found = its->ring.find(number);
-      if (found == its->ring.end()) return std::nullopt;
-      by_call[found->second.what].push_back(rank);
-    }
-    if (by_call.size() == 1) continue;
+  return made;
+}
+
+// Of ranks that wrote as many calls as they remember: where not all made the same first.
+std::string first_difference(const members& all) {
+  std::uint64_t number = 0;
+  for (const auto& [rank, its] : all) number = std::max(number, its->ring.empty() ? 0 : its->ring.begin()->first);
+  for (auto made = calls_at(number, all); !made.empty(); made = calls_at(++number, all)) {
+    if (made.size() == 1) continue;
     std::string text = "the ranks part at call " + std::to_string(number) + ":";
-    for (const auto& [what, ranks] : by_call) text += " " + list_of(ranks) + " called " + what + ";";
+    for (const auto& [what, ranks] : made) text += " " + list_of(ranks) + " called " + what + ";";
     return text;
   }
-  return std::nullopt;
+  return {};
+}
+
+std::string place_of(const recorded_group& its, std::uint64_t furthest) {
+  const auto at = its.ring.find(its.done);
+  if (at != its.ring.end()) return "wait in call " + std::to_string(its.done) + " (" + at->second + ")";
+  std::string text = "missing: not in call " + std::to_string(furthest);
+  if (!its.ring.empty()) text += "; the last was call " + std::to_string(its.ring.rbegin()->first);
+  return text + (its.ring.empty() ? "" : " (" + its.ring.rbegin()->second + ")");
 }
 
 void explain_group(std::uint64_t id, const members& all, std::vector<std::string>& lines) {
-  const auto size = all.begin()->second->size;
-  std::map<std::uint64_t, std::vector<int>> waiting;  // ranks, by the call that they are in
-  std::vector<int> silent;
+  const auto is_waiting = [](const auto& one) { return one.second->ring.contains(one.second->done); };
+  if (std::ranges::none_of(all, is_waiting)) return;
   std::uint64_t furthest = 0;
+  for (const auto& [rank, its] : all) furthest = std::max(furthest, its->done);
+  const int size = all.begin()->second->size;
+  alike places;
   for (int rank = 0; rank < size; ++rank) {
     const auto found = all.find(rank);
-    if (found == all.end()) {
-      silent.push_back(rank);
-    } else if (const auto& its = *found->second; its.done < its.calls) {
-      waiting[its.done].push_back(rank);
-    }
-    if (found != all.end()) furthest = std::max(furthest, found->second->done);
+    places[found == all.end() ? "missing: in no collective, or stopped (there is no record)"
+                              : place_of(*found->second, furthest)]
+        .push_back(rank);
   }
-  if (waiting.empty()) return;
   const std::string group = id == 0 ? "world" : "group " + std::to_string(id);
-  for (const auto& [number, ranks] : waiting) {
-    const auto& call = all.at(ranks.front())->ring.at(number);
-    lines.push_back(group + " of " + std::to_string(size) + ": " + list_of(ranks) + " waited in " +
-                    name_of(number, call) + ", " + std::to_string(call.bytes) + " bytes, for " + seconds_of(call.took));
-  }
-  if (!silent.empty())
-    lines.push_back(group + ": missing: " + list_of(silent) + " (in no collective, or stopped: there is no record)");
-  if (const auto parted = first_difference(all)) return lines.push_back(group + ": " + *parted);
-  for (const auto& [rank, its] : all) {
-    if (its->calls > furthest) continue;  // it came to where the others wait
-    const auto last = its->ring.find(its->calls - 1);
-    lines.push_back(group + ": missing: rank " + std::to_string(rank) + " has not come to call " +
-                    std::to_string(furthest) +
-                    (last == its->ring.end() ? "" : "; its last was " + name_of(last->first, last->second)));
-  }
+  for (const auto& [place, ranks] : places)
+    lines.push_back(group + " of " + std::to_string(size) + ": " + list_of(ranks) + ": " + place);
+  if (const auto parted = first_difference(all); !parted.empty()) lines.push_back(group + ": " + parted);
 }
 
 }  // namespace
@@ -95,25 +82,35 @@ std::optional<flight_record> parse_flight_record(std::string_view text) {
   while (std::getline(lines, line)) {
     std::istringstream words(line);
     std::string kind;
+    std::uint64_t number = 0;
     words >> kind;
     if (kind == "process") words >> read.process;
     if (kind == "status") words >> read.status;
-    if (kind == "why") std::getline(words >> std::ws, read.why);
-    if (kind == "group") {
-      std::uint64_t id = 0;
-      words >> id;
-      group = &read.groups[id];
-      words >> group->rank >> group->size >> group->calls >> group->done;
+    if (kind == "group" && words >> number) {
+      group = &read.groups[number];
+      words >> group->rank >> group->size >> group->done;
       if (group->size > muster::most_ranks || group->rank < 0 || group->rank >= group->size) return std::nullopt;
     }
     if (kind == "call" && group != nullptr) {
-      std::uint64_t number = 0;
-      recorded_call call;
-      words >> number >> call.bytes >> call.state >> call.began >> call.took;
-      std::getline(words >> std::ws, call.what);
-      if (words) group->ring[number] = std::move(call);
+      double ignored = 0;
+      words >> number >> ignored >> ignored >> ignored;
+      std::getline(words >> std::ws, group->ring[number]);
     }
     if (words.fail()) return std::nullopt;
+  }
+  return read;
+}
+
+std::vector<flight_record> read_flight_records(const std::filesystem::path& folder) {
+  std::vector<flight_record> read;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() != ".record") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    auto record = parse_flight_record(std::string{std::istreambuf_iterator<char>(file), {}});
+    if (!record) continue;
+    record->file = entry.path();
+    read.push_back(std::move(*record));
   }
   return read;
 }
@@ -121,9 +118,7 @@ std::optional<flight_record> parse_flight_record(std::string_view text) {
 std::vector<std::string> explain_hang(const std::vector<flight_record>& records) {
   std::map<std::uint64_t, members> groups;
   for (const auto& one : records) {
-    for (const auto& [id, its] : one.groups) {
-      if (its.ring.contains(its.done) || its.done == its.calls) groups[id].emplace(its.rank, &its);
-    }
+    for (const auto& [id, its] : one.groups) groups[id].emplace(its.rank, &its);
   }
   std::vector<std::string> lines;
   for (const auto& [id, all] : groups) explain_group(id, all, lines);

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -127,11 +126,18 @@ class launcher {
     serve();  // on a thread that takes no signals
   }
 
+  launcher(const launcher&) = delete;
+  launcher& operator=(const launcher&) = delete;
+  ~launcher() {
+    std::error_code ignored;
+    if (!records_.empty()) std::filesystem::remove_all(records_, ignored);
+  }
+
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
     while (!running_.empty() || begin_again()) {
-      look_for_records();
+      report_hang(false);
       const timespec turn{0, 200'000'000};
       const int got = ::sigtimedwait(&waited_, nullptr, &turn);
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
@@ -147,7 +153,7 @@ class launcher {
       reap();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
-    report_hang();
+    report_hang(true);
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
           " died, and the job is done");
@@ -172,24 +178,11 @@ class launcher {
   // Where ranks that wait in vain write down where they are; none where there is no place for that.
   void make_record_folder() {
     try {
-      std::string name = muster::temporary_folder() + "/muster-launch-XXXXXX";
-      if (::mkdtemp(name.data()) == nullptr) return;
-      records_.emplace(name);
-      common_["MUSTER_FLIGHT_RECORDER"] = name;
+      records_ = muster::temporary_folder() + "/muster-launch-XXXXXX";
+      if (::mkdtemp(records_.data()) == nullptr) records_.clear();
     } catch (const muster::configuration_error&) {
     }
-  }
-
-  [[nodiscard]] std::vector<flight_record> read_records() const {
-    std::vector<flight_record> read;
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(records_->path, ignored)) {
-      if (entry.path().extension() != ".record") continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      const std::string text{std::istreambuf_iterator<char>(file), {}};
-      if (auto record = parse_flight_record(text)) read.push_back(std::move(*record));
-    }
-    return read;
+    if (!records_.empty()) common_["MUSTER_FLIGHT_RECORDER"] = records_;
   }
 
   // A process that has no context yet would end by that signal.
@@ -206,34 +199,29 @@ class launcher {
   }
 
   // The others of a rank that wrote follow within moments: one that does not is the one to look at.
-  void look_for_records() {
-    if (!records_) return;
-    const auto now = std::chrono::steady_clock::now();
-    const auto read = read_records();
+  void report_hang(bool is_last) {
+    const auto read = read_flight_records(records_);
     if (read.empty()) return;
+    const auto now = std::chrono::steady_clock::now();
     if (!first_record_) first_record_ = now;
     const auto has_record = [&](const auto& child) {
       return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == child.first; });
     };
-    if (std::ranges::all_of(running_, has_record) || now - *first_record_ > patience_with_records) report_hang();
-  }
-
-  void report_hang() {
-    if (!records_) return;
-    const auto read = read_records();
+    const bool all_wrote = std::ranges::all_of(running_, has_record);
+    if (!is_last && !all_wrote && now - *first_record_ < patience_with_records) return;
     first_record_.reset();
-    constexpr int timed_out = static_cast<int>(muster::error_kind::timeout);
-    const auto is_hang = [](const flight_record& one) { return one.status == 0 || one.status == timed_out; };
-    if (std::ranges::any_of(read, is_hang)) {
-      for (const auto& line : explain_hang(read)) say(line);
-      for (const auto& [process, rank] : running_) {
-        const auto is_its = [id = process](const flight_record& one) { return one.process == id; };
-        if (std::ranges::any_of(read, is_its)) continue;
-        say("process " + std::to_string(process) + " (started as rank " + std::to_string(rank) +
-            ") wrote no record; its stacks:\n" + stacks_of(process));
-      }
+    std::error_code ignored;
+    for (const auto& one : read) std::filesystem::remove(one.file, ignored);
+    const auto is_hang = [](const flight_record& one) {
+      return one.status == 0 || one.status == static_cast<int>(muster::error_kind::timeout);
+    };
+    if (std::ranges::none_of(read, is_hang)) return;
+    for (const auto& line : explain_hang(read)) say(line);
+    for (const auto& child : running_) {
+      if (has_record(child)) continue;
+      say("process " + std::to_string(child.first) + " (started as rank " + std::to_string(child.second) +
+          ") wrote no record; its stacks:\n" + stacks_of(child.first));
     }
-    records_->clear();
   }
 
   // Made before the fork: after it only what is safe in a copy of a process with threads is done.
@@ -323,29 +311,13 @@ class launcher {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 
-  // A folder of this process, gone with it.
-  struct record_folder {
-    explicit record_folder(std::string of) : path(std::move(of)) {}
-    record_folder(const record_folder&) = delete;
-    record_folder& operator=(const record_folder&) = delete;
-    ~record_folder() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-    void clear() const {
-      std::error_code ignored;
-      for (const auto& entry : std::filesystem::directory_iterator(path, ignored))
-        std::filesystem::remove(entry.path(), ignored);
-    }
-    std::string path;
-  };
   static constexpr std::chrono::seconds patience_with_records{2};
 
   plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
-  std::optional<record_folder> records_;
+  std::string records_;                                                // their folder
   std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
   sigset_t before_{};
   sigset_t waited_{};

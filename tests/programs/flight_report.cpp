@@ -28,8 +28,7 @@ std::string text_of(int rank, int size, std::uint64_t calls, std::uint64_t done,
     if (n == done) history.began(n, start + std::chrono::seconds(3));
   }
   return "muster-flight-record 1\nprocess 12\nstatus 5\nwhy it hangs\ngroup 0 " + std::to_string(rank) + " " +
-         std::to_string(size) + " " + std::to_string(calls) + " " + std::to_string(done) + "\n" +
-         history.describe(done, start + std::chrono::seconds(5));
+         std::to_string(size) + " " + std::to_string(done) + "\n" + history.describe(start + std::chrono::seconds(5));
 }
 
 flight_record record_of(int rank, int size, std::uint64_t calls, std::uint64_t done, std::uint64_t odd) {
@@ -49,26 +48,25 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 }  // namespace
 
 TEST_CASE("a record comes back as it was written, with the last 256 calls") {
+  const auto text = text_of(1, 3, 1000, 999, 999);
+  CHECK(says(text, "call 998 0 0.000000 0.000000 barrier\n"));
+  CHECK(says(text, "call 999 40 2.000000 0.000000 allreduce of 10 float32, by ring\n"));
   const auto read = record_of(1, 3, 1000, 999, 999);
-  CHECK((read.process == 12 && read.status == 5 && read.why == "it hangs"));
+  CHECK((read.process == 12 && read.status == 5));
   const auto& world = read.groups.at(0);
-  CHECK((world.rank == 1 && world.size == 3 && world.calls == 1000 && world.done == 999));
+  CHECK((world.rank == 1 && world.size == 3 && world.done == 999));
   CHECK((world.ring.size() == 256 && world.ring.begin()->first == 744));
-  const auto& last = world.ring.at(999);
-  CHECK((last.state == "waiting" && last.bytes == 40 && last.began == 2 && last.took == 2));
-  CHECK(last.what == "allreduce of 10 float32, by ring");
-  CHECK((world.ring.at(998).state == "done" && world.ring.at(998).what == "barrier"));
+  CHECK((world.ring.at(998) == "barrier" && world.ring.at(999) == "allreduce of 10 float32, by ring"));
 }
 
 TEST_CASE("a rank without a record is missing, and so is one that has not come to the call") {
   const auto none = explained({record_of(0, 3, 58, 57, 57), record_of(2, 3, 58, 57, 57)});
   CAPTURE(none);
-  CHECK(says(none,
-             "world of 3: ranks 0 and 2 waited in call 57 (allreduce of 10 float32, by ring), 40 bytes, for 2.000 s"));
-  CHECK(says(none, "missing: rank 1 (in no collective"));
+  CHECK(says(none, "world of 3: ranks 0 and 2: wait in call 57 (allreduce of 10 float32, by ring)"));
+  CHECK(says(none, "rank 1: missing: in no collective"));
   const auto behind = explained({record_of(0, 2, 58, 57, 57), record_of(1, 2, 57, 57, 57)});
   CAPTURE(behind);
-  CHECK(says(behind, "missing: rank 1 has not come to call 57; its last was call 56 (barrier)"));
+  CHECK(says(behind, "rank 1: missing: not in call 57; the last was call 56 (barrier)"));
 }
 
 TEST_CASE("the call is named in which ranks part") {

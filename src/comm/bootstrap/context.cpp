@@ -10,7 +10,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "../group/flight_record.hpp"
 #include "../group/group_state.hpp"
 #include "../transports/shm/connect.hpp"
 #include "assembly.hpp"

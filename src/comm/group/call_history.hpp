@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -27,7 +28,7 @@ class call_history {
     return known ? &calls_[sequence % length] : nullptr;
   }
 
-  // A call that is done at once takes no look at the clock: a hundredth of the shortest one is two nanoseconds.
+  // A call that is done at once takes no look at the clock: a hundredth of the shortest one is a nanosecond.
   void began(std::uint64_t sequence, clock::time_point now) noexcept {
     times_[sequence % length] = {sequence, now, {}};
   }
@@ -35,9 +36,9 @@ class call_history {
     if (auto& its = times_[sequence % length]; its.sequence == sequence) its.end = now;
   }
 
-  /// A line a call, the oldest first: "call SEQUENCE BYTES done|waiting|queued BEGAN TOOK SIGNATURE", in seconds before
-  /// `now` and of it, 0 where it was done at once. `done`: the first that is not.
-  [[nodiscard]] std::string describe(std::uint64_t done, clock::time_point now) const;
+  /// A line a call, the oldest first: "call SEQUENCE BYTES BEGAN TOOK SIGNATURE", in seconds before `now` and of it; 0
+  /// where it was done at once, and TOOK where it is not done.
+  [[nodiscard]] std::string describe(clock::time_point now) const;
 
  private:
   struct span {
@@ -50,5 +51,12 @@ class call_history {
   std::array<span, length> times_{};
   std::uint64_t count_ = 0;
 };
+
+/// Where ranks write down their calls, as `--flight-recorder` says it: empty for nowhere. Set before there are ranks.
+inline std::string flight_record_folder;
+/// How often SIGUSR2 has asked for that.
+inline constinit std::atomic<std::uint32_t> flight_records_asked_for{0};
+/// Sets the folder. Where there is one SIGUSR2 asks for records, unless the program has a handler of its own.
+void set_flight_record_folder(const std::string& folder);
 
 }  // namespace muster::inline v0::detail

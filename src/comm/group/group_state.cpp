@@ -1,8 +1,12 @@
 #include "group_state.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -180,26 +184,26 @@ void group_state::end_calls_of_failed() noexcept {
 }
 
 void group_state::write_flight_record(int status, const std::string& why) noexcept {
-  if (!has_flight_record_folder()) return;
+  if (flight_record_folder.empty()) return;
   try {
     const auto now = clock::now();
-    std::string text = "status " + std::to_string(status) + "\nwhy " + why + "\n";
-    const auto add = [&](group_state& one) {
-      const auto done = one.queue_.empty() ? one.sequence() : one.queue_.first().what.sequence;
-      text += "group " + std::to_string(one.id) + " " + std::to_string(one.transport->rank()) + " " +
-              std::to_string(one.ranks) + " " + std::to_string(one.sequence()) + " " + std::to_string(done) + "\n" +
-              one.peers_.calls().describe(done, now);
-    };
-    add(*this);
-    auto* outermost = this;
-    for (auto* one = parent.get(); one != nullptr; one = one->parent.get()) {
-      outermost = one;
-      std::unique_lock<std::mutex> lock;
-      if (one->threaded) lock = std::unique_lock(one->mutex_, std::try_to_lock);
-      if (!one->threaded || lock.owns_lock()) add(*one);
+    const auto process = std::to_string(::getpid());
+    std::string text =
+        "muster-flight-record 1\nprocess " + process + "\nstatus " + std::to_string(status) + "\nwhy " + why + "\n";
+    std::string place;
+    for (auto* one = this; one != nullptr; one = one->parent.get()) {
+      std::unique_lock<std::mutex> lock(one->mutex_, std::defer_lock);
+      if (one != this && one->threaded && !lock.try_lock()) continue;  // another thread works there
+      const auto done = one->queue_.empty() ? one->sequence() : one->queue_.first().what.sequence;
+      const auto rank = std::to_string(one->transport->rank());
+      text += "group " + std::to_string(one->id) + " " + rank + " " + std::to_string(one->ranks) + " " +
+              std::to_string(done) + "\n" + one->peers_.calls().describe(now);
+      place =
+          flight_record_folder + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
     }
-    detail::write_flight_record(outermost->transport->rank(), text);
-  } catch (const std::exception&) {  // no memory for a text: the failure itself says the most
+    write_atomically(place, text);
+  } catch (const std::exception& failed) {
+    log(log_level::warning, std::string("the flight record was not written: ") + failed.what());
   }
 }
 

@@ -10,7 +10,6 @@
 #include <muster/comm/algorithms/chooser.hpp>
 
 #include "failure_protocol.hpp"
-#include "flight_record.hpp"
 #include "operation.hpp"
 #include "revocation.hpp"
 
@@ -121,7 +120,7 @@ class group_state {
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;
-  std::uint32_t records_asked_for_ = flight_records_asked_for();  // and written
+  std::uint32_t records_asked_for_ = flight_records_asked_for;  // and written
 };
 
 }  // namespace muster::inline v0::detail

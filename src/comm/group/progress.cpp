@@ -139,7 +139,7 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a control message or the deadline has ended all
   if (now >= limit) return false;
-  if (std::exchange(records_asked_for_, flight_records_asked_for()) != flight_records_asked_for())
+  if (const std::uint32_t asked = flight_records_asked_for; std::exchange(records_asked_for_, asked) != asked)
     write_flight_record(0, "SIGUSR2 asked for it");
   if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
