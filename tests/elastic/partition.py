@@ -55,7 +55,7 @@ def run_resets(network):
     draw = random.Random(options.seed)
     *ranked, apart = network.hosts
     serving, store = hosts.serve_store(options.store_program, apart)
-    crew = start(ranked, store, 1, epochs=20 * options.resets)
+    crew = start(ranked, store, 1, epochs=1000000)
     took = []
     try:
         for number in range(options.resets + 1):
@@ -68,11 +68,13 @@ def run_resets(network):
             one, other = draw.sample(ranked, 2)
             if number < options.resets:
                 hosts.run(*one.inside("ss", "-K", "dst", other.address))
+        alone = [line for rank in crew for line in generations_of(rank) if line[3] != str(len(crew))]
+        for rank in crew:
+            os.kill(rank.pid, signal.SIGTERM)
         for rank in crew:
             status = rank.end()
             wrong = [line for line in rank.lines if line.startswith("wrong")]
-            alone = [line for line in generations_of(rank) if line[3] != str(len(crew))]
-            if status != 0 or wrong or alone:
+            if status != 143 or wrong or alone:
                 raise Failure(f"rank {rank.rank} ends with {status}, after generations of others {alone}: {wrong} {rank.errors}")
         print(f"{options.resets} resets, {len(generations_of(crew[0]))} generations of {len(crew)} ranks, a new one after "
               f"{sorted(took)[len(took) // 2] * 1e3:.0f} ms (median; at most {max(took[1:]) * 1e3:.0f})")

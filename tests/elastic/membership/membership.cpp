@@ -100,6 +100,24 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
   });
 }
 
+TEST_CASE("connections that break between members that live expel none of them", "[simulation]") {
+  std::uint64_t generations = 0;
+  for (std::uint64_t seed = 20261126; seed < 20261126 + 300; ++seed) {
+    INFO("seed " << seed);
+    muster::random_stream draw(seed, 99);
+    simulation::world of;
+    of.members = 2 + static_cast<int>(draw.below(5));
+    of.hosts = of.members;
+    of.faults = 1 + static_cast<int>(draw.below(8));
+    of.resets = true;
+    of.echoes = 0;
+    const auto seen = simulation::run(seed, of).finish();
+    REQUIRE((seen.lives && seen.ended == 0));
+    generations += seen.generations;
+  }
+  CHECK(generations > 2 * 300);
+}
+
 TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as long as a hang") {
   using namespace std::chrono_literals;
   const muster::elastic::membership_policy policy;
