@@ -65,13 +65,18 @@ constexpr setting_info role{
     "role", "NAME", "auto",
     "ps: server: this process was launched separately, and joins a job with --remote-servers; auto: by its rank"};
 
+constexpr setting_info flight_recorder{
+    "flight-recorder", "FOLDER", "off",
+    "where a rank that waits in vain (a deadline, an abort, SIGUSR2) writes its last 256 collectives; muster-launch "
+    "names one by itself and prints what they say"};
+
 extern "C" {
-bool muster_settings_of_comm =
-    detail::register_settings({"comm",
-                               "the job and its transports",
-                               {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
-                               {&between, &job, &token, &host, &check, &progress, &cma, &pin, &interface, &connections,
-                                &heartbeat, &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
+bool muster_settings_of_comm = detail::register_settings(
+    {"comm",
+     "the job and its transports",
+     {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
+     {&between, &job, &token, &host, &check, &progress, &cma, &pin, &interface, &connections, &heartbeat,
+      &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role, &flight_recorder}});
 }
 
 }  // namespace muster::inline v0::setting

@@ -24,6 +24,8 @@ struct group_timing {
   /// The progress thread sleeps an eighth of what the collective has taken so far, within these.
   static constexpr std::chrono::microseconds shortest_nap{50};
   static constexpr std::chrono::microseconds longest_nap{1000};
+  /// A rank that waits in a group that another thread may end sleeps no longer: nothing in its transport wakes it then.
+  static constexpr std::chrono::milliseconds revocable_pause{1};
 };
 
 struct transport_timing {
@@ -92,9 +94,10 @@ struct store_timing {
   static constexpr seconds slow_client{30};
   /// One member of an etcd that hangs does not use up the time of all.
   static constexpr seconds etcd_member{5.0};
+  /// A watch is made anew this often: so soon the watching thread can end where the store is away.
+  static constexpr std::chrono::seconds watch_slice{1};
+  /// Until a watch that failed is made anew.
   static constexpr std::chrono::milliseconds watch_retry{50};
-  /// A watch is made anew this often, and a store that failed is asked again: so soon the watching thread can end.
-  static constexpr std::chrono::milliseconds watch_slice{100};
   /// Whether a record was written after all, the watch tells.
   static constexpr seconds swap{2.0};
 };

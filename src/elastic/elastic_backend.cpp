@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,6 +18,7 @@
 #include <muster/elastic/elastic.hpp>
 #include <muster/elastic/settings.hpp>
 
+#include "../comm/group/group_state.hpp"
 #include "../core/random_bytes.hpp"
 #include "membership/service.hpp"
 #include "rebuild.hpp"
@@ -291,10 +291,8 @@ class elastic_backend final : public session_backend {
     tcp_listeners known = std::move(*doors_);
     service_->tell([endpoints = open_doors()](auto& protocol, auto) { protocol.wait_at(endpoints); });
     auto made = connect_members(site_, record_, rank, std::move(known), [by = revocation_] { return by->revoked(); });
-    std::vector<int> names(record_.members.size());
-    std::iota(names.begin(), names.end(), 0);
-    group_.emplace(std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names)),
-                   context_.world().settings());
+    group_.emplace(
+        std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));
     host_ = made.host;
     constexpr std::size_t former_ones_kept = 4;
     while (former_.size() > former_ones_kept) forget_oldest();

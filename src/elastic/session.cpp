@@ -10,11 +10,7 @@ class fixed_backend final : public detail::session_backend {
  public:
   explicit fixed_backend(group& ranks) noexcept : ranks_(&ranks) {}
 
-  void prepare(state&) override {}
   group& ranks() override { return *ranks_; }
-  std::uint64_t generation() const noexcept override { return 0; }
-  void recover(state&, std::exception_ptr why) override { std::rethrow_exception(why); }
-  void committed(const state&) noexcept override {}
 
  private:
   group* ranks_;

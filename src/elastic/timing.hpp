@@ -16,8 +16,6 @@ struct elastic_timing {
   static constexpr std::chrono::microseconds end_poll{200};
   /// Between two looks whether this rank's state is still that of its last stop, while no generation forms.
   static constexpr std::chrono::seconds next_generation{1};
-  /// A rank that waits in a group sleeps no longer: nothing in its transport wakes it when the generation is over.
-  static constexpr std::chrono::milliseconds longest_pause{1};
 };
 
 }  // namespace muster::inline v0::detail

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <random>
@@ -21,12 +23,14 @@
 #include <vector>
 
 #include <muster/comm/bootstrap/tcp_store.hpp>
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
 #include "command_line.hpp"
+#include "flight_report.hpp"
 
 namespace {
 
@@ -39,7 +43,8 @@ constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr const char* footer =
     "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
     "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
-    "starts one more rank; SIGTERM and SIGINT go to all ranks.\n"
+    "starts one more rank; SIGTERM and SIGINT go to all ranks. When ranks wait in vain until a deadline, or SIGQUIT\n"
+    "asks for it, it says which rank is missing, and where that is if eu-stack is installed.\n"
     "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
     "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
 
@@ -115,16 +120,24 @@ class launcher {
   explicit launcher(plan what) : plan_(std::move(what)) {
     sigset_t ours;
     ::sigemptyset(&ours);
-    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP}) ::sigaddset(&ours, one);
+    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP, SIGQUIT}) ::sigaddset(&ours, one);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
     waited_ = ours;
     serve();  // on a thread that takes no signals
+  }
+
+  launcher(const launcher&) = delete;
+  launcher& operator=(const launcher&) = delete;
+  ~launcher() {
+    std::error_code ignored;
+    if (!records_.empty()) std::filesystem::remove_all(records_, ignored);
   }
 
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
     while (!running_.empty() || begin_again()) {
+      report_hang(false);
       const timespec turn{0, 200'000'000};
       const int got = ::sigtimedwait(&waited_, nullptr, &turn);
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
@@ -135,10 +148,12 @@ class launcher {
                   std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
         }
       }
+      if (got == SIGQUIT) ask_for_records();
       if (got == SIGUSR2 && plan_.elastic && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
       reap();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
+    report_hang(true);
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
           " died, and the job is done");
@@ -153,10 +168,60 @@ class launcher {
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
+    if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (muster::environment("MUSTER_RENDEZVOUS")) return;
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     common_["MUSTER_TOKEN"] = token;
+  }
+
+  // Where ranks that wait in vain write down where they are; none where there is no place for that.
+  void make_record_folder() {
+    try {
+      records_ = muster::temporary_folder() + "/muster-launch-XXXXXX";
+      if (::mkdtemp(records_.data()) == nullptr) records_.clear();
+    } catch (const muster::configuration_error&) {
+    }
+    if (!records_.empty()) common_["MUSTER_FLIGHT_RECORDER"] = records_;
+  }
+
+  // A process that has no context yet would end by that signal.
+  void ask_for_records() const {
+    for (const auto& [process, rank] : running_) {
+      std::ifstream status("/proc/" + std::to_string(process) + "/status");
+      std::string word;
+      while (status >> word && word != "SigCgt:") {
+      }
+      std::uint64_t caught = 0;
+      status >> std::hex >> caught;
+      if ((caught >> (SIGUSR2 - 1) & 1) != 0) ::kill(process, SIGUSR2);
+    }
+  }
+
+  // The others of a rank that wrote follow within moments: one that does not is the one to look at.
+  void report_hang(bool is_last) {
+    const auto read = read_flight_records(records_);
+    if (read.empty()) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (!first_record_) first_record_ = now;
+    const auto has_record = [&](const auto& child) {
+      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == child.first; });
+    };
+    const bool all_wrote = std::ranges::all_of(running_, has_record);
+    if (!is_last && !all_wrote && now - *first_record_ < patience_with_records) return;
+    first_record_.reset();
+    std::error_code ignored;
+    for (const auto& one : read) std::filesystem::remove(one.file, ignored);
+    const auto is_hang = [](const flight_record& one) {
+      return one.status == 0 || one.status == static_cast<int>(muster::error_kind::timeout);
+    };
+    if (std::ranges::none_of(read, is_hang)) return;
+    for (const auto& line : explain_hang(read)) say(line);
+    for (const auto& child : running_) {
+      if (has_record(child)) continue;
+      say("process " + std::to_string(child.first) + " (started as rank " + std::to_string(child.second) +
+          ") wrote no record; its stacks:\n" + stacks_of(child.first));
+    }
   }
 
   // Made before the fork: after it only what is safe in a copy of a process with threads is done.
@@ -246,10 +311,14 @@ class launcher {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 
+  static constexpr std::chrono::seconds patience_with_records{2};
+
   plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
+  std::string records_;                                                // their folder
+  std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
   sigset_t before_{};
   sigset_t waited_{};
   std::map<pid_t, int> running_;

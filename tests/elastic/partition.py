@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """An elastic job on hosts that are network namespaces, whose network is cut. The store is a muster-store on one more host.
 
-usage: partition.py WHAT --program PATH --store-program PATH [--seed S]
+usage: partition.py WHAT --program PATH --store-program PATH [--resets N] [--seed S]
   cut        the link of one of three hosts goes down: the other two go on; the third, without them and the store, ends with 12
   one-way    nothing leaves that host any more, and everything reaches it: the same
   gone       all processes of that host are killed: two hosts go on
   halves     two hosts of two ranks each are cut from each other: nobody has a majority, nobody goes on, all say so
+  reset      the connections between two of the hosts are reset, again and again: all three go on together
 Ends with 77 and says why where there can be no such hosts.
 """
 import argparse
@@ -18,23 +19,24 @@ import time
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "bench", "platform")]
 from muster_bench import hosts  # noqa: E402
-from ranks import Failure, Process  # noqa: E402
+from ranks import DEADLINE, Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["cut", "one-way", "gone", "halves"])
+parser.add_argument("what", choices=["cut", "one-way", "gone", "halves", "reset"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
+parser.add_argument("--resets", type=int, default=5)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 options = parser.parse_args()
 
 
-def start(ranked, store, per_host):
+def start(ranked, store, per_host, epochs=15):
     where = [host for host in ranked for _ in range(per_host)]
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
                            MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store)
-        words = ["--samples", "500", "--batch", "50", "--epochs", "15", "--values", "50000", "--steps", "--quorum-timeout", "5"]
+        words = ["--samples", "500", "--batch", "50", "--epochs", str(epochs), "--values", "50000", "--steps", "--quorum-timeout", "5"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host
     return crew
@@ -42,6 +44,45 @@ def start(ranked, store, per_host):
 
 def steps_of(rank):
     return [line.split(" ") for line in rank.lines if line.startswith("step ")]
+
+
+def generations_of(rank):
+    return [line.split(" ") for line in rank.lines if line.startswith("rebuilt ")]
+
+
+def run_resets(network):
+    """Each reset makes another generation, of the same members."""
+    draw = random.Random(options.seed)
+    *ranked, apart = network.hosts
+    serving, store = hosts.serve_store(options.store_program, apart)
+    crew = start(ranked, store, 1, epochs=1000000)
+    took = []
+    try:
+        for number in range(options.resets + 1):
+            before = time.monotonic()
+            for rank in crew:
+                while len(generations_of(rank)) <= number:
+                    rank.read(before + DEADLINE)
+            took.append(time.monotonic() - before)
+            time.sleep(0.3 * draw.random())
+            one, other = draw.sample(ranked, 2)
+            if number < options.resets:
+                hosts.run(*one.inside("ss", "-K", "dst", other.address))
+        alone = [line for rank in crew for line in generations_of(rank) if line[3] != str(len(crew))]
+        for rank in crew:
+            os.kill(rank.pid, signal.SIGTERM)
+        for rank in crew:
+            status = rank.end()
+            wrong = [line for line in rank.lines if line.startswith("wrong")]
+            if status != 143 or wrong or alone:
+                raise Failure(f"rank {rank.rank} ends with {status}, after generations of others {alone}: {wrong} {rank.errors}")
+        print(f"{options.resets} resets, {len(generations_of(crew[0]))} generations of {len(crew)} ranks, a new one after "
+              f"{sorted(took)[len(took) // 2] * 1e3:.0f} ms (median; at most {max(took[1:]) * 1e3:.0f})")
+    finally:
+        for rank in crew:
+            rank.close()
+        serving.kill()
+        serving.wait()
 
 
 def run(network):
@@ -82,13 +123,13 @@ def run(network):
         serving.wait()
 
 
-reason = hosts.missing()
+reason = hosts.missing(*(["ss"] if options.what == "reset" else []))
 if reason:
     print(f"skipped: {reason}")
     sys.exit(hosts.SKIP)
 with hosts.Network(3 if options.what == "halves" else 4) as network:
     try:
-        run(network)
+        run_resets(network) if options.what == "reset" else run(network)
     except Failure as failure:
         sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store-program "
                  f"{options.store_program} --seed {options.seed}")

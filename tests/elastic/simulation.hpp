@@ -184,6 +184,7 @@ class run {
     tell(std::to_string(one.id) + " is to stop: " + a.why);
     // Computing, it sees that late; now and then very late.
     const auto late = chance(0.02) ? draw(100, 1500) : draw(0, 8);
+    one.told = true;
     after(late, one.id, [this, id = one.id, g = one.generation] {
       auto& self = *find(id);
       if (self.generation == g) stop_session(self);
@@ -197,6 +198,7 @@ class run {
   void perform(process& one, const act::form& a) {
     ++one.attempt;
     one.generation = a.group.generation;
+    one.told = false;
     one.group = a.group;
     one.hellos.clear();
     one.waits = false;
@@ -296,7 +298,8 @@ class run {
       for (const auto& m : self.group.members) {
         const bool forming = self.hellos.size() + 1 < self.group.members.size();
         const auto& seen = forming ? self.hellos : parts_[{id, self.generation, self.step + 1}];
-        if (m.id != id && !seen.contains(m.id)) self.protocol.suspect(now_, m.id, "it did not come");
+        // Of a generation that is over they are late for that reason.
+        if (m.id != id && !self.told && !seen.contains(m.id)) self.protocol.suspect(now_, m.id, "it did not come");
       }
       ++self.attempt;
       stop_session(self);
@@ -317,8 +320,21 @@ class run {
         after(draw(0, 2), other, [this, other, id] { find(other)->protocol.prove_dead(now_, id); });
       } else if (reaches(victim->host, its->host) && its->generation != 0 && its->group.rank_of(id)) {
         after(draw(0, 2), other,
-              [this, other, id] { find(other)->protocol.suspect(now_, id, "its connection ended"); });
+              [this, other, id] { find(other)->protocol.disconnected(now_, id, "its connection ended"); });
       }
+    }
+  }
+  // The connection of two that live, which both of them see, or one first.
+  void reset(member_id one, member_id other) {
+    if (one == 0 || one == other || find(one)->host == find(other)->host) return;
+    tell("the connection of " + std::to_string(one) + " and " + std::to_string(other) + " breaks");
+    const bool both = chance(0.7);
+    for (const auto& [sees, of] : {std::pair(one, other), std::pair(other, one)}) {
+      if (sees == other && !both) break;
+      after(draw(0, 2), sees, [this, sees = sees, of = of] {
+        auto* const its = find(sees);
+        if (its->generation != 0 && its->group.rank_of(of)) its->protocol.disconnected(now_, of, "it was reset");
+      });
     }
   }
   member_id anybody() {
@@ -375,6 +391,7 @@ class run {
     });
   }
   void one_fault() {
+    if (world_.resets) return reset(anybody(), anybody());
     const auto kind = random_.below(7);
     const auto host = random_.below(static_cast<std::uint64_t>(world_.hosts));
     const auto other = random_.below(static_cast<std::uint64_t>(world_.hosts));

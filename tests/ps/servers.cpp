@@ -28,10 +28,10 @@ class late_store final : public muster::any_store {
                                       muster::store_life life = muster::store_life::of_store) override {
     return of_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known,
-                                           muster::clock::time_point until) override {
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until,
+                                           const std::stop_token& stop) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return of_.watch(key, known, until);
+    return of_.watch(key, known, until, stop);
   }
   [[nodiscard]] std::string where() const override { return of_.where(); }
 

@@ -84,10 +84,10 @@ class group {
 
   /// For the collectives.
   [[nodiscard]] const std::shared_ptr<detail::group_state>& state() const noexcept { return state_; }
-
- private:
+  /// For the library, which makes groups from others and such that another thread may end.
   explicit group(std::shared_ptr<detail::group_state> state) noexcept;
 
+ private:
   std::shared_ptr<detail::group_state> state_;
 };
 

@@ -41,15 +41,17 @@ struct control_message {
     abort = 1,        ///< the sender gave up because of `text`
     acknowledge = 2,  ///< the sender gave up because another rank did
     position = 3,     ///< the sender waits, in the collective of `mark`
-    gone = 4          ///< from the transport: the rank `origin` has ended; `text` has the reason
+    leave = 4,        ///< the sender has left the group, after so many collectives as the mark's sequence says
+    gone = 5          ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
   kind what = kind::position;
-  std::int32_t origin = 0;    ///< rank in the group of the transport it came by
-  std::int32_t status = 0;    ///< the exit status the sender is about to end with
-  std::int32_t witness = -1;  ///< of `gone`: the rank that reports it, which may itself be disconnected; -1: this rank
+  std::int32_t origin = 0;  ///< rank in the group of the transport it came by
+  std::int32_t status = 0;  ///< the exit status the sender is about to end with
   collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
+  /// Whether the sender says that it ends by a failure.
+  [[nodiscard]] bool is_end() const noexcept { return what == kind::abort || what == kind::acknowledge; }
   /// Copies as much of `line` as fits.
   void set_text(std::string_view line) noexcept {
     const std::size_t n = line.size() < sizeof text - 1 ? line.size() : sizeof text - 1;

@@ -23,8 +23,8 @@ struct run_limits {
 
 namespace detail {
 
-/// Decides which ranks train together, and what happens when one of them fails: the interface between a session, which
-/// owns one of these, and the membership. Called by the thread that is the rank.
+/// Decides which ranks train together (as it is: a group that stays), and what happens when one of them fails: the
+/// interface between a session, which owns one of these, and the membership. Called by the thread that is the rank.
 ///
 ///     for (;;) {                                     // session::run
 ///       session_backend.prepare(state);                    // group() and generation() are those of the next attempt
@@ -51,17 +51,17 @@ class session_backend {
   /// overwritten, rank-local ones stay, then `state::move_to`. Members may call it from different places (one from the
   /// failed step, another from the next step or an evaluation): only positions are compared, and each member continues
   /// at its new position.
-  virtual void prepare(state& of) = 0;
+  virtual void prepare(state& /*of*/) {}
   /// The current group: valid from `prepare` to the next `prepare` or `recover`.
   [[nodiscard]] virtual group& ranks() = 0;
-  [[nodiscard]] virtual std::uint64_t generation() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t generation() const noexcept { return 0; }
   /// Runs the function of one attempt, and lets its exceptions pass.
   virtual void attempt(const std::function<void()>& f) { f(); }
   /// After an attempt that threw; the state is restored. Returns if the attempt may be repeated without the failed
   /// ranks; else throws `why`, which ends the run.
-  virtual void recover(state& of, std::exception_ptr why) = 0;
+  virtual void recover(state& /*of*/, std::exception_ptr why) { std::rethrow_exception(why); }
   /// A step was committed.
-  virtual void committed(const state& of) noexcept = 0;
+  virtual void committed(const state& /*of*/) noexcept {}
 };
 
 }  // namespace detail

@@ -38,9 +38,11 @@ class sole_context {
   static inline std::atomic<bool> lives = false;
 };
 
-void apply_log_settings(const settings& configuration) {
+void apply_diagnostics(const settings& configuration) {
   const auto level = configuration.choice(setting::log_level, {"debug", "info", "warning", "error", "off"});
   set_log_level(static_cast<log_level>(level), configuration.choice(setting::log_ranks, {"0", "all"}) == 1);
+  const auto& records = configuration.value(setting::flight_recorder);
+  detail::set_flight_record_folder(records == "off" ? "" : records);
 }
 
 }  // namespace
@@ -49,7 +51,7 @@ struct context::implementation {
   explicit implementation(settings from) : configuration(std::move(from)) { configuration.check_numbers(); }
 
   void connect() {
-    apply_log_settings(configuration);
+    apply_diagnostics(configuration);
     auto assembled = detail::assemble_launch(configuration, detect_launch());
     launch = std::move(assembled.launch);
     if (launch.rank == 0) store = std::move(assembled.store);
@@ -118,7 +120,7 @@ context::context(settings chosen) : self_(std::make_unique<implementation>(std::
 
 context::context(std::unique_ptr<transport> transport, settings chosen)
     : self_(std::make_unique<implementation>(std::move(chosen))) {
-  apply_log_settings(self_->configuration);
+  apply_diagnostics(self_->configuration);
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, self_->launch.local_size);
   self_->chosen = {std::string(transport->abilities().name), {}, 1, "given by the program"};

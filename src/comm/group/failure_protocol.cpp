@@ -6,6 +6,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "../timing.hpp"
+
 namespace muster::inline v0::detail {
 
 failure_protocol::failure_protocol(transport& transport)
@@ -30,6 +32,11 @@ void failure_protocol::hear(const control_message& message) {
   const bool first_hand = message.what == control_message::kind::abort;
   auto& left = departures_[static_cast<std::size_t>(message.origin)];
   if (!left) left = departure{message.status, first_hand, message.text};
+  if (message.what == control_message::kind::leave) {
+    leavers_.push_back(
+        {message.origin, message.signature.sequence, clock::now() + transport_timing::late_control_message});
+    return;
+  }
   if (message.what == control_message::kind::gone) {  // a dead rank says nothing itself: this one speaks
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
@@ -45,30 +52,50 @@ void failure_protocol::hear(const control_message& message) {
 void failure_protocol::compare_position(int peer, const collective_signature& theirs) {
   auto& reached = reached_[static_cast<std::size_t>(peer)];
   reached = std::max(reached, theirs.sequence + 1);
-  const bool known = theirs.sequence < calls_ && calls_ - theirs.sequence <= remembered;
-  if (!known) return;
-  const collective_signature& ours = history_[theirs.sequence % remembered];
-  if (ours == theirs) return;
+  const auto* const ours = calls_.find(theirs.sequence);
+  if (ours == nullptr || *ours == theirs) return;
   fail(std::make_exception_ptr(mismatch_error("the ranks disagree about collective " + std::to_string(theirs.sequence) +
-                                              " of the group (this rank called " + describe(ours) + "; rank " +
+                                              " of the group (this rank called " + describe(*ours) + "; rank " +
                                               std::to_string(peer) + " is in " + describe(theirs) +
                                               "); every rank must make the same calls in the same order")));
 }
 
-void failure_protocol::tell_position(const collective_signature& signature) {
+void failure_protocol::tell_position(const collective_signature& signature) const noexcept {
   control_message message;
   message.what = control_message::kind::position;
   message.signature = signature;
-  for (int peer = 0; peer < transport_.size(); ++peer) {
-    if (peer != transport_.rank()) transport_.notify(peer, message);
-  }
+  tell_all(message);
 }
 
-void failure_protocol::tell_all(control_message::kind what, int status, std::string_view text) noexcept {
+void failure_protocol::leave() noexcept {
+  if (failure_) return;  // they know
+  control_message message;
+  message.what = control_message::kind::leave;
+  message.signature.sequence = calls_.count();
+  tell_all(message);
+}
+
+const failure_protocol::leaver* failure_protocol::find_leaver() const noexcept {
+  const auto found =
+      std::find_if(leavers_.begin(), leavers_.end(), [this](const leaver& one) { return one.calls < calls_.count(); });
+  return found == leavers_.end() ? nullptr : &*found;
+}
+
+void failure_protocol::lose(const leaver& rank) noexcept {
+  const std::string text = "rank " + std::to_string(rank.rank) +
+                           " is gone (it left before it finished the group's collectives); see its own message";
+  fail(std::make_exception_ptr(peer_failure({rank.rank}, text)));
+}
+
+void failure_protocol::tell_end(control_message::kind what, int status, std::string_view text) const noexcept {
   control_message message;
   message.what = what;
   message.status = status;
   message.set_text(text);
+  tell_all(message);
+}
+
+void failure_protocol::tell_all(const control_message& message) const noexcept {
   for (int peer = 0; peer < transport_.size(); ++peer) {
     if (peer == transport_.rank()) continue;
     try {
@@ -85,9 +112,9 @@ void failure_protocol::fail(std::exception_ptr cause, bool follows) noexcept {
   const auto what = follows ? control_message::kind::acknowledge : control_message::kind::abort;
   const int status = exit_status_of(failure_);
   try {
-    tell_all(what, status, describe(failure_));
+    tell_end(what, status, describe(failure_));
   } catch (const std::bad_alloc&) {
-    tell_all(what, status, "out of memory");
+    tell_end(what, status, "out of memory");
   }
 }
 
@@ -98,7 +125,7 @@ void failure_protocol::abort(std::string_view reason, int status) noexcept {
   } catch (...) {  // also where no memory is left for the text
     failure_ = std::current_exception();
   }
-  tell_all(control_message::kind::abort, status, reason);
+  tell_end(control_message::kind::abort, status, reason);
 }
 
 const std::vector<std::optional<departure>>& failure_protocol::await_departures(clock::time_point until) noexcept {

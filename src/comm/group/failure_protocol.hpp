@@ -1,7 +1,6 @@
 // What the ranks of a group tell each other beside their messages: where each stands, and why one ends.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -10,6 +9,9 @@
 #include <vector>
 
 #include <muster/comm/transport.hpp>
+#include <muster/core/clock.hpp>
+
+#include "call_history.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -26,15 +28,23 @@ class failure_protocol {
  public:
   explicit failure_protocol(transport& transport);
 
-  /// This rank's next call is this one.
-  void note_call(const collective_signature& signature) noexcept {
-    history_[calls_ % remembered] = signature;
-    ++calls_;
-  }
-  /// The calls of this rank so far: the sequence number of its next one.
-  [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
+  /// The calls of this rank.
+  [[nodiscard]] call_history& calls() noexcept { return calls_; }
+  [[nodiscard]] const call_history& calls() const noexcept { return calls_; }
   /// Tells the peers that this rank waits in this call: they compare.
-  void tell_position(const collective_signature& signature);
+  void tell_position(const collective_signature& signature) const noexcept;
+  /// Tells the peers that this rank leaves the group.
+  void leave() noexcept;
+  /// A rank that left before it made all calls of this one.
+  struct leaver {
+    int rank;
+    std::uint64_t calls;
+    clock::time_point until;  ///< it may say why in the group that this one was made from
+  };
+  /// The first of them; null where there is none.
+  [[nodiscard]] const leaver* find_leaver() const noexcept;
+  /// Fails the group for want of that rank.
+  void lose(const leaver& rank) noexcept;
   /// Throws the timeout of a call: it names the ranks that were not seen in it or in a later one.
   [[noreturn]] void time_out(const collective_signature& signature, seconds timeout) const;
 
@@ -53,16 +63,15 @@ class failure_protocol {
 
  private:
   void compare_position(int peer, const collective_signature& theirs);
-  void tell_all(control_message::kind what, int status, std::string_view text) noexcept;
+  void tell_all(const control_message& message) const noexcept;
+  void tell_end(control_message::kind what, int status, std::string_view text) const noexcept;
 
   transport& transport_;
   std::exception_ptr failure_;
   bool follows_ = false;
   std::vector<std::optional<departure>> departures_;
-  // The last calls of this rank and the last known one of each peer.
-  static constexpr std::size_t remembered = 64;
-  std::array<collective_signature, remembered> history_{};
-  std::uint64_t calls_ = 0;
+  std::vector<leaver> leavers_;  // in the order in which they left, whether they are needed or not
+  call_history calls_;
   std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
 };
 

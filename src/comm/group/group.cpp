@@ -12,7 +12,7 @@
 namespace muster::inline v0 {
 
 group::group(std::unique_ptr<muster::transport> transport, const group_settings& settings)
-    : state_(std::make_shared<detail::group_state>(std::move(transport), settings, nullptr, 0)) {}
+    : state_(std::make_shared<detail::group_state>(std::move(transport), settings)) {}
 group::group(std::shared_ptr<detail::group_state> state) noexcept : state_(std::move(state)) {}
 group::group(group&&) noexcept = default;
 group& group::operator=(group&&) noexcept = default;
@@ -74,7 +74,7 @@ group group::split(int color, int key) {
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
   const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
   auto made = of_transport([&](muster::transport& transport) { return transport.subgroup(some); });
-  return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id));
+  return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id, state_->end));
 }
 
 // ---- work ----

@@ -1,8 +1,12 @@
 #include "group_state.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -22,7 +26,8 @@ operation_state::operation_state(group_state& owner, collective_call&& what_in) 
     : what(std::move(what_in)), steps(*owner.transport, owner.pool, owner.scratch, what) {}
 
 group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
-                         std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
+                         std::shared_ptr<group_state> parent_in, std::uint64_t id_in,
+                         std::shared_ptr<revocation> end_in)
     : transport(std::move(transport_in)),
       abilities(transport->abilities()),
       ranks(transport->size()),
@@ -30,6 +35,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
+      end(std::move(end_in)),
       choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
@@ -37,9 +43,11 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
 }
 
 group_state::~group_state() {
-  if (!driver_.joinable()) return;
-  driver_.request_stop();
-  driver_.join();
+  if (driver_.joinable()) {
+    driver_.request_stop();
+    driver_.join();
+  }
+  peers_.leave();
 }
 
 // ---- calls ----
@@ -97,7 +105,7 @@ bool group_state::run_at_once(collective_call& what) {
       what.algorithm = asked;
       return false;
     }
-    peers_.note_call(what);  // copied late: a processor waits to read as a whole what it has just written in parts
+    peers_.calls().note(what);  // copied late: a processor waits to read as a whole what it has just written in parts
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.held_by() == nullptr || transport->test(r)) return true;
       if (oversubscribed && transport->should_yield()) sched_yield();
@@ -118,7 +126,7 @@ bool group_state::run_at_once(collective_call& what) {
 void group_state::enqueue(operation_state& op) {
   op.what.algorithm = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.algorithm);
   op.what.sequence = sequence();
-  peers_.note_call(op.what);
+  peers_.calls().note(op.what);
   append(op);
 }
 
@@ -128,13 +136,19 @@ void group_state::append(operation_state& op) noexcept {
 }
 
 void group_state::poll_notices() noexcept {
+  if (end && end->revoked()) return abort(end->why(), static_cast<int>(error_kind::peer_failure));
   try {
     control_message message;
     while (!failed() && transport->poll(message)) {
       // A rank that is gone may have said why in the group that this one was made from, and that came before its end.
       // A thread that works there just now hears of the end too: the wait is short.
       if (message.what == control_message::kind::gone) hear_parent(true);
+      if (message.what == control_message::kind::gone && end && !parent) end->saw_end_of(message.origin, message.text);
       peers_.hear(message);
+    }
+    if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
+      hear_parent(true);
+      peers_.lose(*left);
     }
     end_calls_of_failed();
   } catch (...) {
@@ -158,6 +172,39 @@ void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
   peers_.fail(std::move(cause),
               follows);  // told before the calls end: a peer should know before it can see this rank stop
   end_calls_of_failed();
+}
+
+void group_state::end_calls_of_failed() noexcept {
+  if (!failed()) return;
+  // Where a rank has died, or another thread ends the group, no rank waits in vain.
+  const int status = exit_status_of(failure());
+  if (!queue_.empty() && status != static_cast<int>(error_kind::peer_failure))
+    write_flight_record(follows() ? static_cast<int>(error_kind::peer_failure) : status, describe(failure()));
+  queue_.end(failure());
+}
+
+void group_state::write_flight_record(int status, const std::string& why) noexcept {
+  if (flight_record_folder.empty()) return;
+  try {
+    const auto now = clock::now();
+    const auto process = std::to_string(::getpid());
+    std::string text =
+        "muster-flight-record 1\nprocess " + process + "\nstatus " + std::to_string(status) + "\nwhy " + why + "\n";
+    std::string place;
+    for (auto* one = this; one != nullptr; one = one->parent.get()) {
+      std::unique_lock<std::mutex> lock(one->mutex_, std::defer_lock);
+      if (one != this && one->threaded && !lock.try_lock()) continue;  // another thread works there
+      const auto done = one->queue_.empty() ? one->sequence() : one->queue_.first().what.sequence;
+      const auto rank = std::to_string(one->transport->rank());
+      text += "group " + std::to_string(one->id) + " " + rank + " " + std::to_string(one->ranks) + " " +
+              std::to_string(done) + "\n" + one->peers_.calls().describe(now);
+      place =
+          flight_record_folder + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
+    }
+    write_atomically(place, text);
+  } catch (const std::exception& failed) {
+    log(log_level::warning, std::string("the flight record was not written: ") + failed.what());
+  }
 }
 
 void group_state::abort(std::string_view reason, int status) noexcept {

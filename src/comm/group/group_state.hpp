@@ -11,6 +11,7 @@
 
 #include "failure_protocol.hpp"
 #include "operation.hpp"
+#include "revocation.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -26,8 +27,10 @@ inline void pause_core() noexcept {
 
 class group_state {
  public:
+  /// `parent`: what it was made from. `end`: by which another thread may end it, with all that is made from it.
   group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
-              std::shared_ptr<group_state> parent, std::uint64_t id);
+              std::shared_ptr<group_state> parent = nullptr, std::uint64_t id = 0,
+              std::shared_ptr<revocation> end = nullptr);
 
   ~group_state();
 
@@ -46,7 +49,7 @@ class group_state {
   bool run_at_once(collective_call& what);
   void enqueue(operation_state& op);
   /// The calls so far: the sequence number of the next one.
-  [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls(); }
+  [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls().count(); }
   bool progress();
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
@@ -78,6 +81,7 @@ class group_state {
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
+  const std::shared_ptr<revocation> end;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
 
@@ -105,9 +109,9 @@ class group_state {
   bool rest(clock::time_point limit, stall& stalled);
   void hear_parent(bool waits) noexcept;
   /// What a control message did to the group it did to its calls, too.
-  void end_calls_of_failed() noexcept {
-    if (failed()) queue_.end(failure());
-  }
+  void end_calls_of_failed() noexcept;
+  /// Writes down the last calls here and in the groups that this one was made from.
+  void write_flight_record(int status, const std::string& why) noexcept;
 
   std::mutex mutex_;
   std::condition_variable_any work_there_;
@@ -116,6 +120,7 @@ class group_state {
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;
+  std::uint32_t records_asked_for_ = flight_records_asked_for;  // and written
 };
 
 }  // namespace muster::inline v0::detail

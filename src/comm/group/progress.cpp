@@ -129,6 +129,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
       }
     }
   }
+  if (op.deadline != clock::time_point::max()) peers_.calls().ended(op.what.sequence, clock::now());
   return true;
 }
 
@@ -138,13 +139,18 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a control message or the deadline has ended all
   if (now >= limit) return false;
+  if (const std::uint32_t asked = flight_records_asked_for; std::exchange(records_asked_for_, asked) != asked)
+    write_flight_record(0, "SIGUSR2 asked for it");
   if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
     stalled.pause = stalled.pause == seconds(0) ? std::min(group_timing::first_inquiry, queue_.first().what.timeout / 4)
                                                 : std::min(stalled.pause * 2, group_timing::last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
-  transport->pause(std::min({limit, stalled.inquiry, queue_.first().deadline}));
+  auto until = std::min({limit, stalled.inquiry, queue_.first().deadline});
+  if (end) until = std::min(until, now + group_timing::revocable_pause);
+  if (const auto* const left = peers_.find_leaver()) until = std::min(until, left->until);
+  transport->pause(until);
   return true;
 }
 
@@ -152,7 +158,10 @@ clock::time_point group_state::check_deadline() noexcept {
   const auto now = clock::now();
   if (queue_.empty() || !queue_.first().begun) return now;
   operation_state& op = queue_.first();
-  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(op.what.timeout);
+  if (op.deadline == clock::time_point::max()) {
+    op.deadline = deadline_after(op.what.timeout);
+    peers_.calls().began(op.what.sequence, now);
+  }
   if (now < op.deadline) return now;
   try {
     peers_.time_out(op.what, op.what.timeout);

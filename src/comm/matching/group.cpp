@@ -3,7 +3,7 @@
 namespace muster::inline v0::detail {
 
 matching_group::matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers)
-    : fates(members.size(), fate::here),
+    : lost(members.size(), false),
       generation_(generation),
       members_(std::move(members)),
       member_of_(static_cast<std::size_t>(peers), -1),

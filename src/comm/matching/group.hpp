@@ -38,15 +38,14 @@ class matching_group {
   virtual void wake() noexcept {}
 
   // Below: for those that may use the matcher just now.
-  request_queue posted;                                           // receives that have no message yet
-  std::exception_ptr failure;                                     // of a receive: thrown by the next test
-  std::uint64_t called = 0;                                       // collectives of the group that this rank has begun
-  std::uint64_t finished = 0;                                     // requests that were, by any thread
-  std::uint64_t looked = 0;                                       // how many that were at the last test
-  enum class fate : std::uint8_t { here, said_gone, seen_gone };  // by another rank, by this one
-  std::vector<fate> fates;                                        // by member: what was told
+  request_queue posted;        // receives that have no message yet
+  std::exception_ptr failure;  // of a receive: thrown by the next test
+  std::uint64_t called = 0;    // collectives of the group that this rank has begun
+  std::uint64_t finished = 0;  // requests that were, by any thread
+  std::uint64_t looked = 0;    // how many that were at the last test
+  std::vector<bool> lost;      // by member: it was told to be gone
   [[nodiscard]] bool has_lost(int member) const noexcept {
-    return member >= 0 && fates[static_cast<std::size_t>(member)] == fate::seen_gone;
+    return member >= 0 && lost[static_cast<std::size_t>(member)];
   }
 
  private:

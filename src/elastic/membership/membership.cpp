@@ -113,6 +113,12 @@ void membership::suspect(clock::time_point now, member_id who, const std::string
   look(now);
 }
 
+void membership::disconnected(clock::time_point now, member_id who, const std::string& why) {
+  if (ended_ || who == self_.id || !is_in(who) || dead_.contains(who)) return;
+  cut_.try_emplace(who, cut{now, why});
+  need_stop(now, "the connection to " + name(who) + " broke: " + why);
+}
+
 void membership::committed(std::uint64_t step, std::uint64_t cursor) {
   own_.step = step;
   own_.cursor = cursor;
@@ -197,6 +203,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   std::erase_if(dead_, [&](member_id id) { return !is_in(id); });
   suspects_.clear();
   silent_.clear();
+  cut_.clear();
   slow_.clear();
   own_.stopped = must_stop_ = wish_ = false;
   own_.work = own_.halt = furthest_ = 0;
@@ -234,9 +241,13 @@ void membership::find_silent_members(clock::time_point now) {
   const auto judge = [&](const member& one) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) return;
     const auto limit = one.host == self_.host ? policy_.suspicion_timeout_here() : policy_.suspicion_timeout;
-    const bool is_silent = now - views_[one.id].heard > limit;
-    if (!is_silent && !is_given_up(one)) return;
+    const auto heard = views_[one.id].heard;
+    const bool is_silent = now - heard > limit;
+    const auto broke = cut_.find(one.id);
+    const bool is_cut = broke != cut_.end() && heard <= broke->second.at && now - broke->second.at > policy_.beat;
+    if (!is_silent && !is_cut && !is_given_up(one)) return;
     silent_.insert(one.id);
+    if (is_cut) return suspect(now, one.id, broke->second.why);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     suspect(
         now, one.id,

@@ -108,6 +108,8 @@ class membership {
   /// Its process has ended: seen on its own host.
   void prove_dead(clock::time_point now, member_id who);
   void suspect(clock::time_point now, member_id who, const std::string& why);
+  /// The connection to it broke: this generation is over, and the member is suspect unless it is heard within a beat.
+  void disconnected(clock::time_point now, member_id who, const std::string& why);
   /// This member's state is now complete after so many steps.
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step took at least in the last steps, without waiting for others.
@@ -201,6 +203,11 @@ class membership {
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
   std::set<member_id> silent_;  // suspects for that alone
+  struct cut {
+    clock::time_point at;
+    std::string why;
+  };
+  std::map<member_id, cut> cut_;  // members that this one's connection to broke
   std::map<member_id, std::string> slow_;
   heartbeat own_;  // what it says next: its dead and suspects are filled in then
   bool must_stop_ = false;

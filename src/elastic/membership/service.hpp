@@ -24,7 +24,7 @@
 
 #include "../../comm/bootstrap/processes.hpp"
 #include "../../comm/bootstrap/stores/watched_record.hpp"
-#include "../revocation.hpp"
+#include "../../comm/group/revocation.hpp"
 #include "../timing.hpp"
 #include "datagrams.hpp"
 #include "membership.hpp"
@@ -257,7 +257,7 @@ class membership_service final : elastic::membership_outlet {
     present_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& why) {
       const auto& who = members[static_cast<std::size_t>(rank)];
       if (who.host == self_.host) return;  // of this host there is proof, or none
-      tell([&](auto& protocol, clock::time_point now) { protocol.suspect(now, who.id, why); });
+      tell([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, who.id, why); });
     });
     to_form_ = {group, present_};
     stop_.store(false, std::memory_order_release);

@@ -173,9 +173,7 @@ class frame_link {
   void find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell) {
     control_message word;
     while (over_.poll(word)) {
-      // A rank that says so of another may be cut off itself: its word ends nothing here.
-      const bool ended =
-          (word.what == control_message::kind::gone && word.witness < 0) || word.what == control_message::kind::abort;
+      const bool ended = word.what == control_message::kind::gone || word.what == control_message::kind::abort;
       const auto origin = static_cast<node_id>(word.origin);
       if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
       cut(origin);

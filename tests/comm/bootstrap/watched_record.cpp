@@ -27,10 +27,10 @@ class troubled_store final : public muster::any_store {
     fail();
     return inner_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known,
-                                           muster::clock::time_point until) override {
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until,
+                                           const std::stop_token& stop) override {
     fail();
-    return inner_.watch(key, known, until);
+    return inner_.watch(key, known, until, stop);
   }
   [[nodiscard]] std::string where() const override { return inner_.where(); }
 

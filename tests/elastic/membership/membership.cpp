@@ -100,6 +100,24 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
   });
 }
 
+TEST_CASE("connections that break between members that live expel none of them", "[simulation]") {
+  std::uint64_t generations = 0;
+  for (std::uint64_t seed = 20261126; seed < 20261126 + 300; ++seed) {
+    INFO("seed " << seed);
+    muster::random_stream draw(seed, 99);
+    simulation::world of;
+    of.members = 2 + static_cast<int>(draw.below(5));
+    of.hosts = of.members;
+    of.faults = 1 + static_cast<int>(draw.below(8));
+    of.resets = true;
+    of.echoes = 0;
+    const auto seen = simulation::run(seed, of).finish();
+    REQUIRE((seen.lives && seen.ended == 0));
+    generations += seen.generations;
+  }
+  CHECK(generations > 2 * 300);
+}
+
 TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as long as a hang") {
   using namespace std::chrono_literals;
   const muster::elastic::membership_policy policy;
@@ -145,6 +163,51 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
     CHECK(one.is_suspect(3) == (t > policy.suspicion_timeout));
   }
   CHECK_FALSE(one.is_suspect(2));
+}
+
+TEST_CASE("a member whose connection broke is suspect unless it is heard within a beat") {
+  using namespace std::chrono_literals;
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
+  record.state_sources = {1, 2};
+  recorded_actions wanted;
+  muster::elastic::membership one(record.members[0], policy, wanted, start);
+  one.learn(start, 1, record);
+  muster::elastic::heartbeat said;
+  said.from = 2;
+  said.generation = 1;
+  said.stopped = true;  // it has seen the same
+  const auto hear = [&](muster::clock::duration t) {
+    ++said.number;
+    one.hear(start + t, said);
+    one.tick(start + t);
+  };
+  one.disconnected(start + 10ms, 2, "its connection was reset");
+  one.stopped(start + 10ms);
+  CHECK_FALSE(one.is_suspect(2));
+  SECTION("it is heard: the next generation has both") {
+    hear(40ms);
+    one.tick(start + 200ms);
+    CHECK_FALSE(one.is_suspect(2));
+    std::optional<muster::elastic::generation_record> next;
+    for (const auto& what : wanted.take()) {
+      if (const auto* const swap = std::get_if<act::swap>(&what)) next = swap->next;
+    }
+    REQUIRE(next);
+    CHECK((next->members.size() == 2 && next->why == "a connection broke"));
+  }
+  SECTION("it is not") {
+    one.tick(start + 100ms);
+    CHECK_FALSE(one.is_suspect(2));
+    one.tick(start + 120ms);
+    CHECK(one.is_suspect(2));
+    CHECK(one.reason_for(2).find("reset") != std::string::npos);
+    hear(130ms);  // late: nothing was decided that cannot be taken back here
+    CHECK_FALSE(one.is_suspect(2));
+  }
 }
 
 TEST_CASE("a member that was not watched is judged by its monitors, and for what it says in a change") {

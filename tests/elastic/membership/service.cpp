@@ -19,7 +19,8 @@ class exhausted_store final : public muster::any_store {
                                       muster::store_life life = muster::store_life::of_store) override {
     return inner_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view, std::uint64_t, muster::clock::time_point) override {
+  std::optional<muster::store_entry> watch(std::string_view, std::uint64_t, muster::clock::time_point,
+                                           const std::stop_token&) override {
     throw std::bad_alloc();
   }
   [[nodiscard]] std::string where() const override { return inner_.where(); }

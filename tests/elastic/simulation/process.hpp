@@ -31,7 +31,8 @@ struct world {
   bool store_trouble = true;
   bool joins = true;
   bool leaves = true;
-  double loss = 0.05;  ///< of heartbeats
+  bool resets = false;  ///< connections of members that live break, and there are no other faults
+  double loss = 0.05;   ///< of heartbeats
   double duplicates = 0.05;
   int faults = 4;
   int echoes = 3;  ///< at most so many more, each just after a generation was formed, at one that holds its state
@@ -65,6 +66,7 @@ struct process {
   elastic::generation_record group;
   std::set<member_id> hellos;
   bool has_state = false;
+  bool told = false;   // to stop, of this generation
   bool waits = false;  // for the parts of the others
   std::uint64_t step = 0;
   std::uint64_t state = 1;  // a digest of all it has learned

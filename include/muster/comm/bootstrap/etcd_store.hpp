@@ -29,8 +29,8 @@ class etcd_store final : public any_store {
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
                               clock::time_point until, store_life life = store_life::of_store) override;
-  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
-                                                 clock::time_point until) override;
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                                 const std::stop_token& stop = {}) override;
   [[nodiscard]] std::string where() const override;
 
  private:

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -64,9 +65,9 @@ class any_store {
                                       std::optional<std::string_view> value, clock::time_point until,
                                       store_life life = store_life::of_store) = 0;
   /// Returns as soon as the version is not `known`, be it that the key was written, was removed or went with its
-  /// client, and nothing when the deadline comes first; of several changes it may see the last alone.
+  /// client, and nothing when the deadline or a stop comes first; of several changes it may see the last alone.
   [[nodiscard]] virtual std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
-                                                         clock::time_point until) = 0;
+                                                         clock::time_point until, const std::stop_token& stop = {}) = 0;
   /// Its name in errors: "tcp://10.0.0.1:29500".
   [[nodiscard]] virtual std::string where() const = 0;
   /// Whether this process serves it to the others, and it ends with this object: then this process closes it last.

@@ -8,7 +8,7 @@ namespace muster::inline v0 {
 
 struct memory_store::contents {
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable_any changed;
   std::map<std::string, store_entry, std::less<>> items;
   std::uint64_t version = 0;
 
@@ -38,10 +38,12 @@ store_swap memory_store::compare_and_swap(std::string_view key, std::uint64_t ex
   return {true, {value ? self_->version : 0, {}}};
 }
 
-std::optional<store_entry> memory_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
+std::optional<store_entry> memory_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                               const std::stop_token& stop) {
   detail::check_store_key(key, where());
   std::unique_lock lock(self_->mutex);
-  if (!self_->changed.wait_until(lock, until, [&] { return self_->at(key).version != known; })) return std::nullopt;
+  const auto is_new = [&] { return self_->at(key).version != known; };
+  if (!self_->changed.wait_until(lock, stop, until, is_new)) return std::nullopt;
   return self_->at(key);
 }
 

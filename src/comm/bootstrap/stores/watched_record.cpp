@@ -16,13 +16,7 @@ watched_record::watched_record(std::shared_ptr<any_store> store, std::string key
       ring_(std::move(ring)),
       news_(static_cast<bool>(first)),
       newest_(std::move(first)) {
-  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
-  writer_ = std::jthread([this](const std::stop_token& stop) { write(stop); });
-}
-
-watched_record::~watched_record() {  // both at once: each may wait for the store
-  watcher_.request_stop();
-  writer_.request_stop();
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 std::optional<store_entry> watched_record::take() {
@@ -35,7 +29,7 @@ std::optional<store_entry> watched_record::take() {
 void watched_record::swap(std::uint64_t expected, std::string text) {
   const std::lock_guard held(mutex_);
   swap_.emplace(expected, std::move(text));
-  wanted_.notify_one();
+  interruption_.request_stop();
 }
 
 void watched_record::check() const {
@@ -69,12 +63,26 @@ std::string watched_record::keep_exception() {
   return muster::describe(failed);
 }
 
-void watched_record::watch(const std::stop_token& stop) {
+void watched_record::run(const std::stop_token& stop) {
+  const std::stop_callback ends(stop, [this] {
+    const std::lock_guard held(mutex_);
+    interruption_.request_stop();
+  });
   std::uint64_t known = 0;
   bool told = false;
-  while (!stop.stop_requested()) {
+  for (;;) {
+    std::unique_lock held(mutex_);
+    const auto wanted = std::exchange(swap_, std::nullopt);
+    interruption_ = {};
+    const auto interrupted = interruption_.get_token();
+    held.unlock();
+    if (stop.stop_requested()) return;
+    if (wanted) {
+      write(wanted->first, wanted->second);
+      continue;
+    }
     try {
-      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice);
+      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice, interrupted);
       told = false;
       if (!seen) continue;
       known = seen->version;
@@ -84,29 +92,20 @@ void watched_record::watch(const std::stop_token& stop) {
       if (!std::exchange(told, true))
         log(warning_.level, warning_.what + " cannot be read (" + why + "); " + warning_.outcome);
       ring_();
-      std::this_thread::sleep_for(store_timing::watch_slice);
+      std::this_thread::sleep_for(store_timing::watch_retry);
     }
   }
 }
 
-void watched_record::write(const std::stop_token& stop) {
-  for (;;) {
-    std::pair<std::uint64_t, std::string> next;  // the version that is expected, and the text
-    {
-      std::unique_lock held(mutex_);
-      if (!wanted_.wait(held, stop, [this] { return swap_.has_value(); })) return;
-      next = std::move(*swap_);
-      swap_.reset();
-    }
-    try {
-      auto done = store_->compare_and_swap(key_, next.first, next.second, deadline_after(store_timing::swap));
-      if (done.swapped) done.now.value = std::move(next.second);
-      learn(std::move(done.now), true);
-    } catch (...) {
-      log(log_level::debug, warning_.what + " was not written: " + keep_exception());
-      unanswered_ = true;
-      ring_();
-    }
+void watched_record::write(std::uint64_t expected, std::string text) {
+  try {
+    auto done = store_->compare_and_swap(key_, expected, text, deadline_after(store_timing::swap));
+    if (done.swapped) done.now.value = std::move(text);
+    learn(std::move(done.now), true);
+  } catch (...) {
+    log(log_level::debug, warning_.what + " was not written: " + keep_exception());
+    unanswered_ = true;
+    ring_();
   }
 }
 

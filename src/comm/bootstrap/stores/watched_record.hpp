@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -18,9 +17,9 @@
 
 namespace muster::inline v0::detail {
 
-/// An entry of a store that is watched, and changed by compare-and-swap alone. Two threads wait for the store, one for
-/// changes and one for the answers to swaps, so that its owner never does. While the store is away both try again, and
-/// the log says so once.
+/// An entry of a store that is watched, and changed by compare-and-swap alone. A thread waits for the store, for
+/// changes and, as soon as one is wanted, for the answer to a swap, so that its owner never does. While the store is
+/// away it tries again, and the log says so once.
 class watched_record {
  public:
   /// What the log says while the store cannot be read.
@@ -30,13 +29,12 @@ class watched_record {
     std::string outcome;  ///< "no member can leave until it can"
   };
 
-  /// `first`: what is known of it. `ring` is called by these threads when there is something to take.
+  /// `first`: what is known of it. `ring` is called by that thread when there is something to take.
   watched_record(
       std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
       std::function<void()> ring = [] {});
   watched_record(const watched_record&) = delete;
   watched_record& operator=(const watched_record&) = delete;
-  ~watched_record();
 
   /// The newest entry, when it was not taken yet, or when a swap was answered since the last call.
   [[nodiscard]] std::optional<store_entry> take();
@@ -48,8 +46,8 @@ class watched_record {
   void check() const;
 
  private:
-  void watch(const std::stop_token& stop);
-  void write(const std::stop_token& stop);
+  void run(const std::stop_token& stop);
+  void write(std::uint64_t expected, std::string text);
   void learn(store_entry now, bool answered);
   // In a handler: keeps what no further try can mend, and returns the text.
   std::string keep_exception();
@@ -61,12 +59,11 @@ class watched_record {
   std::atomic<bool> news_;
   std::atomic<bool> unanswered_{false};
   mutable std::mutex mutex_;
-  std::condition_variable_any wanted_;
   store_entry newest_;
-  std::optional<std::pair<std::uint64_t, std::string>> swap_;
+  std::optional<std::pair<std::uint64_t, std::string>> swap_;  // that is wanted
+  std::stop_source interruption_;                              // of the watch under way
   std::exception_ptr broken_;
-  std::jthread watcher_;
-  std::jthread writer_;
+  std::jthread thread_;
 };
 
 }  // namespace muster::inline v0::detail

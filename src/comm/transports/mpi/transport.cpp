@@ -220,8 +220,10 @@ void mpi_transport::cancel(request& r) noexcept {
 }
 
 void mpi_transport::notify(int peer, const control_message& message) {
-  if (library_->abandoned()) return;
-  told_end_ = told_end_ || message.what != control_message::kind::position;
+  // What is under way when a communicator is freed might come by the next: see mpi_library::retire.
+  const bool comes_late = message.what == control_message::kind::leave && !survives_;
+  if (library_->abandoned() || comes_late) return;
+  told_end_ = told_end_ || message.is_end();
   std::erase_if(notes_, [](const auto& sent) {
     int done = 0;
     return MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
@@ -269,7 +271,7 @@ bool mpi_transport::poll(control_message& message) {
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv", comm_);
-  if (message.what != control_message::kind::position) ends_heard_.insert(status.MPI_SOURCE);
+  if (message.is_end()) ends_heard_.insert(status.MPI_SOURCE);
   last_poll_ = {};
   return true;
 }

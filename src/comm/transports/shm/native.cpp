@@ -243,35 +243,27 @@ shm_native::small_plan shm_native::plan_small() const {
   const collective_call& c = *call_;
   const std::size_t bytes = c.count * c.element_size;
   const bool at_root = shm_.rank() == c.root;
-  small_plan made;
   switch (c.kind) {
     case collective::broadcast:
-      made = {bytes, at_root, false, !at_root, bytes <= small_limit};
-      break;
+      return {bytes, at_root, false, !at_root, bytes <= small_limit};
     case collective::reduce:
     case collective::gather:
-      made = {bytes, !at_root, at_root, false, bytes <= small_limit};
-      break;
+      return {bytes, !at_root, at_root, false, bytes <= small_limit};
     case collective::scatter:
-      made = {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
-      break;
+      return {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
     case collective::allgather: {
       const std::size_t most = block_of(c.count, shm_.size() - 1, shm_.size()).count * c.element_size;
       const std::size_t own = block_of(c.count, shm_.rank(), shm_.size()).count * c.element_size;
-      made = {own, true, true, false, most <= small_limit};
-      break;
+      return {own, true, true, false, most <= small_limit};
     }
     case collective::all_to_all:
-      made = {bytes * size(), true, true, false, bytes * size() <= small_limit};
-      break;
+      return {bytes * size(), true, true, false, bytes * size() <= small_limit};
     case collective::barrier:
     case collective::finish:
-      made = {0, true, true, false, true};
-      break;
+      return {0, true, true, false, true};
     default:  // allreduce, reduce_scatter
-      made = {bytes, true, true, false, bytes <= small_limit};
+      return {bytes, true, true, false, bytes <= small_limit};
   }
-  return made;
 }
 
 bool shm_native::advance_small() {

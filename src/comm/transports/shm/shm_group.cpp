@@ -12,6 +12,21 @@
 #include "../../timing.hpp"
 
 namespace muster::inline v0::detail {
+namespace {
+
+const std::byte probe{};  // for others to read
+
+// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
+// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
+// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
+//
+// To be able to do so, each process has to have registered.
+bool can_be_asymmetric() noexcept {
+  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  return done;
+}
+
+}  // namespace
 
 slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
@@ -31,6 +46,9 @@ std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
   std::memset(slot, 0, layout.fifos);  // memory that was used before
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
+  auto& head = *static_cast<slot_head*>(slot);
+  head.probe = reinterpret_cast<std::uint64_t>(&probe);
+  head.can_be_asymmetric = can_be_asymmetric();
   return memory.offset_of(slot);
 }
 
@@ -54,16 +72,6 @@ shm_group::~shm_group() {
   host_->retire({start(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
 }
 
-// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
-// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
-// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
-//
-// To be able to do so, each process has to have registered.
-bool shm_group::can_be_asymmetric() noexcept {
-  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  return done;
-}
-
 void shm_group::ring(std::atomic<std::uint32_t>& wakeup_word) noexcept {
   if (wakeup_word.exchange(0, std::memory_order_acq_rel) != 0)
     (void)::syscall(SYS_futex, &wakeup_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -85,25 +93,19 @@ void shm_group::wait(clock::time_point until) {
   wakeup_word.store(0, std::memory_order_relaxed);
 }
 
-int shm_group::find_gone(std::uint64_t sequence) {
+int shm_group::find_gone() {
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
-    if (r == rank_ || found_gone_[index]) continue;
+    if (r == rank_ || found_gone_[index] || !host_->ended(host_rank(r))) continue;
     const post& last_words = posts(r, rank_);
-    if (last_words.written.load(std::memory_order_acquire) != last_words.read.load(std::memory_order_relaxed))
-      continue;  // it said itself how it ended, and that is the better word
-    const auto left = slot(r).left.load(std::memory_order_acquire);
-    const bool gone = left != 0 ? left - 1 <= sequence : host_->ended(host_rank(r));
-    if (!gone) continue;
+    const std::uint64_t written = last_words.written.load(std::memory_order_acquire);
+    if (written != last_words.read.load(std::memory_order_relaxed)) continue;  // they come first
     found_gone_[index] = true;
-    return r;
+    const bool has_said_why =
+        written > 0 && last_words.ring[(written - 1) % post::room].what != control_message::kind::position;
+    if (!has_said_why) return r;
   }
   return -1;
-}
-
-void shm_group::leave(std::uint64_t called) noexcept {
-  mine_->left.store(called + 1, std::memory_order_release);
-  wake_all();
 }
 
 }  // namespace muster::inline v0::detail

@@ -82,12 +82,12 @@ struct slot_head {
   std::atomic<std::uint64_t> taken;
   alignas(apart) std::atomic<std::uint64_t> claimed;
   alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
-  std::atomic<std::uint64_t> left;     // 0: it is there; else 1 + the collectives it had called when it left
-  std::atomic<std::uint32_t> revoked;  // it gave up: its memory is not to be used any more
-  std::atomic<std::uint32_t> writing;  // it is writing into the memory of others just now
-  std::atomic<std::uint32_t> core;     // where it ran when it came last, if there are more ranks than cores
-  std::atomic<std::uint32_t> vote;     // see shm_transport::agree
-  std::uint64_t probe;                 // an address in its private memory, for that
+  std::atomic<std::uint32_t> revoked;                  // it gave up: its memory is not to be used any more
+  std::atomic<std::uint32_t> writing;                  // it is writing into the memory of others just now
+  std::atomic<std::uint32_t> core;  // where it ran when it came last, if there are more ranks than cores
+  std::atomic<std::uint32_t> vote;  // whether it can read the memory of all others: `no` or `yes`, 0 before
+  std::uint64_t probe;              // an address in its private memory, for that
+  bool can_be_asymmetric;           // see shm_host::agreement
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                   // raised with every control message to it
   std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more
@@ -148,20 +148,15 @@ class shm_group {
     }
   }
 
-  /// Whether this process may rely on `shm_host::agreement::asymmetric`.
-  [[nodiscard]] static bool can_be_asymmetric() noexcept;
-
   /// Sleep in two steps, so that nothing is missed in between. The first call only announces it: the caller looks once
   /// more at what it waits for. A second call without news sleeps until a peer wakes this rank, or until the time.
   void wait(clock::time_point until);
 
-  /// A peer that has ended, or that left without ever calling collective `sequence`; -1 for none. Each is found once.
-  /// A system call a peer.
-  [[nodiscard]] int find_gone(std::uint64_t sequence);
-  /// Says at the end that this rank called so many collectives.
-  void leave(std::uint64_t called) noexcept;
+  /// A peer that has ended and did not say why, or that it left; -1 for none. Each is found once. A system call a peer.
+  [[nodiscard]] int find_gone();
 
-  /// Memory for a rank's slot in a new group: its offset in that rank's memory.
+  /// Memory for a rank's slot in a new group: its offset in that rank's memory. It says what others are to know before
+  /// the group is made.
   [[nodiscard]] static std::uint64_t allocate_slot(segment& memory, int ranks);
 
  private:

@@ -1,15 +1,32 @@
 #include "transport.hpp"
 
 #include <sched.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 #include "../../timing.hpp"
 #include "connect.hpp"
 
 namespace muster::inline v0::detail {
+namespace {
+
+// Of slot_head::vote.
+constexpr std::uint32_t no = 1;
+constexpr std::uint32_t yes = 2;
+
+// Whether the system lets this process read that one.
+bool can_read(pid_t process, std::uint64_t address) {
+  std::byte copy;
+  const iovec here{&copy, 1};
+  const iovec there{reinterpret_cast<void*>(address), 1};
+  return ::process_vm_readv(process, &here, 1, &there, 1, 0) == 1;
+}
+
+}  // namespace
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                              std::span<const std::uint64_t> slots)
@@ -18,7 +35,31 @@ shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> me
       native_(shm_),
       memory_(&shm_.host().own()) {}
 
-shm_transport::~shm_transport() { shm_.leave(called_); }
+void shm_transport::agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up) {
+  bool may_pull = wish != cma_wish::never;
+  bool asymmetric = true;
+  for (int p = 0; p < size(); ++p) {
+    const slot_head& theirs = shm_.slot(p);
+    asymmetric = asymmetric && theirs.can_be_asymmetric;
+    may_pull = may_pull && (p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), theirs.probe));
+  }
+  if (!may_pull && wish == cma_wish::wherever_allowed) {
+    log(log_level::warning,
+        "--cma on: the system does not let this process read the others; data goes through shared memory");
+  }
+  shm_.mine().vote.store(may_pull ? yes : no, std::memory_order_release);
+  for (int p = 0; p < size(); ++p) {
+    const auto& theirs = shm_.slot(p).vote;
+    while (theirs.load(std::memory_order_acquire) == 0) {
+      if (clock::now() >= until) throw timeout_error("meeting", 0, {p}, 0);
+      if (shm_.host().ended(shm_.host_rank(p)) || (given_up && given_up())) fail_bootstrap_without(p);
+      sched_yield();
+    }
+    may_pull = may_pull && theirs.load(std::memory_order_acquire) == yes;
+  }
+  shm_.host().agree({may_pull, may_pull && wish == cma_wish::wherever_allowed, asymmetric});
+  log(log_level::debug, std::string("shm: the ranks ") + (may_pull ? "may" : "cannot") + " read each other's memory");
+}
 
 transport_abilities shm_transport::abilities() const {
   auto made = shm_abilities;
@@ -27,7 +68,6 @@ transport_abilities shm_transport::abilities() const {
 }
 
 bool shm_transport::native(const collective_call& call, request& r) {
-  called(call.signature());
   r.state = native_state;
   r.owner = this;  // before it begins: what throws there is taken back like the rest
   const auto begun = native_.start(call);
@@ -88,37 +128,11 @@ void shm_transport::tell_gone(int peer, control_message& message) const {
                    " ended before it finished the group's collectives); see the output of its launcher");
 }
 
-// Whether that rank's last words, read or not, were why it gives up.
-bool shm_transport::has_said_why(int peer) {
-  const post& in = shm_.posts(peer, rank());
-  const std::uint64_t written = in.written.load(std::memory_order_acquire);
-  return written > 0 && in.ring[(written - 1) % post::room].what != control_message::kind::position;
-}
-
-// A peer that ended without a word. One that left word is no news of this transport's: the reason is in the control
-// message. One that lives may have left because of an exception on its way out, which ends this group before the one
-// that will say so.
-int shm_transport::find_silent_end() {
-  const auto now = clock::now();
-  for (;;) {
-    const int gone = shm_.find_gone(called_ == 0 ? 0 : called_ - 1);
-    if (gone < 0) break;
-    leavers_.push_back(
-        {gone, shm_.host().ended(shm_.host_rank(gone)) ? now : now + transport_timing::late_control_message});
-  }
-  const auto silent = std::find_if(leavers_.begin(), leavers_.end(),
-                                   [&](const leaver& one) { return now >= one.until && !has_said_why(one.rank); });
-  if (silent == leavers_.end()) return -1;
-  const int rank = silent->rank;
-  leavers_.erase(silent);
-  return rank;
-}
-
 bool shm_transport::poll(control_message& message) {
   const std::uint32_t news = shm_.mine().news.load(std::memory_order_acquire);
   if (news == news_ && suspect_ < 0) return false;
   // Where one rank speaks of trouble another may be dead, and that is the better word.
-  if (suspect_ < 0) suspect_ = find_silent_end();
+  if (suspect_ < 0) suspect_ = shm_.find_gone();
   if (suspect_ >= 0) {
     tell_gone(std::exchange(suspect_, -1), message);
     return true;
@@ -137,7 +151,7 @@ void shm_transport::look_after_peers() {
   const auto now = clock::now();
   if (suspect_ >= 0 || now < next_look_) return;
   next_look_ = now + transport_timing::death_poll;
-  suspect_ = find_silent_end();
+  suspect_ = shm_.find_gone();
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {

@@ -18,7 +18,6 @@ class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                 std::span<const std::uint64_t> slots);
-  ~shm_transport() override;
 
   [[nodiscard]] int rank() const override { return shm_.rank(); }
   [[nodiscard]] int size() const override { return shm_.size(); }
@@ -26,8 +25,8 @@ class shm_transport final : public transport {
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return memory_; }
   [[nodiscard]] bool oversubscribed() const override { return shm_.host().oversubscribed(); }
   [[nodiscard]] bool should_yield() const override { return oversubscribed() && native_.waits_for_this_core(); }
-  void send(request& r) override { called(r.signature), messages_.send(r, *this); }
-  void receive(request& r) override { called(r.signature), messages_.receive(r, *this); }
+  void send(request& r) override { messages_.send(r, *this); }
+  void receive(request& r) override { messages_.receive(r, *this); }
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override {
     if (r.state != native_state) return messages_.test(r);
@@ -56,28 +55,15 @@ class shm_transport final : public transport {
   // In request::state, where shm_messages keeps 0 to 2.
   static constexpr int native_state = 16;
 
-  void called(const collective_signature& signature) noexcept {
-    if (signature.kind != collective::none && signature.sequence >= called_) called_ = signature.sequence + 1;
-  }
-  std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
-                     const std::function<bool()>& given_up);
   bool read_posts(control_message& message);
   void tell_gone(int peer, control_message& message) const;
-  [[nodiscard]] bool has_said_why(int peer);
-  [[nodiscard]] int find_silent_end();
 
   shm_group shm_;
   shm_messages messages_;
   shm_native native_;
   std::pmr::memory_resource* memory_;
-  std::uint64_t called_ = 0;  // collectives of the group that this rank has begun
-  std::uint32_t news_ = 0;    // the count of control messages when all had been read
-  int suspect_ = -1;          // seen to have ended; told at the next poll, when all it left behind has been read
-  struct leaver {
-    int rank;
-    clock::time_point until;
-  };
-  std::vector<leaver> leavers_;  // gone, and may have a word to say yet
+  std::uint32_t news_ = 0;  // the count of control messages when all had been read
+  int suspect_ = -1;        // seen to have ended; told at the next poll, when all it left behind has been read
   clock::time_point next_look_{};
 };
 

@@ -55,7 +55,10 @@ void connection_manager::want(int peer, clock::time_point until) {
 
 void connection_manager::report(int peer, const std::string& why) {
   loop_.post([=, this] {
-    if (of(peer).now == stage::up) suspect(peer, why, -1);  // else it is seen already
+    remote& its = of(peer);
+    if (its.now != stage::up || its.goodbye) return;  // else it is seen already
+    its.suspect_deadline = std::min(its.suspect_deadline, clock::now() + transport_timing::late_control_message);
+    its.failure_reason = why;
   });
 }
 
@@ -137,16 +140,6 @@ clock::time_point connection_manager::next_event() const {
   return next;
 }
 
-// What this rank saw itself counts for more than what it was told.
-void connection_manager::suspect(int peer, const std::string& why, int witness) {
-  remote& its = of(peer);
-  const bool is_new = its.suspect_deadline == clock::time_point::max();
-  if (its.goodbye || (!is_new && (witness >= 0 || its.witness < 0))) return;
-  if (is_new) its.suspect_deadline = clock::now() + transport_timing::late_control_message;
-  its.failure_reason = why;
-  its.witness = witness;
-}
-
 // ---- heartbeats ----
 
 void connection_manager::beat() {
@@ -201,7 +194,7 @@ void connection_manager::listen(int peer) {
     }
   } catch (const socket_error& broken) {
     if (its.goodbye) return close(its);
-    const bool data_broke = its.suspect_deadline != clock::time_point::max() && its.witness < 0;
+    const bool data_broke = its.suspect_deadline != clock::time_point::max();
     lose(peer, data_broke ? its.failure_reason : broken.as_seen());
   }
 }
@@ -219,12 +212,6 @@ void connection_manager::hear(int peer, const frame& head, std::span<const std::
       if (!decode_notice(payload, message)) return;
       return mesh_.hear_notice(peer, head, message);
     }
-    case frame_kind::leave:
-      return mesh_.hear_leave(peer, head.generation, head.number());
-    case frame_kind::suspect:
-      if (head.number() >= remotes_.size() || static_cast<int>(head.number()) == rank_) return;
-      return suspect(static_cast<int>(head.number()),
-                     std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
     case frame_kind::goodbye:
       of(peer).goodbye = true;
       of(peer).suspect_deadline = clock::time_point::max();
@@ -234,21 +221,13 @@ void connection_manager::hear(int peer, const frame& head, std::span<const std::
   }
 }
 
-// It is gone, and all are told. What stood may be connected again; what could not be connected is gone for good.
+// It is gone. What stood may be connected again; what could not be connected is gone for good.
 void connection_manager::lose(int peer, const std::string& why) {
   remote& its = of(peer);
   close(its);
   its.suspect_deadline = clock::time_point::max();
   abandon(peer, of(peer).now == stage::up ? stage::broken : stage::failed);
-  frame word;
-  word.kind = frame_kind::suspect;
-  word.set_number(static_cast<std::uint64_t>(peer));
-  const std::string_view text = std::string_view(why).substr(0, 300);
-  for (std::size_t other = 0; other < remotes_.size(); ++other) {
-    if (static_cast<int>(other) != peer && remotes_[other].over)
-      post(static_cast<int>(other), word, std::as_bytes(std::span(text)), true);
-  }
-  mesh_.lose(peer, why, -1);
+  mesh_.lose(peer, why);
 }
 
 void connection_manager::expire(clock::time_point now) {
@@ -261,10 +240,7 @@ void connection_manager::expire(clock::time_point now) {
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote& its = remotes_[i];
-    if (now >= its.suspect_deadline && its.witness >= 0) {
-      its.suspect_deadline = clock::time_point::max();
-      mesh_.lose(peer, its.failure_reason, its.witness);
-    } else if (now >= its.suspect_deadline) {
+    if (now >= its.suspect_deadline) {
       lose(peer, its.failure_reason);
     } else if (its.over && !its.goodbye && now - its.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();

@@ -32,7 +32,7 @@ struct tcp_peer {
 /// Between every two processes there are a control connection and one of data. This has the first: control
 /// messages and heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that
 /// it answers however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that
-/// ends or crashes is seen by the end of its connections; and both are told to all others.
+/// ends or crashes is seen by the end of its connections.
 class connection_manager {
  public:
   connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
@@ -87,9 +87,8 @@ class connection_manager {
     connection over;  // written to, and changed, with controls_mutex_
     clock::time_point heard;
     bool goodbye = false;
-    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: its data broke,
+    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: its data broke
     std::string failure_reason;
-    int witness = -1;  // or another rank has lost it
     event_loop::registration ready{};
   };
 
@@ -112,7 +111,6 @@ class connection_manager {
   void hear(int peer, const frame& head, std::span<const std::byte> payload);
   void flush(remote& one);  // with controls_mutex_
   void close(remote& one);
-  void suspect(int peer, const std::string& why, int witness);
   void lose(int peer, const std::string& why);
 
   [[nodiscard]] remote& of(int peer) noexcept { return remotes_[static_cast<std::size_t>(peer)]; }

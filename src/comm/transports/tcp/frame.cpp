@@ -29,8 +29,6 @@ std::optional<std::uint64_t> largest_total(frame_kind kind) noexcept {
       return 0;
     case frame_kind::beat:
     case frame_kind::control_message:
-    case frame_kind::leave:
-    case frame_kind::suspect:
       return largest_control_payload;
   }
   return std::nullopt;
@@ -66,9 +64,8 @@ bool decode_notice(std::span<const std::byte> payload, control_message& into) no
   if (payload.size() < notice_head || payload.size() >= notice_head + sizeof into.text) return false;
   into = {};
   std::memcpy(&into, payload.data(), payload.size());
-  into.witness = -1;
   // The transport's own word comes from no peer.
-  return into.what >= control_message::kind::abort && into.what <= control_message::kind::position;
+  return into.what >= control_message::kind::abort && into.what <= control_message::kind::leave;
 }
 
 }  // namespace muster::inline v0::detail

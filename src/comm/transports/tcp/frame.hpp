@@ -19,10 +19,8 @@ enum class frame_kind : std::uint8_t {
   credit = 5,   ///< so much of the credit is free again: `number`
   goodbye = 6,  ///< nothing comes after this
   // On the control connection.
-  beat = 16,             ///< its sender lives; `signature` and `generation` say in which collective it is
-  control_message = 17,  ///< a control message of the group `generation`, in the payload
-  leave = 18,            ///< its sender has left the group `generation` after it had begun `number` collectives
-  suspect = 19,          ///< its sender has lost the rank `number` of the world, which the payload explains
+  beat = 16,            ///< its sender lives; `signature` and `generation` say in which collective it is
+  control_message = 17  ///< a control message of the group `generation`, in the payload
 };
 
 inline constexpr std::size_t frame_bytes = 64;
@@ -36,7 +34,7 @@ inline constexpr std::size_t frame_bytes = 64;
 /// last twelve bits are nearly the same, but not quite (AMD since Zen 3, by REP MOVSB, which Linux uses).
 struct frame {
   static constexpr std::uint16_t magic_number = 0x6d7e;  // "~m"
-  static constexpr std::uint8_t present_version = 3;
+  static constexpr std::uint8_t present_version = 4;
   static constexpr std::uint8_t has_checksum = 1;  ///< in `flags`: four bytes with the payload's CRC-32C follow it
 
   std::uint16_t magic = magic_number;

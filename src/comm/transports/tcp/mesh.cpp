@@ -120,18 +120,8 @@ void tcp_mesh::open(matching_group& group) {
 }
 
 void tcp_mesh::close(matching_group& group) noexcept {
-  frame word;
-  word.kind = frame_kind::leave;
-  word.generation = group.generation();
-  word.set_number(group.called);
-  {
-    const std::lock_guard lock(mutex_);
-    messages_.close(group);
-    std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });
-  }
-  for (int member = 0; member < group.size(); ++member) {
-    if (member != group.rank()) manager_.post(group.peer(member), word, {}, true);
-  }
+  const std::lock_guard lock(mutex_);
+  messages_.close(group);
 }
 
 // ---- links ----
@@ -169,15 +159,13 @@ void tcp_mesh::attach(int peer, tcp_socket connection) {
   changed_.notify_all();
 }
 
-void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& what, int witness) {
+void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& what) {
   const int member = group.member(peer);
-  const auto now = witness < 0 ? matching_group::fate::seen_gone : matching_group::fate::said_gone;
-  if (member < 0 || group.fates[static_cast<std::size_t>(member)] >= now) return;
-  group.fates[static_cast<std::size_t>(member)] = now;
+  if (member < 0 || group.has_lost(member)) return;
+  group.lost[static_cast<std::size_t>(member)] = true;
   control_message message;
   message.what = control_message::kind::gone;
   message.origin = member;
-  message.witness = witness;
   message.status = static_cast<int>(error_kind::peer_failure);
   const auto& who = manager_.peer(peer);
   message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
@@ -185,24 +173,13 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
   group.tell(message);
 }
 
-void tcp_mesh::lose(int peer, const std::string& why, int witness) {
+void tcp_mesh::lose(int peer, const std::string& why) {
   const std::lock_guard lock(mutex_);
   peer_state& of = state(peer);
-  if (witness < 0) {
-    if (of.lost.empty()) of.lost = why;
-    of.reported = of.away = true;
-    of.link->sever(why);
-  } else if (of.left) {
-    return;
-  }
-  for (matching_group* const group : messages_.groups()) {
-    if (witness < 0) {
-      tell_gone(*group, peer, why);
-    } else if (group->member(witness) >= 0) {
-      const int who = group->member(witness);
-      tell_gone(*group, peer, "rank " + std::to_string(who) + " saw: " + why, who);
-    }
-  }
+  if (of.lost.empty()) of.lost = why;
+  of.reported = of.away = true;
+  of.link->sever(why);
+  for (matching_group* const group : messages_.groups()) tell_gone(*group, peer, why);
   changed_.notify_all();
 }
 
@@ -231,26 +208,14 @@ void tcp_mesh::hear_notice(int peer, const frame& head, control_message& message
   group->tell(message);
 }
 
-void tcp_mesh::hear_leave(int peer, std::uint64_t generation, std::uint64_t called) {
-  const std::lock_guard lock(mutex_);
-  if (!messages_.is_closed(generation))
-    leavers_.push_back({generation, peer, called, clock::now() + transport_timing::late_control_message});
-}
-
 frame tcp_mesh::position() {
   const std::lock_guard lock(mutex_);
   return position_;
 }
 
-// Now and then: tells of a process that left a group that needs it, and sends what a busy caller left unsent.
+// Now and then: sends what a busy caller left unsent.
 void tcp_mesh::tick() {
   const std::lock_guard lock(mutex_);
-  const auto now = clock::now();
-  for (const auto& one : leavers_) {
-    matching_group* const group = messages_.find(one.generation);
-    if (group != nullptr && now >= one.until && one.called < group->called)
-      tell_gone(*group, one.peer, "it left before it finished the group's collectives");
-  }
   for (auto& one : peers_) {
     if (one.link->is_urgent()) one.link->pump_out();
   }

@@ -71,28 +71,19 @@ class tcp_mesh {
 
   // For the watch.
   void attach(int peer, tcp_socket connection);
-  void lose(int peer, const std::string& why, int witness);
+  void lose(int peer, const std::string& why);
   void left(int peer);
   void hear_notice(int peer, const frame& head, control_message& message);
-  void hear_leave(int peer, std::uint64_t generation, std::uint64_t called);
   [[nodiscard]] frame position();
   void tick();
 
-  // A rank that left a group which others may still need it in, unless it gives a reason by then.
-  struct leaver {
-    std::uint64_t generation;
-    int peer;
-    std::uint64_t called;
-    clock::time_point until;
-  };
   // Control messages of a group that is not made here yet.
   struct early_notice {
     std::uint64_t generation;
     control_message message;
     int peer;
   };
-  // By a witness, a rank of the group, or as it was seen here (-1).
-  void tell_gone(matching_group& group, int peer, const std::string& what, int witness = -1);
+  void tell_gone(matching_group& group, int peer, const std::string& what);
   [[nodiscard]] bool flushed() noexcept;
 
   const tcp_plan plan_;
@@ -103,7 +94,6 @@ class tcp_mesh {
   std::condition_variable changed_;
   matcher messages_;
   std::vector<peer_state> peers_;  // by rank
-  std::vector<leaver> leavers_;
   std::vector<early_notice> early_;
   frame position_;              // the last collective that was begun
   connection_manager manager_;  // last: its thread uses all of the above

@@ -146,7 +146,7 @@ bool tcp_transport::renew(int member, clock::time_point until) {
     mesh_->manager_.want(peer, until);
   }
   mesh_->messages_.forget(peer, group_.generation());
-  group_.fates[static_cast<std::size_t>(member)] = matching_group::fate::here;
+  group_.lost[static_cast<std::size_t>(member)] = false;
   return true;
 }
 

@@ -24,6 +24,6 @@ TEST_CASE("a rank that has announced its sleep is woken by each way to wake it, 
   CHECK((!asleep(0) && asleep(1) && !asleep(2)));
   boards[0]->wake(1);
   announce();
-  boards[2]->leave(0);
+  boards[2]->wake_all();
   CHECK((!asleep(0) && !asleep(1) && asleep(2)));
 }

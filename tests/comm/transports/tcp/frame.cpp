@@ -17,8 +17,7 @@ namespace {
 frame random_frame(muster::random_stream& random) {
   constexpr frame_kind kinds[] = {
       frame_kind::message, frame_kind::rts,     frame_kind::cts,  frame_kind::data,
-      frame_kind::credit,  frame_kind::goodbye, frame_kind::beat, frame_kind::control_message,
-      frame_kind::leave,   frame_kind::suspect};
+      frame_kind::credit,  frame_kind::goodbye, frame_kind::beat, frame_kind::control_message};
   frame made;
   made.kind = kinds[random.below(std::size(kinds))];
   made.tag = static_cast<std::uint32_t>(random.below(5));

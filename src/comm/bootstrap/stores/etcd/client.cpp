@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "../../../timing.hpp"
@@ -19,12 +20,7 @@ constexpr int code_deadline = 4;
 constexpr std::size_t largest_answer = std::size_t{64} << 20;
 constexpr long long longest_wait = 3600'000;  // milliseconds
 
-struct lines {
-  std::string begun;
-  const std::function<void(std::string_view)>& hear;
-};
-
-// Both as libcurl calls them: less than all means that the transfer fails.
+// As libcurl calls it: less than all means that the transfer fails.
 std::size_t take_bytes(char* data, std::size_t one, std::size_t count, void* whose) noexcept {
   auto& to = *static_cast<std::string*>(whose);
   try {
@@ -33,20 +29,6 @@ std::size_t take_bytes(char* data, std::size_t one, std::size_t count, void* who
     return 0;
   }
   return to.size() > largest_answer ? 0 : one * count;
-}
-
-std::size_t take_lines(char* data, std::size_t one, std::size_t count, void* whose) noexcept {
-  auto& to = *static_cast<lines*>(whose);
-  const std::size_t taken = take_bytes(data, one, count, &to.begun);
-  try {
-    for (auto end = to.begun.find('\n'); end != std::string::npos; end = to.begun.find('\n')) {
-      if (end > 0) to.hear(std::string_view(to.begun).substr(0, end));
-      to.begun.erase(0, end + 1);
-    }
-  } catch (const std::exception&) {
-    return 0;
-  }
-  return taken;
 }
 
 CURL* make_handle() {
@@ -155,27 +137,36 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   }
 }
 
-void etcd_client::follow(json range, std::uint64_t revision, const std::stop_token& stop,
-                         const std::function<void(std::string_view)>& hear) {
+void etcd_client::await_change(std::string_view key, std::uint64_t revision, clock::time_point until,
+                               const std::stop_token& stop) {
   auto which = present_.load();
-  range["start_revision"] = std::to_string(revision);
-  const std::string body = json{{"create_request", std::move(range)}}.dump();
-  lines heard{{}, hear};
+  const json what = {{"key", to_base64(key)}, {"start_revision", std::to_string(revision)}};
+  const std::string body = json{{"create_request", what}}.dump();
+  std::string said;
   const auto easy = take(endpoint(which) + "/v3/watch", body);
   ::curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, 0L);
-  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &take_lines);
-  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &heard);
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &take_bytes);
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &said);
+  // The first word is that the watch was made. The last: what was asked for was forgotten (the etcd was compacted).
+  const auto is_news = [&] {
+    return std::ranges::any_of(std::array{"\"events\"", "\"canceled\"", "\"compact_revision\""},
+                               [&](const char* word) { return said.find(word) != std::string::npos; });
+  };
   // Not `perform` as above, which nothing wakes.
   const std::unique_ptr<CURLM, decltype(&::curl_multi_cleanup)> multi(::curl_multi_init(), &::curl_multi_cleanup);
   if (!multi) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
   ::curl_multi_add_handle(multi.get(), easy.get());
   const std::stop_callback wakes(stop, [&] { ::curl_multi_wakeup(multi.get()); });
-  for (int running = 1; running > 0 && !stop.stop_requested();) {
-    ::curl_multi_perform(multi.get(), &running);
-    if (running > 0) ::curl_multi_poll(multi.get(), nullptr, 0, 1000, nullptr);
+  int running = 1;
+  for (::curl_multi_perform(multi.get(), &running); running > 0; ::curl_multi_perform(multi.get(), &running)) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    if (is_news() || stop.stop_requested() || left <= 0) break;
+    ::curl_multi_poll(multi.get(), nullptr, 0, static_cast<int>(std::min<long long>(left, 1000)), nullptr);
   }
   ::curl_multi_remove_handle(multi.get(), easy.get());
-  present_.compare_exchange_strong(which, which + 1);
+  if (running > 0) return;
+  present_.compare_exchange_strong(which, which + 1);  // it ended by itself: perhaps with that member
+  std::this_thread::sleep_for(store_timing::watch_retry);
 }
 
 }  // namespace muster::inline v0::detail

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -28,10 +27,9 @@ class etcd_client {
   /// asked twice was lost, peer_failure where etcd does not know the lease, configuration_error where it refuses.
   [[nodiscard]] nlohmann::json ask(const char* call, std::string_view key, std::string_view path,
                                    const nlohmann::json& what, clock::time_point until, when_lost then);
-  /// The changes in a range of keys from that revision on, as one member tells them, each line as it comes. Returns
-  /// when that ends, or when it is to stop.
-  void follow(nlohmann::json range, std::uint64_t revision, const std::stop_token& stop,
-              const std::function<void(std::string_view)>& hear);
+  /// Returns when the key may have changed in that revision or since, as one member tells it, at the deadline, and when
+  /// it is to stop.
+  void await_change(std::string_view key, std::uint64_t revision, clock::time_point until, const std::stop_token& stop);
 
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 

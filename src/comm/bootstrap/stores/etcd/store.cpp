@@ -1,8 +1,6 @@
 #include <muster/comm/bootstrap/etcd_store.hpp>
 
-#include <algorithm>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <thread>
 
@@ -20,8 +18,6 @@ using detail::to_base64;
 using nlohmann::json;
 using lost = etcd_client::when_lost;
 
-constexpr std::size_t most_remembered = 100'000;  // keys that have changed
-
 // The first key behind all that begin with it.
 std::string end_of(std::string prefix) {
   ++prefix.back();
@@ -38,10 +34,8 @@ struct etcd_store::implementation {
   }
 
   ~implementation() {
-    for (auto* const thread : {&keeper, &listener}) {
-      thread->request_stop();
-      if (thread->joinable()) thread->join();
-    }
+    keeper.request_stop();
+    keeper.join();
     leave();
   }
 
@@ -65,12 +59,11 @@ struct etcd_store::implementation {
     presence = number_in(granted, "ID");
     const auto mine = prefix + "p/" + std::to_string(presence);
     const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};
-    const auto said = client.ask("open", {}, "/v3/kv/txn",
-                                 {{"compare", json::array({is_empty("p/")})},
-                                  {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
-                                  {"failure", json::array({here})}},
-                                 until, lost::again);
-    heard = number_in(said.at("header"), "revision");
+    (void)client.ask("open", {}, "/v3/kv/txn",
+                     {{"compare", json::array({is_empty("p/")})},
+                      {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
+                      {"failure", json::array({here})}},
+                     until, lost::again);
   }
   void leave() noexcept {
     try {
@@ -111,62 +104,12 @@ struct etcd_store::implementation {
     return pairs == range.end() || pairs->empty() ? store_entry{} : detail::entry_in(pairs->front());
   }
 
-  // ---- changes ----
-  // Waits until a key may have changed since the store was at that revision; false at the deadline.
-  [[nodiscard]] bool await_change(std::string_view key, std::uint64_t revision, clock::time_point until) {
-    std::unique_lock held(mutex);
-    if (!listener.joinable()) listener = std::jthread([this](const std::stop_token& stop) { listen(stop); });
-    const auto place = key_of(key);
-    return changed.wait_until(held, until, [&] {
-      const auto found = last_changes.find(place);
-      return std::max(found == last_changes.end() ? 0 : found->second, forgotten) > revision;
-    });
-  }
-
-  // Hears of all changes since this opened the store.
-  void listen(const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      try {
-        client.follow(whole("k/"), heard + 1, stop, [this](std::string_view line) { hear(line); });
-      } catch (const std::exception&) {  // no memory: again, as after a connection that broke
-      }
-      std::unique_lock held(mutex);
-      (void)turn.wait_for(held, stop, detail::store_timing::watch_retry, [] { return false; });
-    }
-  }
-  void hear(std::string_view line) {
-    const auto said = json::parse(line, nullptr, false);
-    const auto result = said.is_object() ? said.find("result") : said.end();
-    if (!said.is_object() || result == said.end()) return;
-    const std::lock_guard held(mutex);
-    // The etcd has forgotten what came up to there (it was compacted): a watch from before that starts anew.
-    if (const auto compacted = number_in(*result, "compact_revision"); compacted > heard) {
-      heard = compacted - 1;
-      forgotten = compacted;
-    }
-    if (last_changes.size() > most_remembered) {
-      last_changes.clear();
-      forgotten = heard;
-    }
-    for (const auto& change : result->value("events", json::array())) {
-      const auto& pair = change.at("kv");
-      heard = number_in(pair, "mod_revision");
-      last_changes[detail::from_base64(pair.value("key", std::string()))] = heard;
-    }
-    changed.notify_all();
-  }
-
   etcd_client client;
   std::string prefix;
   std::uint64_t presence = 0;
   std::mutex mutex;
-  std::condition_variable changed;
   std::condition_variable_any turn;
-  std::uint64_t heard = 0;                            // the revision up to which changes were heard; the listener's
-  std::map<std::string, std::uint64_t> last_changes;  // by key: the revision of the last change that was heard
-  std::uint64_t forgotten = 0;                        // of changes up to this revision some may not be there
   std::jthread keeper;
-  std::jthread listener;  // from the first watch on
 };
 
 etcd_store::etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name,
@@ -204,14 +147,17 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
   return {false, implementation::first_of(said.at("responses").at(0).at("response_range"))};
 }
 
-std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
+std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                             const std::stop_token& stop) {
   detail::check_store_key(key, where());
   try {
-    for (;;) {
+    while (!stop.stop_requested()) {
       auto now = self_->look("watch", key, until);
       if (now.entry.version != known) return std::move(now.entry);
-      if (!self_->await_change(key, now.revision, until)) return std::nullopt;
+      if (clock::now() >= until) return std::nullopt;
+      self_->client.await_change(self_->key_of(key), now.revision + 1, until, stop);
     }
+    return std::nullopt;
   } catch (const timeout_error&) {
     if (clock::now() >= until) return std::nullopt;
     throw;

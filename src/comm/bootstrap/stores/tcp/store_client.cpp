@@ -75,9 +75,10 @@ store_swap store_client::compare_and_swap(std::string_view key, std::uint64_t ex
   return {came.status == store_status::done, {came.number, std::move(came.value)}};
 }
 
-std::optional<store_entry> store_client::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
+std::optional<store_entry> store_client::watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                               const std::stop_token& stop) {
   check_store_key(key, where_);
-  auto came = wait_for({.what = store_call::watch, .number = known, .key = key}, until);
+  auto came = wait_for({.what = store_call::watch, .number = known, .key = key}, until, stop);
   if (!came) return std::nullopt;
   if (came->status == store_status::full) {
     throw error(error_kind::other,
@@ -95,14 +96,15 @@ store_client::answer store_client::call(const char* name, const store_request& a
   return std::move(*came);
 }
 
-std::optional<store_client::answer> store_client::wait_for(store_request asked, clock::time_point until) {
+std::optional<store_client::answer> store_client::wait_for(store_request asked, clock::time_point until,
+                                                           const std::stop_token& stop) {
   waiting mine;
   std::unique_lock held(mutex_);
   if (!lost_.empty()) fail();
   asked.id = ++last_id_;
   send(asked);
   calls_.emplace(asked.id, &mine);  // no answer is taken before this waits
-  mine.answered.wait_until(held, until, [&] { return mine.came || !lost_.empty(); });
+  mine.answered.wait_until(held, stop, until, [&] { return mine.came || !lost_.empty(); });
   calls_.erase(asked.id);
   if (mine.came) return std::move(mine.came);
   if (!lost_.empty()) fail();
@@ -330,8 +332,9 @@ store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expec
   return self_->get(until)->compare_and_swap(key, expected, value, until, life);
 }
 
-std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
-  return self_->get(until)->watch(key, known, until);
+std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                            const std::stop_token& stop) {
+  return self_->get(until)->watch(key, known, until, stop);
 }
 
 }  // namespace muster::inline v0

@@ -45,7 +45,8 @@ class store_client {
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
                               clock::time_point until, store_life life);
-  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                                 const std::stop_token& stop);
   /// Where the server is.
   [[nodiscard]] address peer() const { return server_.socket().peer(); }
   /// Whether no call is answered any more.
@@ -62,12 +63,13 @@ class store_client {
     std::string value;
   };
   struct waiting {
-    std::condition_variable answered;
+    std::condition_variable_any answered;
     std::optional<answer> came;
   };
-  /// Asks and waits; nothing when the deadline comes first (a watch is then taken back). Chooses the id itself. Throws
-  /// peer_failure when the store is lost.
-  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until);
+  /// Asks and waits; nothing when the deadline or a stop comes first (a watch is then taken back). Chooses the id
+  /// itself. Throws peer_failure when the store is lost.
+  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until,
+                                               const std::stop_token& stop = {});
   [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
   [[noreturn]] void fail() const;
 

@@ -1,0 +1,73 @@
+// Connections of a tcp mesh that are made again.
+#include <muster/comm/collectives/barrier.hpp>
+#include "catch.hpp"
+#include "meshes.hpp"
+
+using namespace meshes;  // NOLINT: this is about nothing else
+
+TEST_CASE("a group that renews a rank whose connections broke talks to it again, and others have lost it", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  constexpr int times = 3;
+  std::atomic<int> arrived{0};
+  const auto meet = [&](int count) {
+    ++arrived;
+    const auto until = muster::deadline_after(patience);
+    while (arrived < 2 * count) {
+      require(muster::clock::now() < until, "the other comes to where it says so");
+      std::this_thread::sleep_for(1ms);
+    }
+  };
+  run(plan, 2, [&](muster::group& world, tcp::tcp_mesh&) {
+    auto renewing = world.duplicate();
+    auto losing = world.duplicate();
+    auto& over = renewing.transport();
+    const int other = 1 - world.rank();
+    int met = 0;
+    for (int round = 1; round <= times; ++round) {
+      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // of no use to each other
+      over.receive(reading.with(muster::any_source, 9).r);
+      over.send(before.with(other, 8).r);
+      meet(++met);
+      if (world.rank() == 0) break_connections();
+      meet(++met);
+      const auto until = muster::deadline_after(patience);
+      for (muster::control_message message;
+           !over.poll(message) || message.what != muster::control_message::kind::gone;) {
+        require(muster::clock::now() < until, "the break is seen");
+        (void)over.test(before.r);
+        over.pause(muster::deadline_after(0.01s));
+      }
+      // One of the two is slow, and the other has sent again before it looks.
+      if (world.rank() == round % 2) std::this_thread::sleep_for(100ms);
+      require(over.renew(other, until), "it is renewed");
+      parcel sent(200'000, static_cast<std::uint8_t>(round)), got(1'000'000, 0);
+      over.receive(got.with(muster::any_source, 8).r);
+      over.send(sent.with(other, 8).r);
+      got.finish(over);
+      sent.finish(over);
+      require(got.r.received == 200'000 && got.data.front() == round, "it gets what was sent after it");
+      meet(++met);
+    }
+    for (auto* const lost : {&losing, &world}) {
+      bool failed = false;
+      try {
+        muster::barrier(*lost);
+      } catch (const muster::peer_failure&) {
+        failed = true;
+      }
+      require(failed, "a group that did not renew it has lost it");
+    }
+  });
+}
+
+TEST_CASE("a rank that has ended is not renewed, which is seen before the time for it is over", "[tcp]") {
+  const odd_pair pair;
+  parcel awaited(100, 0);
+  pair.mine->receive(awaited.with(1, 7).r);
+  pair.other->stream = {};
+  pair.other->control = {};
+  (void)pair.hear_end(awaited.r);
+  CHECK(pair.mine->renew(1, muster::deadline_after(10 * patience)));
+  (void)pair.hear_end(awaited.r);
+  CHECK_FALSE(pair.mine->renew(1, muster::deadline_after(10 * patience)));
+}
