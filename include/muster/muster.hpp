@@ -109,6 +109,7 @@
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/synthetic.hpp>
 #include <muster/data/sources/tfrecord.hpp>
+#include <muster/data/sources/tfrecord_examples.hpp>
 #include <muster/data/standardise.hpp>
 #include <muster/data/statistics.hpp>
 #include <muster/elastic/departure.hpp>

@@ -19,6 +19,7 @@
 #include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/tfrecord.hpp>
+#include <muster/data/sources/tfrecord_examples.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -180,8 +181,12 @@ opened_source open_tfrecord_files(spec_reader& from, const read_options& options
   tfrecord_options chosen{.threads = options.threads};
   chosen.compressed = flag(from, "compressed", false);
   chosen.check = flag(from, "check", true);
+  const auto features = from.take("features");
+  const std::vector<std::string> labels = words_of(from.take("label").value_or(""));
   const auto paths = paths_of(from, 1, any_number);
-  return any_record_source(tfrecord_files(paths, chosen));
+  if (!features && labels.empty()) return any_record_source(tfrecord_files(paths, chosen));
+  example_columns columns{parse_example_features(features.value_or("")), labels};
+  return any_record_source(tfrecord_examples(tfrecord_files(paths, chosen), std::move(columns)));
 }
 
 opened_source open_record_files(spec_reader& from, const read_options& options) {
@@ -246,7 +251,9 @@ std::vector<known_source>& known_sources() {
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
         "records of one size, their features `offset` bytes from their start, behind `skip` bytes"},
        open_raw_files},
-      {{"tfrecord", "PATH[,PATH...]", "compressed=0|1&check=1|0", "payloads of TFRecord files, as bytes"},
+      {{"tfrecord", "PATH[,PATH...]",
+        "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",
+        "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or all of them as bytes"},
        open_tfrecord_files},
       {{"records", "PATH", "check=1|0&follow=0|1",
         "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},

@@ -12,6 +12,9 @@
 #include "catch.hpp"
 #include "files.hpp"
 #include "records/records.hpp"
+#include "sources/example_messages.hpp"
+
+using namespace messages;
 
 namespace {
 
@@ -89,21 +92,6 @@ outcome try_mutations(const std::function<bool(const std::string&)>& check, cons
   return found;
 }
 
-std::string number(std::uint64_t value, std::size_t size) {
-  std::string text;
-  for (std::size_t k = 0; k < size; ++k) text += static_cast<char>(value >> (8 * k) & 0xff);
-  return text;
-}
-
-std::string frame(const std::string& payload) {
-  const auto masked = [](std::string_view text) {
-    const std::uint32_t crc = muster::crc32c(std::as_bytes(std::span(text)));
-    return number((crc >> 15 | crc << 17) + 0xa282ead8U, 4);
-  };
-  const std::string length = number(payload.size(), 8);
-  return length + masked(length) + payload + masked(payload);
-}
-
 }  // namespace
 
 TEST_CASE("no bytes make the LIBSVM reader crash, and what it rejects it locates") {
@@ -123,7 +111,7 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   CHECK(idx.rejected > 1000);
   const std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n";
   const auto npy = try_mutations(
-      fuzz::check_npy, {"\x93NUMPY\1" + std::string(1, '\0') + number(header.size(), 2) + header + "12345678"},
+      fuzz::check_npy, {"\x93NUMPY\1" + std::string(1, '\0') + little_endian(header.size(), 2) + header + "12345678"},
       {"'", "(", ")", ",", "shape", "True", "'descr': '<f4'", "9999999999999999999"}, 5000);
   CHECK(npy.accepted > 50);
   CHECK(npy.rejected > 1000);
@@ -131,6 +119,12 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
                                       {frame("y"), frame("")}, 3000);
   CHECK(tfrecord.accepted > 100);  // payloads are looked at when they are read
   CHECK(tfrecord.rejected > 1000);
+  const std::string message =
+      example(entry("a", floats({1, 2})) + entry("b", whole_numbers({1, 300})) + entry("d", whole_numbers({5})) +
+              entry("e", bytes({"12345678"})) + entry("l", whole_numbers({3})));
+  const auto messages = try_mutations(fuzz::check_example, {message}, {entry("c", steps({bytes({"xy", "zw"})}))}, 3000);
+  CHECK(messages.accepted > 30);
+  CHECK(messages.rejected > 500);
   const temporary_folder folder;
   for (std::uint64_t k = 0; k < 3; ++k)
     muster::append_to_manifest(folder / "", std::vector<muster::manifest_entry>{{"file", k, k, k}});
@@ -158,9 +152,9 @@ TEST_CASE("no bytes make the reader of records crash, not even with checksums th
     if (text.size() > 4096 + 64 && random.below(4) != 0) {
       const std::size_t footer = text.size() - 64;
       const auto crc_of = [&](std::size_t first, std::size_t last) {
-        return number(muster::crc32c(std::as_bytes(std::span(text).subspan(first, last - first))), 4);
+        return little_endian(muster::crc32c(std::as_bytes(std::span(text).subspan(first, last - first))), 4);
       };
-      text.replace(footer + 40, 8, number(text.size(), 8));
+      text.replace(footer + 40, 8, little_endian(text.size(), 8));
       std::uint64_t payload[2];
       std::memcpy(payload, text.data() + footer + 8, sizeof payload);
       const std::uint64_t tables = (payload[0] + payload[1] + 63) / 64 * 64;
@@ -171,7 +165,7 @@ TEST_CASE("no bytes make the reader of records crash, not even with checksums th
     std::filesystem::remove(folder / "mutated");
     return fuzz::check_records(text, folder.write("mutated", text.empty() ? "x" : text));
   };
-  const auto found = try_mutations(check, seeds, {number(0, 8), number(~std::uint64_t{0}, 8)}, 1500);
+  const auto found = try_mutations(check, seeds, {little_endian(0, 8), little_endian(~std::uint64_t{0}, 8)}, 1500);
   CHECK(found.accepted > 20);
   CHECK(found.rejected > 500);
   CHECK(made_right > 500);

@@ -12,7 +12,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/sources/tfrecord.hpp>
+#include <muster/data/sources/tfrecord_examples.hpp>
 #include <muster/data/statistics.hpp>
 #include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
@@ -66,6 +66,25 @@ inline bool check_tfrecord(std::string_view text) {
     }
     require(next == text.size(), "the records are not the file");
   });
+}
+
+/// A message of TensorFlow's, as columns of every kind.
+inline bool check_example(std::string_view text) {
+  static const muster::example_columns columns{
+      muster::parse_example_features("a:float32[2],b:int64[..3],c:uint8[..2x2],d:int16,e:float64"), {"l"}};
+  static const muster::example_columns whole{muster::parse_example_features("a:bytes"), {"b"}};
+  std::vector<std::byte> bytes(8 + 24 + 4 + 2 + 8);
+  float label = 0;
+  muster::detail::example_row row{bytes, {&label, 1}};
+  const std::string problem = muster::detail::read_example(bytes_of(text), columns, row);
+  require(problem.empty() || problem.find("; check ") != std::string::npos, "a rejection suggests nothing");
+  muster::detail::example_row payload{{}, {&label, 1}};
+  if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.whole.empty()) {
+    const auto* const begin = bytes_of(text).data();
+    require(payload.whole.data() >= begin && payload.whole.data() + payload.whole.size() <= begin + text.size(),
+            "bytes do not lie in the message");
+  }
+  return problem.empty();
 }
 
 inline bool check_manifest(std::string_view text) {

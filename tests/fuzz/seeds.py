@@ -23,6 +23,17 @@ def tfrecord(payload):
     return length + masked(length) + payload + masked(payload)
 
 
+def field(number, value):
+    """Of protocol buffers: a message or bytes, shorter than 128."""
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def example(**features):
+    """A tf.train.Example of lists, each with its number in a Feature."""
+    return field(1, b"".join(field(1, field(1, name.encode()) + field(2, field(kind, values)))
+                             for name, (kind, values) in features.items()))
+
+
 def npy(header, numbers, version=1):
     length = struct.pack("<H" if version == 1 else "<I", len(header))
     return b"\x93NUMPY" + bytes([version, 0]) + length + header.encode() + numbers
@@ -78,6 +89,12 @@ SEEDS = {
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
     "ps": [ps_frame((1, 0, 1, bytes(8)), (3, 0, 5, b""), (4, 2, 9, b"")),
            struct.pack("<QQIQIIIBQQQIIQI", 0x6D75737465720301, 4, 1, 1, 2, 1, 1, 0, 0, 1, 3, 2**32 - 1, 2**32 - 1, 1, 2)],
+    "example": [
+        example(a=(2, field(1, struct.pack("<2f", 1, 2))), b=(3, field(1, b"\1\2\xff\1")), d=(3, b"\x08\5"),
+                e=(1, field(1, bytes(8))), l=(3, field(1, b"\3"))),
+        example(a=(1, field(1, b"bytes")), b=(2, field(1, bytes(4)))),
+        example(d=(3, field(1, b"\1"))) + field(2, field(1, field(1, b"c") + field(
+            2, field(1, field(1, field(1, b"xy"))) + field(1, field(1, field(1, b"zw"))))))],
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
     "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode(),
                  (heading + line("file 1 2 3 0") + line(".statistics {}") + line(".other note")).encode(),

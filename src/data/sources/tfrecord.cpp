@@ -119,12 +119,17 @@ void tfrecord_files::read(std::span<const sample_id> ids, const record_rows& row
   }
 }
 
+data_location tfrecord_files::where(sample_id id) const {
+  const auto& [in, offset, payload] = state_->find(id);
+  return {in.path, 0, 0, offset};
+}
+
 std::span<const std::byte> tfrecord_files::view(sample_id id) const {
   const auto& [in, offset, payload] = state_->find(id);
   const std::uint64_t behind = offset + before_payload + payload.size();
   if (!state_->check || number_at<std::uint32_t>(in.file->bytes(), behind) == masked(crc32c(payload))) return payload;
   throw data_error(
-      {in.path, 0, 0, offset},
+      where(id),
       "record " + std::to_string(id - in.first) +
           " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again");
 }

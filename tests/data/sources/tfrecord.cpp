@@ -1,29 +1,12 @@
 #include <muster/data/sources/tfrecord.hpp>
 
-#include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include "../files.hpp"
 #include "../records.hpp"
 #include "catch.hpp"
+#include "example_messages.hpp"
 
-namespace {
-
-// As TensorFlow writes it, from its documentation.
-std::string frame(const std::string& payload) {
-  const auto number = [](std::uint64_t value, std::size_t size) {
-    std::string text;
-    for (std::size_t k = 0; k < size; ++k) text += static_cast<char>(value >> (8 * k) & 0xff);
-    return text;
-  };
-  const auto masked = [&](const std::string& text) {
-    const std::uint32_t crc = muster::crc32c(std::as_bytes(std::span(text)));
-    return number(((crc >> 15) | (crc << 17)) + 0xa282ead8U, 4);
-  };
-  const std::string length = number(payload.size(), 8);
-  return length + masked(length) + payload + masked(payload);
-}
-
-}  // namespace
+using messages::frame;
 
 TEST_CASE("TFRecord files are read in order, and what is damaged is a bad record") {
   const temporary_folder folder;

@@ -24,7 +24,8 @@ struct tfrecord_options {
 };
 
 /// The payloads of one or more TFRecord files, record after record and file after file; a mapped_record_source of
-/// record_form::bytes without labels. What is in a payload (mostly a tf.train.Example) is the user's to read.
+/// record_form::bytes without labels. What is in a payload is the user's to read; of a tf.train.Example or
+/// SequenceExample, tfrecord_examples reads it.
 ///
 /// Opening walks over the lengths, which it checks, and keeps 8 bytes a record; a payload is compared with its checksum
 /// when it is read, and is a bad record if it differs. The digest is of the bytes of the files: all of them up to
@@ -39,6 +40,7 @@ class tfrecord_files : public detail::source_with_facts {
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
+  [[nodiscard]] data_location where(sample_id id) const;
 
  private:
   struct state;

@@ -1,0 +1,144 @@
+#include <muster/data/sources/tfrecord_examples.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/number.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of a record
+
+[[noreturn]] void refuse(const std::string& text, const std::string& why) {
+  throw configuration_error("features '" + text + "' cannot be used (" + why +
+                            "); write such as features=image:uint8[3x32x32],name:float32,tags:int64[..20]");
+}
+
+// What is in the brackets: "3x32x32" or "..20".
+void read_shape(std::string_view written, example_feature& to, const std::string& text) {
+  to.up_to = written.starts_with("..");
+  if (to.up_to) written.remove_prefix(2);
+  for (;;) {
+    const auto end = std::min(written.find('x'), written.size());
+    const auto extent = parse_number<std::uint64_t>(written.substr(0, end));
+    if (!extent || *extent == 0) refuse(text, "the shape of '" + to.name + "' is not numbers with x between them");
+    to.shape.push_back(*extent);
+    if (end == written.size()) return;
+    written.remove_prefix(end + 1);
+  }
+}
+
+// Throws unless all of it is good, and returns the schema of the records.
+record_schema schema_of(const example_columns& columns) {
+  record_schema schema{record_form::fixed, {}, 0, columns.labels};
+  std::uint64_t bytes = 0;
+  std::vector<std::string_view> names(columns.labels.begin(), columns.labels.end());
+  for (const example_feature& feature : columns.features) {
+    if (std::ranges::find(names, feature.name) != names.end()) refuse(feature.name, "it is there twice");
+    names.emplace_back(feature.name);
+    if (feature.type == dtype::none) {
+      if (columns.features.size() != 1) refuse(feature.name, "bytes of any length are all of a record");
+      schema.form = record_form::bytes;
+      return schema;
+    }
+    const auto size = detail::checked_product(size_of(feature.type), feature.shape);
+    if (!size || *size == 0 || *size > most_bytes - bytes) refuse(feature.name, "it is empty or too large");
+    bytes += *size;
+    schema.fields.push_back({feature.name, feature.type, feature.shape});
+  }
+  if (columns.features.empty()) refuse("", "there are none");
+  return schema;
+}
+
+}  // namespace
+
+std::vector<example_feature> parse_example_features(const std::string& text) {
+  std::vector<example_feature> features;
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto end = std::min(rest.find(','), rest.size());
+    const std::string_view word = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const auto colon = word.rfind(':');
+    if (colon == std::string_view::npos || colon == 0) refuse(text, "'" + std::string(word) + "' has no type");
+    example_feature feature{.name = std::string(word.substr(0, colon))};
+    std::string_view type = word.substr(colon + 1);
+    if (const auto bracket = type.find('['); bracket != std::string_view::npos && type.ends_with(']')) {
+      read_shape(type.substr(bracket + 1, type.size() - bracket - 2), feature, text);
+      type = type.substr(0, bracket);
+    }
+    feature.type = detail::dtype_named(type);
+    const bool is_bytes = type == "bytes" && feature.shape.empty();
+    if (feature.type == dtype::none && !is_bytes) refuse(text, "'" + std::string(type) + "' is no type");
+    features.push_back(std::move(feature));
+  }
+  return features;
+}
+
+struct tfrecord_examples::state : detail::source_facts {
+  state(tfrecord_files opened, example_columns asked)
+      : files(std::move(opened)), columns(std::move(asked)), record_bytes(0) {
+    schema = schema_of(columns);
+    name = files.name();
+    size = files.size();
+    record_bytes = schema.record_bytes();
+    muster::digest all;
+    all.add(files.digest()).add(to_string(schema));
+    for (const example_feature& feature : columns.features) all.add(feature.name).add(std::uint64_t{feature.up_to});
+    digest = all.value();
+  }
+
+  // Reads record `id`; what is wrong with it is appended to `bad`, or thrown if that is null.
+  bool read(sample_id id, detail::example_row& row, std::vector<bad_record>* bad) const {
+    try {
+      const std::string problem = detail::read_example(files.view(id), columns, row);
+      if (problem.empty()) return true;
+      throw data_error(files.where(id), problem);
+    } catch (const data_error& error) {
+      if (bad == nullptr) throw;
+      bad->push_back({id, error.where(), error.problem()});
+    }
+    return false;
+  }
+
+  tfrecord_files files;
+  example_columns columns;
+  std::size_t record_bytes;  // 0: they differ
+};
+
+tfrecord_examples::tfrecord_examples(tfrecord_files files, example_columns columns)
+    : state_(std::make_shared<state>(std::move(files), std::move(columns))) {
+  facts_ = state_.get();
+}
+
+void tfrecord_examples::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
+  std::vector<bad_record> bad;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    detail::example_row row;
+    if (state_->record_bytes == 0) (void)state_->read(ids[k], row, &bad);
+    out[k] = state_->record_bytes != 0 ? state_->record_bytes : row.whole.size();
+  }
+}
+
+void tfrecord_examples::read(std::span<const sample_id> ids, const record_rows& rows,
+                             std::vector<bad_record>* bad) const {
+  const std::size_t width = schema().labels.size();
+  std::byte* to = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    detail::example_row row;
+    if (!rows.bytes.empty()) row.bytes = {to, state_->record_bytes};
+    if (!rows.labels.empty()) row.labels = rows.labels.subspan(k * width, width);
+    const bool good = state_->read(ids[k], row, bad);
+    if (!good) std::ranges::fill(row.labels, 0.0f);
+    if (!good) std::ranges::fill(row.bytes, std::byte{0});
+    if (rows.bytes.empty()) continue;
+    if (state_->record_bytes == 0 && good) to = std::ranges::copy(row.whole, to).out;
+    to += state_->record_bytes;
+  }
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,10 @@
+// libFuzzer on messages in TFRecord: build/<preset>/tests/fuzz/fuzz_example -max_total_time=3600 -max_len=4096 CORPUS
+#include <cstddef>
+#include <cstdint>
+
+#include "binary.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+  fuzz::check_example({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
