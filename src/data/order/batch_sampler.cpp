@@ -139,35 +139,30 @@ void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::s
 }
 
 // The positions of a part that are asked for are neighbours in its own row of epochs: they are found together, and then
-// put where the pattern has them.
+// put where the mixture has them.
 void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
-  sample_id begin = 0;  // of the part
-  for (std::size_t part = 0; part < mixture_->parts(); begin += mixture_->size(part++)) {
+  places_.resize(ids.size());
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const auto [part, before] = mixture_->at(first + k);
+    places_[k] = {part, before, k};
+  }
+  std::ranges::sort(places_, {}, [](const place_of_part& of) { return std::pair(of.part, of.before); });
+  std::size_t count = 0;
+  for (std::size_t k = 0; k < places_.size(); k += count) {
+    const auto part = places_[k].part;
     const std::uint64_t size = mixture_->size(part);
-    of_part_.clear();
-    std::uint64_t drawn = 0;  // of the part, before the first of these
-    for (std::uint64_t k = 0; k < ids.size(); ++k) {
-      const auto [of, before] = mixture_->at(first + k);
-      if (of != part) continue;
-      if (of_part_.empty()) drawn = where.epoch * mixture_->in_epoch(part) + before;
-      of_part_.push_back(0);
-    }
-    for (std::size_t done = 0; done < of_part_.size();) {
-      muster::cursor own = where;
-      own.epoch = (drawn + done) / size;
-      own.size = size;
-      own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
-      const std::uint64_t from = (drawn + done) % size;
-      const auto count = std::min<std::size_t>(of_part_.size() - done, size - from);
-      sampler& order = orders_of_parts_[part][own.epoch % 2];
-      order.assign(own);
-      order.fill(from, std::span(of_part_).subspan(done, count));
-      done += count;
-    }
-    auto next = of_part_.begin();
-    for (std::uint64_t k = 0; k < ids.size(); ++k) {
-      if (mixture_->at(first + k).part == part) ids[k] = begin + *next++;
-    }
+    const std::uint64_t drawn = where.epoch * mixture_->in_epoch(part) + places_[k].before;
+    muster::cursor own = where;
+    own.epoch = drawn / size;
+    own.size = size;
+    own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
+    const std::uint64_t left = size - drawn % size;  // of its epoch
+    for (count = 1; k + count < places_.size() && places_[k + count].part == part && count < left;) ++count;
+    of_part_.resize(count);
+    sampler& order = orders_of_parts_[part][own.epoch % 2];
+    order.assign(own);
+    order.fill(drawn % size, of_part_);
+    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first(part) + of_part_[j];
   }
 }
 

@@ -116,6 +116,12 @@ class batch_sampler {
   std::uint64_t grown_ = 0;
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
+  struct place_of_part {
+    std::size_t part;
+    std::uint64_t before;
+    std::size_t index;  // of the id
+  };
+  std::vector<place_of_part> places_;
   std::vector<sample_id> of_part_;
   std::array<sampler, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
