@@ -166,6 +166,61 @@ void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t fi
   }
 }
 
+void batch_sampler::deal_by(std::vector<held_shards> of_ranks) {
+  of_ranks_ = std::move(of_ranks);
+  holders_.assign(of_ranks_.empty() ? 0 : mixture_->parts(), {});
+  for (std::size_t rank = 0; rank < of_ranks_.size(); ++rank) {
+    for (std::size_t shard = 0; shard < holders_.size(); ++shard)
+      if (of_ranks_[rank].here[shard] != 0) holders_[shard].push_back(rank);
+  }
+}
+
+void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids) {
+  const std::uint64_t count = batch_size(where, part.world);
+  const index_range mine = part_of(count, part);
+  if (of_ranks_.empty()) {
+    ids.resize(mine.size());
+    return this->ids(where, where.position + mine.first, ids);
+  }
+  if (of_ranks_.size() != static_cast<std::size_t>(part.world)) {
+    throw configuration_error("the ranks have agreed what each of " + std::to_string(of_ranks_.size()) +
+                              " holds of the data, and there are " + std::to_string(part.world) +
+                              "; agree again when ranks come or go");
+  }
+  ids.resize(count);
+  this->ids(where, where.position, ids);
+  share_out(ids);
+  std::size_t kept = 0;
+  for (std::size_t k = 0; k < count; ++k)
+    if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[kept++] = ids[k];
+  ids.resize(kept);
+}
+
+// Each sample goes to the rank that has least for its weight, among those that hold it; then once more, since what came
+// later may have made another choice better, until nothing changes. Whole numbers: all ranks come to the same.
+void batch_sampler::share_out(std::span<const sample_id> ids) {
+  constexpr int most_rounds = 16;
+  constexpr std::size_t nobody = ~std::size_t{0};
+  reader_of_.assign(ids.size(), nobody);
+  loads_.assign(of_ranks_.size(), 0);
+  const auto is_better = [&](std::size_t one, std::size_t other) {  // with one sample more
+    return (loads_[one] + 1) * of_ranks_[other].weight < (loads_[other] + 1) * of_ranks_[one].weight;
+  };
+  bool changed = true;
+  for (int round = 0; changed && round < most_rounds; ++round) {
+    changed = false;
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const auto& holders = holders_[mixture_->part_of(ids[k])];
+      std::size_t best = reader_of_[k];
+      if (best != nobody) --loads_[best];
+      for (const std::size_t rank : holders)
+        if (best == nobody || is_better(rank, best)) best = rank;
+      ++loads_[best];
+      changed = std::exchange(reader_of_[k], best) != best || changed;
+    }
+  }
+}
+
 }  // namespace muster::inline v0::detail
 
 namespace muster::inline v0 {
