@@ -98,6 +98,7 @@
 #include <muster/data/record_transform.hpp>
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
+#include <muster/data/records/shards.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/csv.hpp>

@@ -82,6 +82,7 @@ struct loader::engine {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
     if (last) plan.set_mixture(last->source().mixture_order());
     if (last && last->source().newest() != 0) plan.follow([this](std::uint64_t size) { return open_version(size); });
+    deal_by({});
     reserve_ids();
   }
 
@@ -97,6 +98,38 @@ struct loader::engine {
     last->replace(std::move(source));
     plan.set_mixture(last->source().mixture_order());
     told_of_cache = {};  // it is another one
+    deal_by({});
+  }
+
+  /// Samples go to the ranks that hold them; of none: what they hold is not known, which matters unless all is here.
+  void deal_by(std::vector<held_shards> ranks) {
+    const held_shards mine = last ? last->source().held() : held_shards();
+    for (const held_shards& rank : ranks) {
+      if (rank.here.size() == mine.names.size() && !mine.names.empty()) continue;
+      throw configuration_error("a loader of " + std::to_string(mine.names.size()) +
+                                " shards cannot be dealt by what a rank has of " + std::to_string(rank.here.size()) +
+                                " (it is of other data); pass the held() of each rank's loader");
+    }
+    ring.reset();
+    lost.clear();
+    of_ranks = ranks.size();
+    for (std::size_t shard = 0; shard < mine.names.size(); ++shard) {
+      const auto is_there = [&](const held_shards& rank) { return rank.here[shard] != 0; };
+      if (ranks.empty() ? !is_there(mine) : std::ranges::none_of(ranks, is_there)) lost.push_back(mine.names[shard]);
+    }
+    plan.deal_by(std::move(ranks));
+  }
+  [[noreturn]] void refuse_lost() const {
+    const std::string which =
+        "shard " + lost.front() + (lost.size() > 1 ? " and " + std::to_string(lost.size() - 1) + " others" : "") + " ";
+    if (of_ranks == 0) {
+      throw configuration_error(std::string(last->source().name()) + " cannot be read by this rank alone (" + which +
+                                "is not here); let the ranks agree what each of them holds: add followed_data(loader) "
+                                "to the state");
+    }
+    throw data_error({std::string(last->source().name())},
+                     which + "is at none of the " + std::to_string(of_ranks) +
+                         " ranks; start one where it is, or copy its file to where one is");
   }
 
   void reserve_ids() {
@@ -115,9 +148,7 @@ struct loader::engine {
     auto slot = ring->take();
     slot->where = where;
     slot->part = part;
-    const index_range mine = part_of(detail::batch_sampler::batch_size(where, part.world), part);
-    slot->ids.resize(mine.size());
-    plan.ids(where, where.position + mine.first, slot->ids);
+    plan.ids_of(where, part, slot->ids);
     ring->push(std::move(slot));
   }
 
@@ -205,6 +236,8 @@ struct loader::engine {
   cache_statistics told_of_cache;
   std::exception_ptr refused;  // more bad records than may be: that does not pass by asking again
   bool told = false;
+  std::size_t of_ranks = 0;                // how many have told what they hold
+  std::vector<std::string> lost;           // shards that none of them has
   std::optional<detail::batch_ring> ring;  // its threads use the chain
 };
 
@@ -244,6 +277,8 @@ std::uint64_t loader::newest() const { return engine_->last ? engine_->last->sou
 source_statistics statistics(const loader& of, int threads) { return statistics(of.source(), threads); }
 bool loader::follows() const noexcept { return engine_->plan.follows(); }
 void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
+held_shards loader::held() const { return engine_->last ? engine_->last->source().held() : held_shards(); }
+void loader::deal_by(std::vector<held_shards> ranks) { engine_->deal_by(std::move(ranks)); }
 bool loader::at_last_batch() const noexcept { return engine_->plan.at_last_batch(); }
 const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
 live_cursor loader::cursor() noexcept { return live_cursor(engine_->plan); }
@@ -285,11 +320,11 @@ minibatch loader::next(batch_shard part) {
   e.plan.deal_to(part.world);
   if (batch.global_size == 0) return batch;  // what was made ahead is of the next epoch and stays
 
+  if (!e.lost.empty()) e.refuse_lost();
   const scoped_event event(activity::data_wait, "next",
                            mine.size() * (e.reads ? batch.schema->record_bytes() : sizeof(sample_id)));
   if (!e.reads) {
-    e.ids.resize(mine.size());
-    e.plan.ids(at, at.position + mine.first, e.ids);
+    e.plan.ids_of(at, part, e.ids);
     batch.samples = e.ids;
     return batch;
   }

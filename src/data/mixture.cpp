@@ -20,7 +20,6 @@ namespace {
 // Whole numbers in the proportions of the weights, as small as they can be.
 std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts) {
   constexpr double fineness = 1e6;
-  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // the pattern has 8 bytes for each
   std::vector<std::uint64_t> weights;
   std::uint64_t measure = 0;
   for (const mixture_part& part : parts) {
@@ -32,12 +31,7 @@ std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts)
     weights.push_back(static_cast<std::uint64_t>(scaled));
     measure = std::gcd(measure, weights.back());
   }
-  std::uint64_t sum = 0;
-  for (std::uint64_t& weight : weights) sum += weight /= measure;
-  if (sum > most) {
-    refuse("their weights are too far apart: the smallest batch that has all proportions is " + std::to_string(sum),
-           "round them, such as to 0.7 and 0.3");
-  }
+  for (std::uint64_t& weight : weights) weight /= measure;
   return weights;
 }
 
@@ -58,7 +52,6 @@ struct mixture::state : detail::source_facts {
                "convert one of them");
       }
       if (source.size() == 0) refuse(std::string(source.name()) + " has no records", "leave it out");
-      firsts.push_back(size);
       size += source.size();
       counts.push_back(source.size());
       content.add(source.digest()).add(weights[k]);
@@ -71,12 +64,7 @@ struct mixture::state : detail::source_facts {
     order = std::make_shared<const detail::proportions>(std::move(counts), weights);
   }
 
-  [[nodiscard]] std::size_t part_of(sample_id id) const noexcept {
-    return static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), id) - firsts.begin()) - 1;
-  }
-
   std::vector<mixture_part> parts;
-  std::vector<sample_id> firsts;
   std::uint64_t block_records = 0;
   bool mapped = true;
   std::shared_ptr<const detail::proportions> order;
@@ -92,15 +80,15 @@ const std::shared_ptr<const detail::proportions>& mixture::mixture_order() const
 
 void mixture::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    const std::size_t part = state_->part_of(ids[k]);
-    const sample_id own = ids[k] - state_->firsts[part];
+    const std::size_t part = state_->order->part_of(ids[k]);
+    const sample_id own = ids[k] - state_->order->first(part);
     state_->parts[part].source.sizes({&own, 1}, out.subspan(k, 1));
   }
 }
 
 std::span<const std::byte> mixture::view(sample_id id) const {
-  const std::size_t part = state_->part_of(id);
-  const sample_id own = id - state_->firsts[part];
+  const std::size_t part = state_->order->part_of(id);
+  const sample_id own = id - state_->order->first(part);
   std::span<const std::byte> found;
   state_->parts[part].source.views({&own, 1}, {&found, 1});
   return found;
@@ -111,10 +99,11 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
   std::vector<std::uint64_t> bytes;
   record_rows rest = rows;
   for (std::size_t k = 0; k < ids.size();) {  // run by run of records of one part
-    const std::size_t part = state_->part_of(ids[k]);
+    const std::size_t part = state_->order->part_of(ids[k]);
     const any_record_source& source = state_->parts[part].source;
     own.clear();
-    for (; k < ids.size() && state_->part_of(ids[k]) == part; ++k) own.push_back(ids[k] - state_->firsts[part]);
+    for (; k < ids.size() && state_->order->part_of(ids[k]) == part; ++k)
+      own.push_back(ids[k] - state_->order->first(part));
     bytes.resize(own.size());
     if (!rows.bytes.empty()) source.sizes(own, bytes);
     const std::size_t size = rows.bytes.empty() ? 0 : std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -123,7 +112,7 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
     source.read(own, {rest.bytes.first(size), rest.labels.first(labels)}, bad);
     rest = {rest.bytes.subspan(size), rest.labels.subspan(labels)};
     if (bad == nullptr) continue;
-    for (auto& record : std::span(*bad).subspan(bad_before)) record.id += state_->firsts[part];
+    for (auto& record : std::span(*bad).subspan(bad_before)) record.id += state_->order->first(part);
   }
 }
 

@@ -193,11 +193,22 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
   record_read_options chosen{.threads = options.threads};
   if (!flag(from, "check", true)) chosen.checks = record_checks::never;
   chosen.follow = flag(from, "follow", false);
-  std::string path = path_of(from);
-  if (constexpr std::string_view alone = "?follow"; path.ends_with(alone)) {  // without a '=' it is part of the path
-    chosen.follow = true;
-    path.resize(path.size() - alone.size());
+  chosen.shards = from.name() == "shards";
+  if (chosen.shards) {
+    constexpr std::uint64_t most_weight = 1'000'000'000;
+    chosen.local = flag(from, "local", false);
+    chosen.weight = from.whole_of("weight", 1);
+    if (chosen.weight < 1 || chosen.weight > most_weight)
+      from.refuse("weight " + std::to_string(chosen.weight) + " is not possible", "give 1 to 1000000000");
   }
+  std::string path = path_of(from);
+  const auto is_set = [&](std::string_view alone) {  // without a '=' it is part of the path
+    if (!path.ends_with(alone)) return false;
+    path.resize(path.size() - alone.size());
+    return true;
+  };
+  if (is_set("?follow")) chosen.follow = true;
+  if (chosen.shards && is_set("?local")) chosen.local = true;
   return any_record_source(record_files(path, chosen));
 }
 
@@ -257,6 +268,9 @@ std::vector<known_source>& known_sources() {
        open_tfrecord_files},
       {{"records", "PATH", "check=1|0&follow=0|1",
         "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},
+       open_record_files},
+      {{"shards", "FOLDER", "local=0|1&weight=N&check=1|0&follow=0|1",
+        "a folder of records whose files may lie at different ranks (local), as muster-data shard makes it"},
        open_record_files},
       {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},

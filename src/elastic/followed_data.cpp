@@ -1,14 +1,49 @@
 #include <muster/elastic/followed_data.hpp>
 
+#include <array>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0 {
 
+void followed_data::meet(step& with) {
+  group& ranks = with.group();
+  const meeting here{with.generation(), ranks.size(), data_->cursor().size};
+  if (met_ == here) return;
+  const held_shards mine = data_->held();
+  const auto world = static_cast<std::size_t>(ranks.size());
+  const std::size_t shards = mine.here.size();
+  const std::array<std::uint64_t, 3> facts{data_->cursor().dataset, shards, mine.weight};
+  std::vector<std::uint64_t> of_all(facts.size() * world);
+  allgather(ranks, facts, of_all);
+  for (std::size_t rank = 1; rank < world; ++rank) {
+    const auto* const theirs = &of_all[rank * facts.size()];
+    if (theirs[0] == of_all[0] && theirs[1] == of_all[1]) continue;
+    throw data_error({std::string(data_->name())}, "has other shards at rank " + std::to_string(rank) +
+                                                       " than at rank 0 (" + std::to_string(theirs[1]) + " and " +
+                                                       std::to_string(of_all[1]) +
+                                                       " files, by their manifests); copy one manifest to all");
+  }
+  std::vector<std::uint8_t> here_of_all(shards * world);
+  allgather(ranks, mine.here, here_of_all);
+  std::vector<held_shards> held(world, {.names = mine.names});
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    const auto begin = here_of_all.begin() + static_cast<std::ptrdiff_t>(rank * shards);
+    held[rank].here.assign(begin, begin + static_cast<std::ptrdiff_t>(shards));
+    held[rank].weight = of_all[rank * facts.size() + 2];
+  }
+  data_->deal_by(std::move(held));
+  met_ = here;
+}
+
 void followed_data::describe(state_parts& parts) {
+  if (!data_->held().names.empty()) parts.meet([this](step& with) { meet(with); });
   if (!data_->follows()) return;
   parts.add(
       "followed data", state_kind::replicated,

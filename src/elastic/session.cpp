@@ -65,6 +65,7 @@ bool session::attempt(state& of, const std::function<void(step&)>& f, bool commi
   try {
     step now(by_->ranks(), by_->generation(), of.steps(), of.progress());
     by_->attempt([&] {
+      if (commits) of.meet(now);
       f(now);
       if (commits) of.exchange(by_->ranks());
     });

@@ -33,6 +33,7 @@ const std::vector<state_part>& state::parts() {
   parts_ = std::move(asked.parts_);
   hooks_ = std::move(asked.hooks_);
   exchanges_ = std::move(asked.exchanges_);
+  meetings_ = std::move(asked.meetings_);
   at_ = asked.cursor_;
   return parts_;
 }
@@ -84,6 +85,10 @@ void state::begin_step() {
     if (hook.begin) hook.begin();
   }
   in_step_ = true;
+}
+
+void state::meet(step& with) {
+  for (const auto& one : meetings_) one(with);
 }
 
 void state::exchange(group& among) {

@@ -18,6 +18,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/records/reader.hpp>
+#include <muster/data/records/shards.hpp>
 
 namespace {
 
@@ -104,6 +105,7 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
       .add(std::uint64_t{request.layout.block_bytes})
       .add(static_cast<std::uint64_t>(request.layout.level))
       .add(static_cast<std::uint64_t>(request.bad.policy))
+      .add(request.by)
       .value();
 }
 
@@ -118,7 +120,7 @@ output open_output(const copy_request& request, const muster::any_record_source&
   namespace fs = std::filesystem;
   output made;
   if (request.to.ends_with(".muster")) {
-    if (request.append || request.files > 1) {
+    if (request.append || !request.by.empty() || request.files > 1) {
       throw muster::configuration_error("'" + request.to +
                                         "' is one file (its name ends with .muster); name a folder for several");
     }
@@ -135,7 +137,7 @@ output open_output(const copy_request& request, const muster::any_record_source&
   }
   made.folder.emplace(request.to, source.schema(), request.layout,
                       request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
-  made.begin = made.folder->resume(work);
+  if (request.by.empty()) made.begin = made.folder->resume(work);  // shards are written at once: none is whole
   return made;
 }
 
@@ -156,8 +158,11 @@ json copy_records(const copy_request& request) {
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
   const auto source = muster::open_source(specification, options_for(keep, request.threads));
+  std::optional<muster::shard_rule> rule;
+  if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size());
   output out = open_output(request, source);
   auto& folder = out.folder;
+  std::vector<std::uint64_t> of_shards(rule ? rule->shards() : 0);
   const std::uint64_t left_out_before = folder ? out.begin - folder->resumed() : 0;
   muster::bad_record_options bad_options = request.bad;
   bad_options.limit -= std::min(bad_options.limit, left_out_before);
@@ -186,7 +191,9 @@ json copy_records(const copy_request& request) {
       }
       const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
       const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
-      out.one ? out.one->append(record, labels) : folder->append(record, labels);
+      std::optional<std::uint32_t> shard;
+      if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
+      out.one ? out.one->append(record, labels) : folder->append(record, labels, shard);
     }
     if (folder) folder->reached(first + run.sizes.size());
   });
@@ -208,6 +215,7 @@ json copy_records(const copy_request& request) {
   report["left_out"] = left_out_before + log.count();
   if (out.begin != 0) report["resumed_at"] = out.begin;
   report["files"] = files.size();
+  if (rule) report["shards"] = of_shards;
   report["bytes"] = bytes;
   report["digest"] = hex(muster::record_files(request.to).digest());
   report["seconds"] = muster::seconds_since(start);

@@ -15,7 +15,9 @@ struct copy_request {
   std::string to;    // a folder, or one file if it ends with ".muster"
   bool append = false;
   std::uint64_t file_bytes = std::uint64_t{256} << 20;
-  std::uint64_t files = 0;  // so many, of about the same number of records; 0: by file_bytes
+  std::uint64_t files = 0;   // so many, of about the same number of records; 0: by file_bytes
+  std::string by;            // if not empty: in shards, as muster::shard_rule has it
+  std::uint32_t shards = 0;  // so many
   muster::record_file_options layout;
   muster::bad_record_options bad;
   int threads = 0;

@@ -1,5 +1,5 @@
 // muster-data: turns data of any kind into muster's own format of records, says what a source is, reads all of it to
-// see whether it can be read, and lays records into other files.
+// see whether it can be read, and lays records into other files, or into shards.
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -17,7 +17,7 @@
 namespace {
 
 constexpr const char* description =
-    "Converts, inspects, verifies and reshards training data.\n"
+    "Converts, inspects, verifies, reshards and shards training data.\n"
     "Exit status: 0 all is well, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
     "that cannot be read (verify: also if only some records cannot; inspect: if none can).";
 
@@ -52,26 +52,25 @@ struct command_line {
       "count, mean, deviation and range of a source's columns, and how often each label is there; a folder of "
       "records keeps them in its manifest");
   CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
+  CLI::App* shard = app.add_subcommand(
+      "shard", "cut the records of a source into shards, each in files of its own, which may lie at different ranks");
 
   command_line() {
     app.require_subcommand(1);
     app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
     app.footer(sources_help());
-    for (CLI::App* command : {convert, inspect, verify, stats, reshard}) {
+    for (CLI::App* command : {convert, inspect, verify, stats, reshard, shard}) {
       command->add_flag("--json", as_json, "print one JSON object");
       muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read with; 0: all there are");
     }
     for (CLI::App* command : {inspect, verify, stats})
       command->add_option("SOURCE", source, "what to look at")->required();
     muster::add_number(*verify, "--show", shown, any_number, "so many bad records are listed");
-    for (CLI::App* command : {convert, reshard}) {
+    for (CLI::App* command : {convert, reshard, shard}) {
       command->add_option("SOURCE", copy.from, "what to read")->required();
-      command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
       muster::add_number(*command, "--file-bytes", copy.file_bytes, {1, most_file_bytes, true},
                          "begin another file after so many bytes of records")
           ->default_str("256MiB");
-      muster::add_number(*command, "--files", copy.files, {0, 1'000'000},
-                         "so many files of about the same number of records; 0: by --file-bytes");
       muster::add_number(*command, "--alignment", copy.layout.alignment, {0, 4096},
                          "of records in a file, a power of two; 0: 64 or 8");
       muster::add_number(*command, "--block-bytes", copy.layout.block_bytes, {0, most_block_bytes, true},
@@ -85,7 +84,19 @@ struct command_line {
       command->add_option("--quarantine", copy.bad.file,
                           "the file that bad records are listed in, a JSON object a line");
     }
-    convert->add_flag("--append", copy.append, "add to the records that are in the folder already");
+    for (CLI::App* command : {convert, reshard}) {
+      command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
+      muster::add_number(*command, "--files", copy.files, {0, 1'000'000},
+                         "so many files of about the same number of records; 0: by --file-bytes");
+    }
+    shard->add_option("--out", copy.to, "the folder")->required();
+    muster::add_number(*shard, "--shards", copy.shards, {0, 10'000}, "so many; 0: as many as there are weights");
+    shard
+        ->add_option("--by", copy.by,
+                     "range, weights:2,1,1 (neighbours, in proportion) or hash:KEY (a label, a field, or record)")
+        ->default_str("range");
+    for (CLI::App* command : {convert, shard})
+      command->add_flag("--append", copy.append, "add to the records that are in the folder already");
   }
 
   void finish() {
@@ -100,8 +111,9 @@ struct command_line {
 };
 
 int run(command_line& chosen) {
-  if (*chosen.convert || *chosen.reshard) {
+  if (*chosen.convert || *chosen.reshard || *chosen.shard) {
     chosen.finish();
+    if (*chosen.shard && chosen.copy.by.empty()) chosen.copy.by = "range";
     if (*chosen.reshard && !as_specification(chosen.copy.from).starts_with("records:")) {
       throw muster::configuration_error("reshard reads muster's own records ('" + chosen.copy.from +
                                         "' is another kind); use convert");

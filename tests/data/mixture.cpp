@@ -51,14 +51,14 @@ std::vector<drawn> batch_of_world(muster::loader& loader, int world) {
 
 }  // namespace
 
-TEST_CASE("up to any position each source is less than a sample off its proportion, and exact where that is whole") {
+TEST_CASE("up to any position each source is near its proportion, and exact where all are whole") {
   muster::random_stream random(5);
   for (int repeat = 0; repeat < 40; ++repeat) {
     std::vector<std::size_t> rows;
     std::vector<double> weights;
-    for (std::uint64_t parts = 1 + random.below(4); parts > 0; --parts) {
+    for (std::uint64_t parts = 1 + random.below(repeat % 2 == 0 ? 4 : 40); parts > 0; --parts) {
       rows.push_back(1 + random.below(60));
-      weights.push_back(static_cast<double>(1 + random.below(20)) / 10);
+      weights.push_back(static_cast<double>(1 + random.below(random.below(4) == 0 ? 400 : 20)) / 10);
     }
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     const auto order = random.below(2) == 0 ? muster::sample_order::shuffled : muster::sample_order::feistel;
@@ -70,11 +70,16 @@ TEST_CASE("up to any position each source is less than a sample off its proporti
       for (const drawn& one : batch_of_world(next, 1)) {
         ++counts[one.part];
         ++position;
+        bool all_whole = true;
+        for (const double weight : weights) {
+          const double ideal = static_cast<double>(position) * weight / sum;
+          all_whole = all_whole && std::abs(ideal - std::round(ideal)) < 1e-9;
+        }
         for (std::size_t part = 0; part < rows.size(); ++part) {
           const double ideal = static_cast<double>(position) * weights[part] / sum;
-          REQUIRE(std::abs(static_cast<double>(counts[part]) - ideal) < 1 + 1e-9);
-          if (std::abs(ideal - std::round(ideal)) < 1e-9 && repeat % 4 == 0 && rows.size() <= 2)
-            REQUIRE(static_cast<double>(counts[part]) == std::round(ideal));
+          const double off = std::abs(static_cast<double>(counts[part]) - ideal);
+          REQUIRE(off < (rows.size() <= 2 ? 1 : 2) + 1e-9);
+          if (all_whole) REQUIRE(off < 1e-9);
         }
       }
       next.commit();
@@ -184,9 +189,8 @@ TEST_CASE("mix: opens its sources with their options, and tells what is wrong wi
   CHECK(mixed.schema().record_bytes() == 4);
   CHECK(mixed.name() == "mix:csv:" + (folder / "a") + "=1,csv:" + (folder / "b") + "=3");
   CHECK(muster::open_dataset("mix:" + b + "=1").size() == 2);
-  for (const std::string& wrong :
-       {std::string("mix:"), "mix:" + a, "mix:" + a + "=0", "mix:" + a + "=-1," + b + "=2", "mix:" + a + "=nan",
-        "mix:" + a + "=1000000.5," + b + "=1.000001", "mix:" + a + "=1,nothing=2"}) {
+  for (const std::string& wrong : {std::string("mix:"), "mix:" + a, "mix:" + a + "=0", "mix:" + a + "=-1," + b + "=2",
+                                   "mix:" + a + "=nan", "mix:" + a + "=1,nothing=2"}) {
     CAPTURE(wrong);
     CHECK_THROWS_AS(muster::open_source(wrong), muster::configuration_error);
   }

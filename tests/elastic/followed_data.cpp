@@ -2,12 +2,15 @@
 #include <muster/elastic/followed_data.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <numeric>
 
+#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
+#include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/elastic/session.hpp>
@@ -20,12 +23,13 @@
 namespace {
 
 // Appends records whose values are their ids.
-void append(const std::string& folder, std::size_t first, std::size_t count) {
+void append(const std::string& folder, std::size_t first, std::size_t count,
+            std::optional<std::uint32_t> shard = std::nullopt) {
   muster::record_set_writer writer(
       folder, {muster::record_form::fixed, {{"number", muster::dtype::float32, {}}}, 0, {}}, {}, /*file_bytes=*/64);
   for (std::size_t k = first; k < first + count; ++k) {
     const float value = static_cast<float>(k);
-    writer.append(std::as_bytes(std::span(&value, 1)), {});
+    writer.append(std::as_bytes(std::span(&value, 1)), {}, shard);
   }
   writer.commit();
 }
@@ -53,6 +57,66 @@ bool is_each_once(std::vector<muster::sample_id> seen, std::size_t count) {
   std::vector<muster::sample_id> all(count);
   std::iota(all.begin(), all.end(), muster::sample_id{0});
   return seen == all;
+}
+
+// Of the files of a set, what rank `rank` of three has in a folder of its own: every third, and the manifest, which is
+// put there last and at once.
+std::string own_folder(const temporary_folder& in, int rank) {
+  namespace fs = std::filesystem;
+  const fs::path own = in / ("rank-" + std::to_string(rank)), set = in / "set";
+  fs::create_directories(own);
+  const auto entries = muster::read_manifest(set.string());
+  for (std::size_t k = static_cast<std::size_t>(rank); k < entries.size(); k += 3)
+    fs::copy(set / entries[k].file, own, fs::copy_options::skip_existing);
+  fs::copy_file(set / "MANIFEST", own / "next");
+  fs::rename(own / "next", own / "MANIFEST");
+  return own.string();
+}
+
+// Trains three ranks for so many steps, each on the shards in its folder; `amid(rank, loader)` is called in each step.
+template <class Amid>
+std::vector<std::vector<muster::sample_id>> train_on_shards(const std::vector<std::string>& folders,
+                                                            std::uint64_t steps, Amid&& amid,
+                                                            std::vector<std::exception_ptr>* failures = nullptr) {
+  std::mutex mutex;
+  std::vector<std::vector<muster::sample_id>> used(5);
+  const auto one = [&](muster::group& world) {
+    auto loader =
+        muster::open_source("shards:" + folders[static_cast<std::size_t>(world.rank())] + "?local=1&follow=1") |
+        muster::shuffle(3) | muster::batch(8) | muster::prefetch(2);
+    muster::followed_data followed(loader);
+    muster::state state{followed, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    const auto step = [&](muster::step& now) {
+      const auto batch = loader.next(now.shard());
+      if (muster::allreduce(now.group(), batch.samples.size(), muster::sum) != batch.global_size)
+        throw muster::mismatch_error("the parts of a batch are not all of it");
+      const std::lock_guard lock(mutex);
+      for (std::size_t k = 0; k < batch.samples.size(); ++k) {
+        if (batch.values<float>()[k] != static_cast<float>(batch.samples[k])) throw muster::mismatch_error("another");
+        used[now.epoch()].push_back(batch.samples[k]);
+      }
+      amid(world.rank(), loader);
+    };
+    while (session.run(state, step, {.steps = steps})) {
+    }
+  };
+  const auto outcomes = test::outcomes(3, one);
+  for (const auto& outcome : outcomes)
+    if (failures == nullptr && outcome) std::rethrow_exception(outcome);
+  if (failures != nullptr) *failures = outcomes;
+  return used;
+}
+
+// At all ranks: one that hears of it before it has looked itself is told what the other one says.
+void check_all_are(const std::vector<std::exception_ptr>& failures, const std::string& what) {
+  int of_data = 0;
+  for (const auto& failure : failures) {
+    REQUIRE(failure);
+    CHECK_THROWS_WITH(std::rethrow_exception(failure), contains(what));
+    if (muster::exit_status_of(failure) == 3) ++of_data;
+  }
+  CHECK(of_data > 0);
 }
 
 }  // namespace
@@ -138,4 +202,36 @@ TEST_CASE("ranks go to the same version at the end of an epoch, and a checkpoint
   CHECK(used[2].size() > used[1].size());
   CHECK(is_each_once(used[1], used[1].size()));
   CHECK(is_each_once(used[2], used[2].size()));
+}
+
+TEST_CASE("ranks with shards of their own use each record once, also of those that come later") {
+  const temporary_folder folder;
+  for (std::uint32_t shard = 0; shard < 5; ++shard) append(folder / "set", 8 * shard, 8, shard);
+  std::vector<std::string> folders;
+  for (int rank = 0; rank < 3; ++rank) folders.push_back(own_folder(folder, rank));
+  const auto used = train_on_shards(folders, 5 + 7 + 7, [&](int rank, const muster::loader& loader) {
+    if (rank != 0 || loader.epoch() != 0 || loader.step() != 2) return;
+    append(folder / "set", 40, 15, 5);
+    for (int other = 0; other < 3; ++other) (void)own_folder(folder, other);
+  });
+  CHECK(is_each_once(used[0], 40));
+  CHECK(is_each_once(used[1], 55));
+  CHECK(is_each_once(used[2], 55));
+}
+
+TEST_CASE("a shard that no rank has, and manifests that differ, end a training at every rank") {
+  const temporary_folder folder;
+  for (std::uint32_t shard = 0; shard < 3; ++shard) append(folder / "set", 8 * shard, 8, shard);
+  std::vector<std::string> folders;
+  for (int rank = 0; rank < 3; ++rank) folders.push_back(own_folder(folder, rank));
+  std::vector<std::exception_ptr> failures;
+  const auto nothing = [](int, const muster::loader&) {};
+  const std::string lost = muster::read_manifest(folder / "set")[1].file;
+  std::filesystem::remove(std::filesystem::path(folders[1]) / lost);
+  (void)train_on_shards(folders, 1, nothing, &failures);
+  check_all_are(failures, "shard " + lost + " is at none of the 3 ranks");
+  append(folder / "set", 24, 8, 3);
+  (void)own_folder(folder, 2);
+  (void)train_on_shards(folders, 1, nothing, &failures);
+  check_all_are(failures, "has other shards at rank 2 than at rank 0 (4 and 3 files, by their manifests)");
 }

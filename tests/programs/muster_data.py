@@ -66,6 +66,27 @@ with tempfile.TemporaryDirectory() as name:
     grown = report("convert", source, folder / "set", "--append")
     assert report("inspect", folder / "set")["records"] == 2000, grown
     run("convert", source, folder / "set", status=2)  # nothing is overwritten
+
+    # In shards, some of which are elsewhere.
+    weighted = report("shard", source, "--out", folder / "weighted", "--by", "weights:2,1,1")
+    assert weighted["shards"] == [500, 250, 250] and weighted["files"] == 3, weighted
+    assert weighted["digest"] == made["digest"] and report("verify", f"shards:{folder}/weighted")["records"] == 1000
+    by_label = report("shard", source, "--out", folder / "by_label", "--shards", 8, "--by", "hash:label")
+    assert sorted(set(by_label["shards"]) - {0}, reverse=True)[0] >= 333 and sum(by_label["shards"]) == 1000, by_label
+    assert report("shard", source, "--out", folder / "by_label", "--shards", 8, "--by", "hash:label",
+                  "--append")["shards"] == by_label["shards"]
+    by_range = report("shard", folder / "weighted", "--out", folder / "by_range", "--shards", 3)
+    assert by_range["shards"] == [333, 334, 333] and by_range["digest"] == made["digest"], by_range
+    for words in (["--by", "weights:0,0"], ["--by", "range"], ["--by", "hash:age", "--shards", 2], ["--by", "x"]):
+        run("shard", source, "--out", folder / "none", *words, status=2)
+        assert not (folder / "none").exists()
+    run("shard", source, "--out", folder / "weighted", "--shards", 2, status=2)  # nothing is overwritten
+    run("shard", source, "--out", folder / "one.muster", "--shards", 2, status=2)
+    gone = sorted((folder / "weighted").glob("shard-00001-*"))[0]
+    gone.unlink()
+    for command, spec in (("inspect", "shards:{}"), ("verify", "shards:{}"), ("verify", "shards:{}?local")):
+        assert gone.name in run(command, spec.format(folder / "weighted"), status=3).stderr, command
+    assert report("inspect", f"shards:{folder}/weighted?local")["records"] == 1000
     checked = report("verify", folder / "set")
     assert checked["records"] == 2000 and checked["bytes"] == 16000 and checked["bad"] == 0, checked
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <muster/core/error.hpp>
 
@@ -16,6 +17,15 @@ struct batch_shard {
   int virtual_shards = 0;
 
   friend bool operator==(const batch_shard&, const batch_shard&) = default;
+};
+
+/// What a rank has of data in shards, which need not lie at every rank.
+struct held_shards {
+  std::vector<std::string> names{};  ///< of all shards, the same at every rank; empty: the data are not in shards
+  std::vector<std::uint8_t> here{};  ///< of each, 1 if this rank can read it, else 0
+  std::uint64_t weight = 1;          ///< how much this rank takes of what others have too; below 2^31
+
+  friend bool operator==(const held_shards&, const held_shards&) = default;
 };
 
 /// The half-open range [first, last).

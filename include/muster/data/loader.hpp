@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <muster/data/bad_records.hpp>
 #include <muster/data/batch_shard.hpp>
@@ -175,6 +176,14 @@ class loader {
   [[nodiscard]] std::uint64_t newest() const;
   /// From the next epoch on, the version of so many records; what an epoch has begun with stays. Nothing is opened yet.
   void grow_to(std::uint64_t records) noexcept;
+  /// Of a source in shards (`shards:FOLDER`): what this rank has of it. Names nothing for others.
+  [[nodiscard]] held_shards held() const;
+  /// From the next batch on, each sample of a batch goes to a rank that holds its shard, and of those to the one that
+  /// has least for its weight. `ranks`: held() of each rank, in their order, the same list at every rank; agreed anew
+  /// when ranks come or go, and when the source has grown. Which samples a batch has does not depend on it. A training
+  /// does this. What was made ahead is dropped. Without it, next() gives equal parts, and throws where not all is here;
+  /// with it, it throws data_error where no rank has a shard. Throws configuration_error for what is not of its shards.
+  void deal_by(std::vector<held_shards> ranks);
   /// Whether the batch at the cursor is the last one of its epoch, of as many ranks as next() last dealt to.
   [[nodiscard]] bool at_last_batch() const noexcept;
 

@@ -18,16 +18,16 @@ struct mixture_part {
 };
 
 /// The records of several sources, one source behind another: a record_source. A loader takes of every source its
-/// proportion: up to any position of an epoch each is less than one sample ahead of its proportion or behind it, and a
-/// global batch in which all proportions are whole numbers has exactly these, where batches before it had. The order is
-/// a function of seed and epoch as always, whatever the world, and a cursor goes on in it. An epoch has as many samples
-/// as all sources together; a source goes through epochs of its own, shuffled anew each, and begins in an epoch of the
-/// mixture where it ended in the one before: none of its records is used again before all of them were. Its digest is
-/// of those of the parts, and of the weights.
+/// proportion: up to any position of an epoch each is less than two samples ahead of its proportion or behind it (of
+/// two sources less than one), and a global batch in which all proportions are whole numbers has exactly these, where
+/// batches before it had. The order is a function of seed and epoch as always, whatever the world, and a cursor goes on
+/// in it. An epoch has as many samples as all sources together; a source goes through epochs of its own, shuffled anew
+/// each, and begins in an epoch of the mixture where it ended in the one before: none of its records is used again
+/// before all of them were. Its digest is of those of the parts, and of the weights.
 class mixture : public detail::source_with_facts {
  public:
-  /// Throws configuration_error for no parts, weights that are no numbers above 0 or too far apart (their whole is more
-  /// than 2^20 of their greatest common measure), and sources of different schemas.
+  /// Throws configuration_error for no parts, weights that are no numbers from 0.000001 to 1000000000, and sources of
+  /// different schemas.
   explicit mixture(std::vector<mixture_part> parts);
 
   /// Of the part that has most; see any_record_source.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <muster/data/bad_records.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/cursor.hpp>  // sample_id
 #include <muster/data/record_schema.hpp>
 #include <muster/data/statistics.hpp>
@@ -121,7 +122,10 @@ class any_record_source {
   /// The version of a followed source that has so many records, which are its first ones in every later version.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
-  /// Of a mixture: the order of its sources.
+  /// Of a source in shards: which of them this process can read; see held_shards.
+  [[nodiscard]] held_shards held() const { return source_->held(); }
+
+  /// Of a mixture, or shards: the order of its sources.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept {
     return source_->mixture_order;
   }
@@ -147,6 +151,7 @@ class any_record_source {
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
+    [[nodiscard]] virtual held_shards held() const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     // These stay, too.
@@ -173,6 +178,10 @@ class any_record_source {
     std::optional<source_statistics> known_statistics() const override {
       if constexpr (requires { source.known_statistics(); }) return source.known_statistics();
       return std::nullopt;
+    }
+    held_shards held() const override {
+      if constexpr (requires { source.held(); }) return source.held();
+      return {};
     }
     std::uint64_t newest() const override {
       if constexpr (requires { source.newest(); }) return source.newest();

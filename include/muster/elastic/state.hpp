@@ -20,6 +20,7 @@
 namespace muster::inline v0 {
 
 class group;
+class step;
 
 /// The ranks that a part of the state belongs to.
 enum class state_kind : std::uint8_t {
@@ -71,6 +72,9 @@ class state_parts {
   /// the function of the step and before the commit. Collective; if it throws, the step fails. The parts that it
   /// changes are restored on failure.
   void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
+  /// For owners that have to know the ranks of a step before it begins, such as what each of them can read: called at
+  /// all ranks before the function of a step that may commit. Collective; if it throws, the step fails.
+  void meet(std::function<void(step&)> with) { meetings_.push_back(std::move(with)); }
   /// The position in the data. Throws configuration_error when the state has one already.
   void add(const live_cursor& at);
 
@@ -84,6 +88,7 @@ class state_parts {
   std::vector<state_part> parts_;
   std::vector<hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
+  std::vector<std::function<void(step&)>> meetings_;
   std::optional<live_cursor> cursor_;
 };
 
@@ -169,10 +174,11 @@ class state {
   /// Goes to the start of the next epoch.
   void next_epoch();
 
-  /// The life of a step, for sessions: what it may change is copied; the ranks exchange what they have made; and then
-  /// either the copy is dropped, the owners adopt what they kept apart and the cursor moves past its batch; or all is
-  /// put back. `roll_back` does nothing when no step has begun.
+  /// The life of a step, for sessions: what it may change is copied; the ranks agree on what it needs; they exchange
+  /// what they have made; and then either the copy is dropped, the owners adopt what they kept apart and the cursor
+  /// moves past its batch; or all is put back. `roll_back` does nothing when no step has begun.
   void begin_step();
+  void meet(step& with);
   void exchange(group& among);
   void commit_step();
   void roll_back() noexcept;
@@ -213,6 +219,7 @@ class state {
   std::vector<state_part> parts_;
   std::vector<state_parts::hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
+  std::vector<std::function<void(step&)>> meetings_;
   std::optional<live_cursor> at_;
   std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of one that is restored on failure
   bool in_step_ = false;

@@ -139,34 +139,84 @@ void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::s
 }
 
 // The positions of a part that are asked for are neighbours in its own row of epochs: they are found together, and then
-// put where the pattern has them.
+// put where the mixture has them.
 void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
-  sample_id begin = 0;  // of the part
-  for (std::size_t part = 0; part < mixture_->parts(); begin += mixture_->size(part++)) {
+  places_.resize(ids.size());
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const auto [part, before] = mixture_->at(first + k);
+    places_[k] = {part, before, k};
+  }
+  std::ranges::sort(places_, {}, [](const place_of_part& of) { return std::pair(of.part, of.before); });
+  std::size_t count = 0;
+  for (std::size_t k = 0; k < places_.size(); k += count) {
+    const auto part = places_[k].part;
     const std::uint64_t size = mixture_->size(part);
-    of_part_.clear();
-    std::uint64_t drawn = 0;  // of the part, before the first of these
-    for (std::uint64_t k = 0; k < ids.size(); ++k) {
-      const auto [of, before] = mixture_->at(first + k);
-      if (of != part) continue;
-      if (of_part_.empty()) drawn = where.epoch * mixture_->in_epoch(part) + before;
-      of_part_.push_back(0);
-    }
-    for (std::size_t done = 0; done < of_part_.size();) {
-      muster::cursor own = where;
-      own.epoch = (drawn + done) / size;
-      own.size = size;
-      own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
-      const std::uint64_t from = (drawn + done) % size;
-      const auto count = std::min<std::size_t>(of_part_.size() - done, size - from);
-      sampler& order = orders_of_parts_[part][own.epoch % 2];
-      order.assign(own);
-      order.fill(from, std::span(of_part_).subspan(done, count));
-      done += count;
-    }
-    auto next = of_part_.begin();
-    for (std::uint64_t k = 0; k < ids.size(); ++k) {
-      if (mixture_->at(first + k).part == part) ids[k] = begin + *next++;
+    const std::uint64_t drawn = where.epoch * mixture_->in_epoch(part) + places_[k].before;
+    muster::cursor own = where;
+    own.epoch = drawn / size;
+    own.size = size;
+    own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
+    const std::uint64_t left = size - drawn % size;  // of its epoch
+    for (count = 1; k + count < places_.size() && places_[k + count].part == part && count < left;) ++count;
+    of_part_.resize(count);
+    sampler& order = orders_of_parts_[part][own.epoch % 2];
+    order.assign(own);
+    order.fill(drawn % size, of_part_);
+    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first(part) + of_part_[j];
+  }
+}
+
+void batch_sampler::deal_by(std::vector<held_shards> of_ranks) {
+  of_ranks_ = std::move(of_ranks);
+  holders_.assign(of_ranks_.empty() ? 0 : mixture_->parts(), {});
+  for (std::size_t rank = 0; rank < of_ranks_.size(); ++rank) {
+    for (std::size_t shard = 0; shard < holders_.size(); ++shard)
+      if (of_ranks_[rank].here[shard] != 0) holders_[shard].push_back(rank);
+  }
+}
+
+void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids) {
+  const std::uint64_t count = batch_size(where, part.world);
+  const index_range mine = part_of(count, part);
+  if (of_ranks_.empty()) {
+    ids.resize(mine.size());
+    return this->ids(where, where.position + mine.first, ids);
+  }
+  if (of_ranks_.size() != static_cast<std::size_t>(part.world)) {
+    throw configuration_error("the ranks have agreed what each of " + std::to_string(of_ranks_.size()) +
+                              " holds of the data, and there are " + std::to_string(part.world) +
+                              "; agree again when ranks come or go");
+  }
+  ids.resize(count);
+  this->ids(where, where.position, ids);
+  share_out(ids);
+  std::size_t kept = 0;
+  for (std::size_t k = 0; k < count; ++k)
+    if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[kept++] = ids[k];
+  ids.resize(kept);
+}
+
+// Each sample goes to the rank that has least for its weight, among those that hold it; then once more, since what came
+// later may have made another choice better, until nothing changes. Whole numbers: all ranks come to the same.
+void batch_sampler::share_out(std::span<const sample_id> ids) {
+  constexpr int most_rounds = 16;
+  constexpr std::size_t nobody = ~std::size_t{0};
+  reader_of_.assign(ids.size(), nobody);
+  loads_.assign(of_ranks_.size(), 0);
+  const auto is_better = [&](std::size_t one, std::size_t other) {  // with one sample more
+    return (loads_[one] + 1) * of_ranks_[other].weight < (loads_[other] + 1) * of_ranks_[one].weight;
+  };
+  bool changed = true;
+  for (int round = 0; changed && round < most_rounds; ++round) {
+    changed = false;
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const auto& holders = holders_[mixture_->part_of(ids[k])];
+      std::size_t best = reader_of_[k];
+      if (best != nobody) --loads_[best];
+      for (const std::size_t rank : holders)
+        if (best == nobody || is_better(rank, best)) best = rank;
+      ++loads_[best];
+      changed = std::exchange(reader_of_[k], best) != best || changed;
     }
   }
 }

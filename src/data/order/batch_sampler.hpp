@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/cursor.hpp>
 #include "block_window.hpp"
 #include "feistel.hpp"
@@ -66,6 +67,9 @@ class batch_sampler {
     if (mixture_) orders_of_parts_.resize(mixture_->parts());
   }
 
+  /// Samples go to ranks that hold their part of the mixture; each part has one. Of none: to any.
+  void deal_by(std::vector<held_shards> of_ranks);
+
   /// The data grow, and have versions: `open` makes one of so many samples the loader's, and returns its digest; it
   /// changes nothing when it throws. A cursor of another version can be opened then.
   void follow(std::function<std::uint64_t(std::uint64_t size)> open) { open_version_ = std::move(open); }
@@ -102,13 +106,16 @@ class batch_sampler {
   [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
   /// The batch after the one at `where`: of the next epoch when this one is over.
   [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept;
-  /// Writes the ids of the samples at the positions [first, first + ids.size()) of the epoch of `where`.
-  void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
+  /// The ids of the samples of the batch at `where` that `part` gets, in its order.
+  void ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids);
 
  private:
   [[nodiscard]] static std::uint64_t end(const muster::cursor& of) noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
+  // The samples at the positions [first, first + ids.size()) of the epoch of `where`.
+  void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
   void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
+  void share_out(std::span<const sample_id> ids);
 
   muster::cursor at_;
   int world_ = 1;
@@ -116,8 +123,18 @@ class batch_sampler {
   std::uint64_t grown_ = 0;
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
+  struct place_of_part {
+    std::size_t part;
+    std::uint64_t before;
+    std::size_t index;  // of the id
+  };
+  std::vector<place_of_part> places_;
   std::vector<sample_id> of_part_;
-  std::array<sampler, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
+  std::vector<held_shards> of_ranks_;
+  std::vector<std::vector<std::size_t>> holders_;  // ranks, by part
+  std::vector<std::size_t> reader_of_;             // a rank, by sample of the batch
+  std::vector<std::uint64_t> loads_;               // samples of the batch, by rank
+  std::array<sampler, 2> orders_;                  // of the epoch of the cursor, and of another: batches are made ahead
 };
 
 }  // namespace muster::inline v0::detail

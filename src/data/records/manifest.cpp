@@ -74,8 +74,10 @@ detail::manifest_content parse(std::string_view text, const std::string& path) {
       continue;
     }
     if (line.starts_with('.') && content.entries.size() == whole_entries) {
-      const std::string_view known = detail::statistics_note;
-      if (line.starts_with(known)) content.statistics = line.substr(known.size());
+      for (const auto& [known, value] : {std::pair(std::string_view(detail::statistics_note), &content.statistics),
+                                         std::pair(std::string_view(detail::schema_note), &content.schema)}) {
+        if (line.starts_with(known)) *value = line.substr(known.size());
+      }
       content.bytes = at;
       continue;
     }

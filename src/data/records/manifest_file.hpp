@@ -16,10 +16,12 @@ struct manifest_content {
   std::vector<manifest_entry> entries;
   std::size_t bytes = 0;
   std::string statistics;  ///< of the newest note of them; empty: there is none
+  std::string schema;      ///< the same, as files have it
 };
 
 /// A line that is no file of the folder, but a note about it, begins with a dot; those that are not known are skipped.
 inline constexpr const char* statistics_note = ".statistics ";
+inline constexpr const char* schema_note = ".schema ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
 /// The manifest of a folder, as it is now. Throws data_error for a damaged one and, if it is required, for none and for

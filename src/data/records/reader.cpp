@@ -10,8 +10,10 @@
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/data/records/manifest.hpp>
 #include "../cache/lru_cache.hpp"
+#include "../order/proportions.hpp"
 #include "../parallel.hpp"
 #include "layout.hpp"
 #include "manifest_file.hpp"
@@ -30,31 +32,54 @@ struct record_files::state : detail::source_facts {
   state(const std::string& where, const record_read_options& chosen, detail::manifest_content content,
         const state* before = nullptr)
       : path(where), options(chosen), statistics(std::move(content.statistics)), cache(chosen.block_cache_bytes) {
-    name = "records:" + where;
+    name = (options.shards ? "shards:" : "records:") + where;
     const std::vector<manifest_entry>& entries = content.entries;
-    std::vector<std::string> paths;
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
+    const auto is_here = [&](std::size_t i) {
+      std::error_code ignored;
+      return !options.local || std::filesystem::exists(paths[i], ignored);
+    };
     // Opening looks at all of the tables, which need not stay mapped.
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(shards[i].shard->file.text()); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
-      const bool is_open = before != nullptr && i < before->shards.size();
+      const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
+      if (!is_open && !is_here(i)) return;
       shards[i].shard = is_open ? before->shards[i].shard : std::make_shared<const format::shard>(paths[i]);
       forget(i);
     });
+    std::optional<std::size_t> first_here;
+    muster::digest of_entries;
+    std::vector<std::uint64_t> counts;
     for (std::size_t i = 0; i < shards.size(); ++i) {
+      shards[i].first = size;
+      if (options.shards) {
+        of_entries.add(entries[i].digest).add(entries[i].records);
+        counts.push_back(entries[i].records);
+      }
+      if (shards[i].shard == nullptr) {
+        size += entries[i].records;
+        continue;
+      }
+      if (!first_here) first_here = i;
+      const format::shard& first = *shards[*first_here].shard;
       const format::shard& shard = *shards[i].shard;
       if (!entries.empty()) check_entry(entries[i], shard);
-      if (!(shard.schema == shards.front().shard->schema)) {
+      if (!(shard.schema == first.schema)) {
         throw data_error({shard.path}, "has records of another schema (" + to_string(shard.schema) + ") than " +
-                                           shards.front().shard->path + " (" + to_string(shards.front().shard->schema) +
-                                           "); convert one of them");
+                                           first.path + " (" + to_string(first.schema) + "); convert one of them");
       }
-      shards[i].first = size;
       size += shard.footer.records;
       compressed = compressed || shard.compressed();
       if (shard.compressed()) codec = &format::require_block_codec(shard.path);
+    }
+    if (first_here) schema = shards[*first_here].shard->schema;
+    if (options.shards) {
+      if (!first_here) schema = schema_of_manifest(content, path);
+      digest = of_entries.value();
+      order = std::make_shared<const detail::proportions>(counts, counts);
+      return;
     }
     std::vector<std::uint64_t> sums(shards.size());
     detail::parallel_for(shards.size(), options.threads, [&](std::size_t i) {
@@ -66,7 +91,6 @@ struct record_files::state : detail::source_facts {
     });
     std::uint64_t sum = 0;
     for (const std::uint64_t part : sums) sum += part;
-    schema = shards.front().shard->schema;
     digest = format::digest_of(sum, size, schema);
   }
 
@@ -79,9 +103,19 @@ struct record_files::state : detail::source_facts {
                                        " were written); restore it from a copy");
   }
 
-  const opened& shard_of(sample_id id) const noexcept {
-    if (shards.size() == 1) return shards.front();
-    return *(std::ranges::upper_bound(shards, id, {}, &opened::first) - 1);
+  // Of a rank that has none of the files.
+  static record_schema schema_of_manifest(const detail::manifest_content& content, const std::string& path) {
+    if (!content.schema.empty()) return format::schema_from_json(content.schema, path, 0);
+    throw data_error({path},
+                     "has none of the files that its manifest lists, which would say what a record is; copy one");
+  }
+
+  const opened& shard_of(sample_id id) const {
+    const opened& at =
+        shards.size() == 1 ? shards.front() : *(std::ranges::upper_bound(shards, id, {}, &opened::first) - 1);
+    if (at.shard != nullptr) return at;
+    throw data_error({paths[static_cast<std::size_t>(&at - shards.data())]},
+                     "is not here (its records are another rank's to read); copy it, or read them there");
   }
 
   // A record, and what keeps it in memory. Empty data with a null pointer: it cannot be used.
@@ -112,7 +146,7 @@ struct record_files::state : detail::source_facts {
   bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
-  void prefetch(sample_id id) const noexcept {
+  void prefetch(sample_id id) const {
     const auto& at = shard_of(id);
     const auto place = at.shard->place(id - at.first, 0);
     detail::fetch_ahead(at.shard->payload.subspan(place.begin, place.size));
@@ -141,7 +175,9 @@ struct record_files::state : detail::source_facts {
 
   std::string path;
   record_read_options options;
-  std::vector<opened> shards;
+  std::vector<std::string> paths;
+  std::vector<opened> shards;  // null: it is not here
+  std::shared_ptr<const detail::proportions> order;
   std::string statistics;  // the manifest's note of them
   bool compressed = false;
   const format::block_codec* codec = nullptr;
@@ -155,14 +191,24 @@ record_files::record_files(std::shared_ptr<const state> opened) noexcept : state
 record_files::record_files(const std::string& path, const record_read_options& options) {
   std::error_code ignored;
   const bool folder = std::filesystem::is_directory(path, ignored);
-  if (options.follow && !folder) {
-    throw configuration_error("'" + path +
-                              "' cannot be followed (it is no folder of records, and a file never grows); "
-                              "leave out follow");
+  if ((options.follow || options.shards) && !folder) {
+    throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
+                              " (it is no folder of records); name a folder, or use records:FILE");
   }
   *this = record_files(
       std::make_shared<const state>(path, options, folder ? detail::read_contents(path) : detail::manifest_content()));
 }
+
+held_shards record_files::held() const {
+  held_shards held{.weight = state_->options.weight};
+  if (!state_->options.shards) return held;
+  for (std::size_t i = 0; i < state_->shards.size(); ++i) {
+    held.names.push_back(std::filesystem::path(state_->paths[i]).filename().string());
+    held.here.push_back(state_->shards[i].shard != nullptr ? 1 : 0);
+  }
+  return held;
+}
+const std::shared_ptr<const detail::proportions>& record_files::mixture_order() const noexcept { return state_->order; }
 
 std::uint64_t record_files::newest() const {
   if (!state_->options.follow) return 0;
@@ -201,7 +247,7 @@ std::optional<source_statistics> record_files::known_statistics() const {
 }
 bool record_files::mapped() const noexcept { return !state_->compressed; }
 
-void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
+void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto& at = state_->shard_of(ids[k]);
     const format::shard& shard = *at.shard;
@@ -251,6 +297,7 @@ std::span<const std::byte> record_files::view(sample_id id) const {
 std::vector<record_file_info> record_files::files() const {
   std::vector<record_file_info> list;
   for (const auto& [shard, first] : state_->shards) {
+    if (shard == nullptr) continue;
     list.push_back({shard->path, first, shard->footer.records, shard->footer.file_bytes, shard->footer.payload_bytes,
                     shard->footer.blocks, shard->header.alignment});
   }

@@ -168,10 +168,12 @@ record_file_summary record_file_writer::commit() { return state_->commit(); }
 namespace {
 
 // A name that no other writer of the folder has chosen, on whatever host.
-std::string fresh_name() {
+std::string fresh_name(std::optional<std::uint32_t> shard) {
   std::random_device random;
+  char kind[32] = "records";
+  if (shard) std::snprintf(kind, sizeof kind, "shard-%05u", *shard);
   char name[64];
-  std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
+  std::snprintf(name, sizeof name, "%s-%08x%08x.muster", kind, random(), random());
   return name;
 }
 
@@ -256,28 +258,37 @@ std::uint64_t record_set_writer::resume(std::uint64_t work) {
   return place_;
 }
 
-void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
+void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels,
+                               std::optional<std::uint32_t> shard) {
   constexpr std::uint64_t most_table_bytes = std::uint64_t{16} << 20;
   const bool by_size = file_bytes_ != std::numeric_limits<std::uint64_t>::max();
-  if (writer_ && by_size && (writer_->bytes() >= file_bytes_ || writer_->table_bytes() >= most_table_bytes))
-    next_file();
-  if (!writer_) {
-    name_ = fresh_name();
-    writer_.emplace(path_in(folder_, name_), schema_, options_);
+  auto& [name, writer] = begun_[shard];
+  if (writer && by_size && (writer->bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
+    finish(begun_[shard]);
+  if (!writer) {
+    name = fresh_name(shard);
+    writer.emplace(path_in(folder_, name), schema_, options_);
   }
-  writer_->append(record, labels);
+  writer->append(record, labels);
+}
+void record_set_writer::finish(begun_file& file) {
+  if (!file.writer) return;
+  const record_file_summary summary = file.writer->commit();
+  file.writer.reset();
+  pending_.push_back({file.name, summary.records, summary.bytes, summary.digest});
+  if (notes_) notes_->append(std::array{pending_.back(), manifest_entry{place_entry, place_}});
 }
 void record_set_writer::next_file() {
-  if (!writer_) return;
-  const record_file_summary summary = writer_->commit();
-  writer_.reset();
-  pending_.push_back({name_, summary.records, summary.bytes, summary.digest});
-  if (notes_) notes_->append(std::array{pending_.back(), manifest_entry{place_entry, place_}});
+  for (auto& [shard, file] : begun_) finish(file);
 }
 void record_set_writer::commit() {
   next_file();
   if (!pending_.empty()) {
-    append_to_manifest(folder_, pending_);
+    detail::manifest_file manifest(detail::path_of_manifest(folder_), true);
+    manifest.append(pending_);
+    const bool in_shards = !begun_.empty() && begun_.rbegin()->first.has_value();
+    if (in_shards && detail::read_contents(folder_).schema.empty())  // for ranks that have none of the files
+      manifest.note(detail::schema_note + format::schema_to_json(schema_));
     committed_ = std::exchange(pending_, {});
   } else if (!notes_) {
     committed_.clear();

@@ -27,6 +27,13 @@ struct record_read_options {
   int threads = 0;
   /// Of a folder: files that enter the manifest later can be opened by newest() and version().
   bool follow = false;
+  /// Of a folder: each file is a shard. The order of an epoch takes of each its proportion, up to any position, in an
+  /// order of its own; the digest is of the manifest's entries.
+  bool shards = false;
+  /// With `shards`: files that the manifest lists may be missing. Their records cannot be read here; see held().
+  bool local = false;
+  /// With `shards`: as held_shards has it.
+  std::uint64_t weight = 1;
 };
 
 /// One file of an open record_files.
@@ -55,8 +62,12 @@ class record_files : public detail::source_with_facts {
   explicit record_files(const std::string& path, const record_read_options& options = {});
 
   /// As mapped_record_source has them.
-  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// With `shards`: which files are here. Otherwise nothing.
+  [[nodiscard]] held_shards held() const;
+  /// With `shards`: the order of the files in an epoch.
+  [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept;
   /// Records that the manifest of a folder that is followed has now; 0: it is not followed. Throws data_error.
   [[nodiscard]] std::uint64_t newest() const;
   /// The first files of the folder, which have so many records together. Files that are open stay so. Waits up to ten
@@ -67,7 +78,7 @@ class record_files : public detail::source_with_facts {
   [[nodiscard]] bool mapped() const noexcept;
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
 
-  /// The files, in the order of their records.
+  /// The files that are here, in the order of their records.
   [[nodiscard]] std::vector<record_file_info> files() const;
 
  private:

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -94,9 +95,11 @@ class record_set_writer {
   /// How much of the work has become records by now: the next append() begins behind it.
   void reached(std::uint64_t place) noexcept { place_ = place; }
 
-  /// As of record_file_writer.
-  void append(std::span<const std::byte> record, std::span<const float> labels);
-  /// What follows goes into another file.
+  /// As of record_file_writer. Records of a shard go into files of its own, whose names begin with "shard-" and its
+  /// number; those of all shards that were named are being written at a time.
+  void append(std::span<const std::byte> record, std::span<const float> labels,
+              std::optional<std::uint32_t> shard = std::nullopt);
+  /// What follows goes into other files.
   void next_file();
   /// Puts all that was appended since the last commit() into the manifest. Without it, that is lost, unless resume()
   /// began it.
@@ -109,10 +112,14 @@ class record_set_writer {
   record_schema schema_;
   record_file_options options_;
   std::uint64_t file_bytes_;
-  std::string name_;
-  std::optional<record_file_writer> writer_;
-  std::vector<manifest_entry> pending_;    // files that are whole, and not yet in the manifest
-  std::vector<manifest_entry> committed_;  // by the last commit()
+  struct begun_file {
+    std::string name;
+    std::optional<record_file_writer> writer;
+  };
+  void finish(begun_file& file);
+  std::map<std::optional<std::uint32_t>, begun_file> begun_;  // by shard
+  std::vector<manifest_entry> pending_;                       // files that are whole, and not yet in the manifest
+  std::vector<manifest_entry> committed_;                     // by the last commit()
   std::unique_ptr<detail::manifest_file>
       notes_;  // of the work that is to be resumed, each file with how far it reaches
   std::uint64_t place_ = 0;

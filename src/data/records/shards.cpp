@@ -1,0 +1,110 @@
+#include <muster/data/records/shards.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/number.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+[[noreturn]] void refuse(std::string_view by, const std::string& why, const std::string& suggestion) {
+  throw configuration_error("records cannot be cut into shards by '" + std::string(by) + "' (" + why + "); " +
+                            suggestion);
+}
+
+std::vector<double> numbers_of(std::string_view list, std::string_view by) {
+  std::vector<double> numbers;
+  for (;;) {
+    const auto end = list.find(',');
+    const auto number = parse_number<double>(list.substr(0, end));
+    if (!number || !(*number >= 0) || !std::isfinite(*number))
+      refuse(by, "'" + std::string(list.substr(0, end)) + "' is no weight", "write such as weights:2,1,1");
+    numbers.push_back(*number);
+    if (end == std::string_view::npos) return numbers;
+    list.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_schema& schema, std::uint64_t records)
+    : shards_(shards) {
+  constexpr std::string_view weights = "weights:", hash = "hash:";
+  if (by.starts_with(weights)) {
+    const std::vector<double> numbers = numbers_of(by.substr(weights.size()), by);
+    if (shards != 0 && numbers.size() != shards) {
+      refuse(by, std::to_string(numbers.size()) + " weights are not of " + std::to_string(shards) + " shards",
+             "give each shard one");
+    }
+    if (std::accumulate(numbers.begin(), numbers.end(), 0.0) <= 0)
+      refuse(by, "the weights add up to nothing", "give one that is above 0");
+    use_weights(numbers, records);
+    return;
+  }
+  if (shards == 0) refuse(by, "there are no shards", "say how many");
+  if (by == "range")
+    use_weights(std::vector<double>(shards, 1.0), records);
+  else if (by.starts_with(hash))
+    use_key(by.substr(hash.size()), schema);
+  else
+    refuse(by, "that is no way to cut", "write range, hash:KEY or weights:2,1,1");
+}
+
+void shard_rule::use_weights(const std::vector<double>& weights, std::uint64_t records) {
+  shards_ = static_cast<std::uint32_t>(weights.size());
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double sum = 0;
+  for (const double weight : weights) {
+    sum += weight;
+    ends_.push_back(static_cast<std::uint64_t>(std::llround(static_cast<double>(records) * (sum / all))));
+  }
+  ends_.back() = std::max(ends_.back(), records);
+}
+
+void shard_rule::use_key(std::string_view key, const record_schema& schema) {
+  if (key == "record") return;
+  std::string known = "record";
+  for (std::size_t k = 0; k < schema.labels.size(); ++k) {
+    if (schema.labels[k] == key) label_ = k;
+    known += ", " + schema.labels[k];
+  }
+  if (label_ < schema.labels.size()) return;
+  std::size_t at = 0;
+  for (const auto& field : schema.fields) {
+    const std::size_t size = field.bytes();
+    if (field.name == key) {
+      offset_ = at;
+      bytes_ = size;
+      return;
+    }
+    at += size;
+    known += ", " + field.name;
+  }
+  refuse("hash:" + std::string(key), "records have no such key", "use one of " + known);
+}
+
+std::uint32_t shard_rule::operator()(sample_id id, std::span<const std::byte> record,
+                                     std::span<const float> labels) const noexcept {
+  if (!ends_.empty()) {
+    const auto last = std::ptrdiff_t{shards_} - 1;
+    return static_cast<std::uint32_t>(std::upper_bound(ends_.begin(), ends_.begin() + last, id) - ends_.begin());
+  }
+  const auto key = label_ < labels.size() ? std::as_bytes(labels.subspan(label_, 1))
+                                          : record.subspan(offset_, std::min(bytes_, record.size() - offset_));
+  const std::uint64_t hash = digest().add(key).value();
+  std::uint32_t chosen = 0;
+  std::uint64_t highest = 0;
+  for (std::uint32_t shard = 0; shard < shards_; ++shard) {
+    const std::uint64_t score = mix(hash ^ mix(shard + 1));
+    if (score < highest) continue;
+    highest = score;
+    chosen = shard;
+  }
+  return chosen;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,60 @@
+// One rank of a training on shards that lie in a folder of its own, FOLDER/host-N, which it takes for the first that no
+// other has taken. Before the reduction of each step it writes a line "epoch step generation: ids" into FOLDER/used-N,
+// and at the end, where ranks are told the same, it says what the parameter is.
+//
+//     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP
+#include <muster/muster.hpp>
+
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+namespace {
+
+int take_host(const std::string& folder) {
+  for (int host = 0;; ++host) {
+    if (std::filesystem::create_directory(folder + "/taken-" + std::to_string(host))) return host;
+  }
+}
+
+void note(const std::string& file, const muster::step& now, const muster::minibatch& batch) {
+  std::ostringstream line;
+  line << now.epoch() << ' ' << now.number() << ' ' << now.generation() << ':';
+  for (const auto id : batch.samples) line << ' ' << id;
+  line << '\n';
+  std::ofstream(file, std::ios::app) << line.str() << std::flush;  // in one write, which SIGKILL does not cut
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    const std::string folder(argv[1]);
+    const std::string host = std::to_string(take_host(folder));
+    auto loader = muster::open_source("shards:" + folder + "/host-" + host + "?local") | muster::shuffle(1) |
+                  muster::batch(24) | muster::prefetch(2);
+    muster::arena arena(context, {{"mean", {1}}});
+    muster::sgd optimizer(arena);
+    muster::training training(context, arena, optimizer, loader);
+    const auto epochs = std::stoull(argv[2]);
+    const std::chrono::milliseconds pause(std::stoll(argv[3]));
+    training.run({.epochs = epochs, .log = nullptr}, [&](muster::training_step& step) {
+      const auto batch = step.next(loader);
+      note(folder + "/used-" + host, step, batch);
+      std::this_thread::sleep_for(pause);
+      step.backward(batch, [](const muster::minibatch& part, muster::backward_pass& pass) {
+        float sum = 0;  // the gradient of half the squared distances from the values, added up
+        for (const float value : part.values<float>()) sum += pass.parameter(0)[0] - value;
+        pass.gradient(0)[0] = sum;
+      });
+      step.update(optimizer, 0.1);
+    });
+    std::printf("parameter %.6g\n", static_cast<double>(arena.parameters()[0]));
+  });
+}

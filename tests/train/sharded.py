@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Ranks that have a folder of shards each train on all of them: every record once an epoch, by a rank that has it, with
+the gradients of one rank that has all. A rank is killed amid that: what lay with it is read from copies, or the job ends
+with the status of data that cannot be read, and names the shard.
+
+usage: sharded.py --launcher PATH --program PATH --data PATH [--rounds N] [--seed S]
+"""
+import argparse
+import collections
+import hashlib
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--launcher", required=True)
+parser.add_argument("--program", required=True)
+parser.add_argument("--data", required=True, help="muster-data")
+parser.add_argument("--rounds", type=int, default=2)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261126")))
+options = parser.parse_args()
+RECORDS, EPOCHS, SHARDS = 500, 4, 5
+
+
+def hosts(folder, whole, copies):
+    """A folder for each of three ranks: the manifest, and each shard at as many of them as there are copies."""
+    folder.mkdir()
+    for host in range(3):
+        (folder / f"host-{host}").mkdir()
+        shutil.copy(whole / "MANIFEST", folder / f"host-{host}")
+    for number, file in enumerate(sorted(whole.glob("*.muster"))):
+        for copy in range(copies):
+            shutil.copy(file, folder / f"host-{(number + copy) % 3}")
+    return folder
+
+
+def start(folder, ranks, pause):
+    words = [options.launcher, "-n", str(ranks), "--min", "1", options.program, folder, EPOCHS, pause]
+    return subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def steps(folder):
+    """The ids of each step, as its last attempt had them, by rank; what was tried before has not happened."""
+    attempts = collections.defaultdict(lambda: collections.defaultdict(list))
+    for file in folder.glob("used-*"):
+        for line in file.read_text().splitlines():
+            where, ids = line.split(":")
+            epoch, step, generation = map(int, where.split())
+            attempts[epoch, step][generation].append([int(word) for word in ids.split()])
+    return {key: of[max(of)] for key, of in attempts.items()}
+
+
+def check_each_once(folder):
+    epochs = collections.defaultdict(list)
+    for (epoch, _), of_ranks in steps(folder).items():
+        epochs[epoch] += sum(of_ranks, [])
+    digests = {hashlib.sha256(str(sorted(ids)).encode()).hexdigest()[:16] for ids in epochs.values()}
+    whole = hashlib.sha256(str(list(range(RECORDS))).encode()).hexdigest()[:16]
+    if len(epochs) != EPOCHS or digests != {whole}:
+        sys.exit(f"seed {options.seed}: {len(epochs)} epochs with the ids {digests}, not {whole}")
+    return whole
+
+
+def end(job, status=0):
+    said, _ = job.communicate(timeout=120)
+    if job.returncode != status:
+        sys.exit(f"seed {options.seed}: the job ends with {job.returncode}, not {status}:\n{said[-4000:]}")
+    return said
+
+
+def parameters(said):
+    return {float(value) for value in re.findall(r"^parameter (.*)$", said, re.M)}
+
+
+def kill_one(job, folder, draw):
+    """Amid the training; returns the shards that lay with it alone."""
+    while len(list(folder.glob("used-*"))) < 3 or len(steps(folder)) < 5 + draw.randrange(30):
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.01)
+    children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    os.kill(int(draw.choice(children)), signal.SIGKILL)
+
+
+with tempfile.TemporaryDirectory() as name:
+    top = pathlib.Path(name)
+    table = top / "table.csv"
+    table.write_text("value\n" + "".join(f"{(k * 37) % 101}\n" for k in range(RECORDS)))
+    made = subprocess.run([options.data, "shard", f"csv:{table}", "--out", top / "set", "--by", "weights:4,1,1,2,2"],
+                          capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    files = sorted(file.name for file in (top / "set").glob("*.muster"))
+    assert len(files) == SHARDS, files
+
+    alone = top / "alone"
+    alone.mkdir()
+    shutil.copytree(top / "set", alone / "host-0")
+    expected = parameters(end(start(alone, 1, 0)))
+    assert len(expected) == 1, expected
+    check_each_once(alone)
+
+    apart = hosts(top / "apart", top / "set", 1)
+    found = parameters(end(start(apart, 3, 0)))
+    print(f"3 ranks with a folder each: ids {check_each_once(apart)}, parameter {found}, of one rank {expected}")
+    assert all(abs(value - min(expected)) < 1e-3 for value in found), (found, expected)
+    sizes = [[len(ids) for ids in of_ranks] for of_ranks in steps(apart).values()]
+    assert all(min(of) > 0 for of in sizes if sum(of) == 24), sizes  # each has its part of every step
+
+    for number in range(options.rounds):
+        draw = random.Random(f"{options.seed}.{number}")
+        folder = hosts(top / f"copies-{number}", top / "set", 2)
+        job = start(folder, 3, 10)
+        kill_one(job, folder, draw)
+        found = parameters(end(job))
+        assert all(abs(value - min(expected)) < 1e-3 for value in found), (found, expected)
+        print(f"round {number}, with copies: ids {check_each_once(folder)}, {len(found)} parameter", flush=True)
+
+        folder = hosts(top / f"lost-{number}", top / "set", 1)
+        job = start(folder, 3, 10)
+        kill_one(job, folder, draw)
+        said = end(job, 3)
+        named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", said)
+        assert named and named[1] in files, said
+        print(f"round {number}, without: {named[0]}", flush=True)
