@@ -187,6 +187,11 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
                               " holds of the data, and there are " + std::to_string(part.world) +
                               "; agree again when ranks come or go");
   }
+  if (part.virtual_shards > 0) {
+    throw configuration_error(
+        "samples that go to the ranks that hold them cannot be cut into virtual shards (these are the same for any "
+        "ranks); give every rank all of the data, or use no virtual shards");
+  }
   ids.resize(count);
   this->ids(where, where.position, ids);
   share_out(ids);

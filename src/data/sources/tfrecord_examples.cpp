@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of a record
 
-[[noreturn]] void refuse(const std::string& text, const std::string& why) {
+[[noreturn]] void refuse_features(const std::string& text, const std::string& why) {
   throw configuration_error("features '" + text + "' cannot be used (" + why +
                             "); write such as features=image:uint8[3x32x32],name:float32,tags:int64[..20]");
 }
@@ -26,7 +26,7 @@ void read_shape(std::string_view written, example_feature& to, const std::string
   for (;;) {
     const auto end = std::min(written.find('x'), written.size());
     const auto extent = parse_number<std::uint64_t>(written.substr(0, end));
-    if (!extent || *extent == 0) refuse(text, "the shape of '" + to.name + "' is not numbers with x between them");
+    if (!extent || *extent == 0) refuse_features(text, "the shape of '" + to.name + "' is not numbers with x between them");
     to.shape.push_back(*extent);
     if (end == written.size()) return;
     written.remove_prefix(end + 1);
@@ -39,19 +39,19 @@ record_schema schema_of(const example_columns& columns) {
   std::uint64_t bytes = 0;
   std::vector<std::string_view> names(columns.labels.begin(), columns.labels.end());
   for (const example_feature& feature : columns.features) {
-    if (std::ranges::find(names, feature.name) != names.end()) refuse(feature.name, "it is there twice");
+    if (std::ranges::find(names, feature.name) != names.end()) refuse_features(feature.name, "it is there twice");
     names.emplace_back(feature.name);
     if (feature.type == dtype::none) {
-      if (columns.features.size() != 1) refuse(feature.name, "bytes of any length are all of a record");
+      if (columns.features.size() != 1) refuse_features(feature.name, "bytes of any length are all of a record");
       schema.form = record_form::bytes;
       return schema;
     }
     const auto size = detail::checked_product(size_of(feature.type), feature.shape);
-    if (!size || *size == 0 || *size > most_bytes - bytes) refuse(feature.name, "it is empty or too large");
+    if (!size || *size == 0 || *size > most_bytes - bytes) refuse_features(feature.name, "it is empty or too large");
     bytes += *size;
     schema.fields.push_back({feature.name, feature.type, feature.shape});
   }
-  if (columns.features.empty()) refuse("", "there are none");
+  if (columns.features.empty()) refuse_features("", "there are none");
   return schema;
 }
 
@@ -64,7 +64,7 @@ std::vector<example_feature> parse_example_features(const std::string& text) {
     const std::string_view word = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     const auto colon = word.rfind(':');
-    if (colon == std::string_view::npos || colon == 0) refuse(text, "'" + std::string(word) + "' has no type");
+    if (colon == std::string_view::npos || colon == 0) refuse_features(text, "'" + std::string(word) + "' has no type");
     example_feature feature{.name = std::string(word.substr(0, colon))};
     std::string_view type = word.substr(colon + 1);
     if (const auto bracket = type.find('['); bracket != std::string_view::npos && type.ends_with(']')) {
@@ -73,7 +73,7 @@ std::vector<example_feature> parse_example_features(const std::string& text) {
     }
     feature.type = detail::dtype_named(type);
     const bool is_bytes = type == "bytes" && feature.shape.empty();
-    if (feature.type == dtype::none && !is_bytes) refuse(text, "'" + std::string(type) + "' is no type");
+    if (feature.type == dtype::none && !is_bytes) refuse_features(text, "'" + std::string(type) + "' is no type");
     features.push_back(std::move(feature));
   }
   return features;
