@@ -189,7 +189,8 @@ totals add_all(const batch_view<Sample>& batch, std::size_t count, const gradien
     });
     over_groups(0, count, [&](auto group, std::size_t at) {
       constexpr int rows = decltype(group)::value;
-      if (!batch.data.is_sparse()) *gradient->bias += Eigen::Map<const rows_array<rows>>(factors.data() + at).sum();
+      if (!batch.data.is_sparse())
+        *gradient->bias += rows_array<rows>(Eigen::Map<const rows_array<rows>>(factors.data() + at)).sum();
     });
     for (std::size_t at = 0; at < count && batch.data.is_sparse(); ++at) *gradient->bias += factors[at];
   }
