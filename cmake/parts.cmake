@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
 # and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -53,6 +53,7 @@ if(MUSTER_HAVE_MPI)
   endif()
   message(STATUS "muster::mpi uses ${muster_mpi_version} (${muster_mpi_deaths})")
 endif()
+muster_find_part(TBB libtbb-dev TBB)
 muster_find_part(ZLIB zlib1g-dev ZLIB)
 muster_find_part(TCP libssl-dev OpenSSL COMPONENTS Crypto)  # for the challenges by which ranks prove who they are
 set(MUSTER_PMIX_INCLUDE_DIRS)

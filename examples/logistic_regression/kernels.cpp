@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 namespace logistic {
 namespace {
@@ -39,16 +41,17 @@ rows_array<Rows> dot(const row_pointers<Rows>& rows, std::size_t size, const flo
   return result;
 }
 
-/// gradient += sum over the rows of factor * x.
+/// gradient += sum over the rows of factor * x, for features [first, last); `first` begins a lane.
 template <int Rows>
-void add_rows(const row_pointers<Rows>& rows, std::size_t size, const rows_array<Rows>& factors, float* gradient) {
-  std::size_t i = 0;
-  for (; i + lane_width <= size; i += lane_width) {
+void add_rows(const row_pointers<Rows>& rows, std::size_t first, std::size_t last, const rows_array<Rows>& factors,
+              float* gradient) {
+  std::size_t i = first;
+  for (; i + lane_width <= last; i += lane_width) {
     lane sum = const_lane_map(gradient + i);
     for (std::size_t r = 0; r < Rows; ++r) sum += const_lane_map(rows[r] + i) * factors[static_cast<Eigen::Index>(r)];
     Eigen::Map<lane>(gradient + i) = sum;
   }
-  for (; i < size; ++i) {
+  for (; i < last; ++i) {
     for (std::size_t r = 0; r < Rows; ++r) gradient[i] += rows[r][i] * factors[static_cast<Eigen::Index>(r)];
   }
 }
@@ -66,69 +69,149 @@ rows_array<Rows> log_loss(const rows_array<Rows>& margins, totals& sums) {
   return (margins > 0.0f).select(small, 1.0f) / (1.0f + small);
 }
 
-/// Samples [at, at + Rows) of the list `sample(0), sample(1) ...`; without a gradient if `gradient` is null.
+/// What a pass goes over, with the samples of the list `sample(0), sample(1) ...`.
+template <class Sample>
+struct batch_view {
+  const muster::dataset& data;
+  const Sample& sample;
+  std::span<const float> targets;
+  const model_view& model;
+  float scale;
+};
+
 template <int Rows, class Sample>
-void add_dense(const muster::dataset& data, const Sample& sample, std::size_t at, std::span<const float> targets,
-               const model_view& model, float scale, const gradient_view* gradient, totals& sums) {
+row_pointers<Rows> rows_at(const batch_view<Sample>& batch, std::size_t at) {
   row_pointers<Rows> rows;
+  for (std::size_t r = 0; r < Rows; ++r) rows[r] = batch.data.row(batch.sample(at + r)).data();
+  return rows;
+}
+
+/// Adds the losses of dense samples [at, at + Rows) to `sums`; returns the factor of each in the gradient.
+template <int Rows, class Sample>
+rows_array<Rows> dense_factors(const batch_view<Sample>& batch, std::size_t at, totals& sums) {
   rows_array<Rows> signs;
-  for (std::size_t r = 0; r < Rows; ++r) {
-    const std::size_t id = sample(at + r);
-    rows[r] = data.row(id).data();
-    signs[static_cast<Eigen::Index>(r)] = targets[id];
-  }
-  const rows_array<Rows> outputs = dot<Rows>(rows, data.features(), model.weights.data()) + model.bias;
-  const rows_array<Rows> slopes = log_loss<Rows>(signs * outputs, sums);
-  if (gradient == nullptr) return;
-  const rows_array<Rows> factors = -scale * signs * slopes;
-  add_rows<Rows>(rows, data.features(), factors, gradient->weights.data());
-  *gradient->bias += factors.sum();
+  for (std::size_t r = 0; r < Rows; ++r) signs[static_cast<Eigen::Index>(r)] = batch.targets[batch.sample(at + r)];
+  const row_pointers<Rows> rows = rows_at<Rows>(batch, at);
+  const rows_array<Rows> outputs =
+      dot<Rows>(rows, batch.data.features(), batch.model.weights.data()) + batch.model.bias;
+  return -batch.scale * signs * log_loss<Rows>(signs * outputs, sums);
 }
 
 template <class Sample>
-void add_sparse(const muster::dataset& data, const Sample& sample, std::size_t at, std::span<const float> targets,
-                const model_view& model, float scale, const gradient_view* gradient, totals& sums) {
-  const std::size_t id = sample(at);
-  const muster::sparse_row row = data.sparse(id);
-  float output = model.bias;
-  for (std::size_t k = 0; k < row.indices.size(); ++k) output += row.values[k] * model.weights[row.indices[k]];
-  const float slope = log_loss<1>(rows_array<1>(targets[id] * output), sums)[0];
-  if (gradient == nullptr) return;
-  const float factor = -scale * targets[id] * slope;
-  for (std::size_t k = 0; k < row.indices.size(); ++k) gradient->weights[row.indices[k]] += factor * row.values[k];
-  *gradient->bias += factor;
+float sparse_factor(const batch_view<Sample>& batch, std::size_t at, totals& sums) {
+  const std::size_t id = batch.sample(at);
+  const muster::sparse_row row = batch.data.sparse(id);
+  float output = batch.model.bias;
+  for (std::size_t k = 0; k < row.indices.size(); ++k) output += row.values[k] * batch.model.weights[row.indices[k]];
+  const float sign = batch.targets[id];
+  return -batch.scale * sign * log_loss<1>(rows_array<1>(sign * output), sums)[0];
 }
 
+/// Calls use(std::integral_constant<int, rows>, first sample) for groups of dense samples, in their order.
+template <class Use>
+void over_groups(std::size_t first, std::size_t last, const Use& use) {
+  std::size_t at = first;
+  for (; at + rows_at_once <= last; at += rows_at_once) use(std::integral_constant<int, rows_at_once>(), at);
+  for (; at + 2 <= last; at += 2) use(std::integral_constant<int, 2>(), at);
+  for (; at < last; ++at) use(std::integral_constant<int, 1>(), at);
+}
+
+/// The losses of samples [first, last), with their gradient while the rows still are in cache if there is one, or their
+/// factors in it for later if those have room.
 template <class Sample>
-totals add_all(const muster::dataset& data, const Sample& sample, std::size_t count, std::span<const float> targets,
-               const model_view& model, float scale, const gradient_view* gradient) {
+totals add_part(const batch_view<Sample>& batch, std::size_t first, std::size_t last, const gradient_view* gradient,
+                std::span<float> later) {
   totals sums;
-  std::size_t at = 0;
-  if (data.is_sparse()) {
-    for (; at < count; ++at) add_sparse(data, sample, at, targets, model, scale, gradient, sums);
+  if (batch.data.is_sparse()) {
+    for (std::size_t at = first; at < last; ++at) {
+      const float factor = sparse_factor(batch, at, sums);
+      if (!later.empty()) later[at] = factor;
+      if (gradient == nullptr) continue;
+      const muster::sparse_row row = batch.data.sparse(batch.sample(at));
+      for (std::size_t k = 0; k < row.indices.size(); ++k) gradient->weights[row.indices[k]] += factor * row.values[k];
+      *gradient->bias += factor;
+    }
     return sums;
   }
-  for (; at + rows_at_once <= count; at += rows_at_once) {
-    add_dense<rows_at_once>(data, sample, at, targets, model, scale, gradient, sums);
-  }
-  for (; at + 2 <= count; at += 2) add_dense<2>(data, sample, at, targets, model, scale, gradient, sums);
-  for (; at < count; ++at) add_dense<1>(data, sample, at, targets, model, scale, gradient, sums);
+  over_groups(first, last, [&](auto count, std::size_t at) {
+    constexpr int rows = decltype(count)::value;
+    const rows_array<rows> factors = dense_factors<rows>(batch, at, sums);
+    if (!later.empty()) Eigen::Map<rows_array<rows>>(later.data() + at) = factors;
+    if (gradient == nullptr) return;
+    add_rows<rows>(rows_at<rows>(batch, at), 0, batch.data.features(), factors, gradient->weights.data());
+    *gradient->bias += factors.sum();
+  });
   return sums;
+}
+
+/// The gradient of features [first, last) from the factors of all samples: the sums of add_part(), in its order.
+template <class Sample>
+void add_features(const batch_view<Sample>& batch, std::size_t first, std::size_t last, std::span<const float> factors,
+                  std::span<float> gradient) {
+  if (batch.data.is_sparse()) {
+    for (std::size_t at = 0; at < factors.size(); ++at) {
+      const muster::sparse_row row = batch.data.sparse(batch.sample(at));
+      const auto begin = std::ranges::lower_bound(row.indices, first) - row.indices.begin();
+      for (auto k = static_cast<std::size_t>(begin); k < row.indices.size() && row.indices[k] < last; ++k) {
+        gradient[row.indices[k]] += factors[at] * row.values[k];
+      }
+    }
+    return;
+  }
+  over_groups(0, factors.size(), [&](auto count, std::size_t at) {
+    constexpr int rows = decltype(count)::value;
+    add_rows<rows>(rows_at<rows>(batch, at), first, last, Eigen::Map<const rows_array<rows>>(factors.data() + at),
+                   gradient.data());
+  });
+}
+
+/// Samples to a task: whole groups.
+constexpr std::size_t samples_of_task = 4 * rows_at_once;
+
+template <class Sample>
+totals add_all(const batch_view<Sample>& batch, std::size_t count, const gradient_view* gradient,
+               const examples::rank_tasks& tasks) {
+  const std::size_t parts = (count + samples_of_task - 1) / samples_of_task;
+  std::vector<totals> sums(parts);
+  std::vector<float> factors(gradient != nullptr && !tasks.are_serial() ? count : 0);
+  tasks.run(parts, [&](std::size_t part) {
+    const std::size_t first = part * samples_of_task;
+    sums[part] = add_part(batch, first, std::min(first + samples_of_task, count),
+                          tasks.are_serial() ? gradient : nullptr, factors);
+  });
+  if (!factors.empty()) {
+    constexpr std::size_t ranges = 8;
+    const std::size_t features = batch.data.features();
+    const std::size_t lanes = (features + lane_width - 1) / lane_width;
+    const auto border = [&](std::size_t range) { return std::min(lanes * range / ranges * lane_width, features); };
+    tasks.run(ranges, [&](std::size_t range) {
+      add_features(batch, border(range), border(range + 1), std::span<const float>(factors), gradient->weights);
+    });
+    over_groups(0, count, [&](auto group, std::size_t at) {
+      constexpr int rows = decltype(group)::value;
+      if (!batch.data.is_sparse())
+        *gradient->bias += rows_array<rows>(Eigen::Map<const rows_array<rows>>(factors.data() + at)).sum();
+    });
+    for (std::size_t at = 0; at < count && batch.data.is_sparse(); ++at) *gradient->bias += factors[at];
+  }
+  totals all;
+  for (const auto& each : sums) all += each;
+  return all;
 }
 
 }  // namespace
 
 totals add_gradient(const muster::dataset& data, std::span<const muster::sample_id> samples,
-                    std::span<const float> targets, const model_view& model, float scale,
-                    const gradient_view& gradient) {
-  return add_all(
-      data, [&](std::size_t i) -> std::size_t { return samples[i]; }, samples.size(), targets, model, scale, &gradient);
+                    std::span<const float> targets, const model_view& model, float scale, const gradient_view& gradient,
+                    const examples::rank_tasks& tasks) {
+  const auto sample = [&](std::size_t i) -> std::size_t { return samples[i]; };
+  return add_all(batch_view<decltype(sample)>{data, sample, targets, model, scale}, samples.size(), &gradient, tasks);
 }
 
 totals evaluate(const muster::dataset& data, std::size_t first, std::size_t last, std::span<const float> targets,
-                const model_view& model) {
-  return add_all(
-      data, [&](std::size_t i) { return first + i; }, last - first, targets, model, 0.0f, nullptr);
+                const model_view& model, const examples::rank_tasks& tasks) {
+  const auto sample = [&](std::size_t i) { return first + i; };
+  return add_all(batch_view<decltype(sample)>{data, sample, targets, model, 0.0f}, last - first, nullptr, tasks);
 }
 
 }  // namespace logistic

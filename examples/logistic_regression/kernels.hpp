@@ -7,6 +7,8 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 
+#include "../tasks.hpp"
+
 namespace logistic {
 
 /// The model: a sample x belongs to the positive class when weights . x + bias > 0.
@@ -38,13 +40,14 @@ struct totals {
 ///
 /// Dense rows are taken eight at a time: all their dot products first, while the weights are read once from the nearest
 /// cache, then their part of the gradient, while the rows still are in the second-level cache. So memory is read once,
-/// eight streams at a time, which is what hides its latency when a shuffle jumps about.
+/// eight streams at a time, which is what hides its latency when a shuffle jumps about. With tasks there are two
+/// passes: over samples for the losses, then over ranges of features for the gradient, which adds in the same order.
 totals add_gradient(const muster::dataset& data, std::span<const muster::sample_id> samples,
-                    std::span<const float> targets, const model_view& model, float scale,
-                    const gradient_view& gradient);
+                    std::span<const float> targets, const model_view& model, float scale, const gradient_view& gradient,
+                    const examples::rank_tasks& tasks = examples::rank_tasks());
 
 /// The same sums of samples [first, last) without a gradient.
 totals evaluate(const muster::dataset& data, std::size_t first, std::size_t last, std::span<const float> targets,
-                const model_view& model);
+                const model_view& model, const examples::rank_tasks& tasks = examples::rank_tasks());
 
 }  // namespace logistic

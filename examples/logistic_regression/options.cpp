@@ -64,6 +64,8 @@ struct command_line {
     muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
     muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
+    muster::add_number(app, "--threads", o.threads, {1, 1024},
+                       "of a rank, which split its arithmetic; the same bits for any");
     examples::add_bad_record_flag(app, o.bad);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");

@@ -26,6 +26,7 @@ struct options {
   muster::bad_record_options bad;
   std::string checkpoint;  ///< a folder; empty: none
   bool resume = false;
+  int threads = 1;   ///< of a rank; no number depends on it
   std::string json;  ///< empty: no report
 };
 

@@ -25,9 +25,10 @@ constexpr std::size_t weight = 0, bias = 1;  // the tensors of the arena
 model_view model_of(muster::arena& arena) { return {arena.parameter(weight), arena.parameter(bias)[0]}; }
 
 /// Loss and hits of the model on all samples of a set, of which each rank goes through its slice.
-totals evaluate_together(muster::group& ranks, const labelled& set, const model_view& model) {
+totals evaluate_together(muster::group& ranks, const labelled& set, const model_view& model,
+                         const examples::rank_tasks& tasks) {
   const auto part = muster::part_of(set.data.size(), {ranks.rank(), ranks.size()});
-  const auto mine = evaluate(set.data, part.first, part.last, set.targets, model);
+  const auto mine = evaluate(set.data, part.first, part.last, set.targets, model, tasks);
   std::array<double, 2> sums = {mine.loss, static_cast<double>(mine.correct)};
   muster::allreduce(ranks, std::span(sums), muster::sum);
   return {sums[0], static_cast<std::uint64_t>(sums[1])};
@@ -66,6 +67,7 @@ class run {
         timeline_(context),
         data_(data),
         chosen_(chosen),
+        tasks_(chosen.threads),
         sparse_on_servers_(examples::on_servers(context) && data.train.data.is_sparse()),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
         optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
@@ -105,7 +107,7 @@ class run {
       if (!sparse_on_servers_) backward.clear();
       mine += add_gradient(data_.train.data, part.samples, data_.train.targets, model_of(arena_),
                            1.0f / static_cast<float>(batch.global_size),
-                           {backward.gradient(weight), backward.gradient(bias).data()});
+                           {backward.gradient(weight), backward.gradient(bias).data()}, tasks_);
       backward.ready(bias);
       backward.ready(weight);
     });
@@ -142,7 +144,7 @@ class run {
       std::iota(all.begin(), all.end(), muster::sample_id{0});
       step.pull(elements_of(set.data, all));
     }
-    return evaluate_together(step.group(), set, model_of(arena_));
+    return evaluate_together(step.group(), set, model_of(arena_), tasks_);
   }
 
   /// The elements of the arena that these samples name, in ascending order; the bias lies before the weights.
@@ -161,6 +163,7 @@ class run {
   muster::timeline timeline_;  // before the tracker, whose phases it draws
   const problem& data_;
   const options& chosen_;
+  examples::rank_tasks tasks_;
   const bool sparse_on_servers_;
   muster::arena arena_;
   muster::any_optimizer optimizer_;

@@ -1,7 +1,6 @@
 #include "batch_ring.hpp"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include <muster/core/log.hpp>
@@ -16,11 +15,12 @@ constexpr std::size_t most_of_piece = 1024;
 }  // namespace
 
 batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
-    : last_(last), keeps_bad_(keeps_bad), threads_(std::max(threads, 0)), rank_(log_rank()) {}
+    : last_(last), keeps_bad_(keeps_bad), threads_(static_cast<std::size_t>(std::max(threads, 0))), rank_(log_rank()) {
+  if (threads_ > 0) tasks_.emplace(threads_);
+}
 
 batch_ring::~batch_ring() {
-  pop(queue_.size());  // else the threads would make batches that no caller waits for
-  for (std::jthread& worker : workers_) worker.request_stop();
+  pop(queue_.size());  // else the tasks would make batches that no caller waits for
 }
 
 std::unique_ptr<batch_slot> batch_ring::take() {
@@ -59,19 +59,13 @@ void batch_ring::make_room(batch_slot& slot) {
 
 void batch_ring::push(std::unique_ptr<batch_slot> slot) {
   make_room(*slot);
+  const std::size_t useful = std::min(slot->pieces, threads_);
   {
     const std::lock_guard lock(mutex_);
     free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() needs no memory
     queue_.push_back(std::move(slot));
   }
-  if (threads_ > 0 && workers_.empty()) {
-    try {
-      for (int i = 0; i < threads_; ++i) workers_.emplace_back([this](std::stop_token stop) { work(std::move(stop)); });
-    } catch (const std::system_error&) {  // no more threads to be had: those that are there do the work, or the caller
-      threads_ = static_cast<int>(workers_.size());
-    }
-  }
-  work_.notify_all();
+  for (std::size_t i = 0; i < useful; ++i) tasks_->start([this] { work(); });
 }
 
 void batch_ring::pop(std::size_t count) noexcept {
@@ -125,10 +119,16 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
   if (--slot.running == 0 && slot.begun == slot.pieces) done_.notify_all();
 }
 
-void batch_ring::work(std::stop_token stop) {
+void batch_ring::work() {
   set_log_rank(rank_);
-  chain_scratch scratch;
   std::unique_lock lock(mutex_);
+  std::unique_ptr<chain_scratch> scratch;
+  if (scratch_of_tasks_.empty()) {
+    scratch = std::make_unique<chain_scratch>();
+  } else {
+    scratch = std::move(scratch_of_tasks_.back());
+    scratch_of_tasks_.pop_back();
+  }
   batch_slot* slot = nullptr;
   std::size_t piece = 0;
   const auto found = [&] {
@@ -137,7 +137,8 @@ void batch_ring::work(std::stop_token stop) {
       return begin_piece(*slot, piece);
     });
   };
-  while (work_.wait(lock, stop, found)) run_piece(lock, *slot, piece, scratch);
+  while (found()) run_piece(lock, *slot, piece, *scratch);
+  scratch_of_tasks_.push_back(std::move(scratch));
 }
 
 void batch_ring::finish_first() {

@@ -1,4 +1,4 @@
-// The memory of batches, and the threads that fill it; private to loader.
+// The memory of batches, and the tasks that fill it; private to loader.
 #pragma once
 
 #include <condition_variable>
@@ -7,12 +7,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include <muster/core/buffer.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/record_step.hpp>
+
+#include "parallel.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -46,7 +48,7 @@ struct batch_slot {
   }
 };
 
-/// Slots in the order of their batches, filled in that order, piece by piece, by threads and by the waiting caller.
+/// Slots in the order of their batches, filled in that order, piece by piece, by tasks and by the waiting caller.
 class batch_ring {
  public:
   /// Of the records that the last step of a chain makes.
@@ -70,21 +72,21 @@ class batch_ring {
 
  private:
   void make_room(batch_slot& slot);
-  void work(std::stop_token stop);
+  void work();
   bool begin_piece(batch_slot& slot, std::size_t& piece);
   void run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece, chain_scratch& scratch);
 
   const record_step& last_;
   bool keeps_bad_;
-  int threads_;
+  std::size_t threads_;
   int rank_;  // in log messages
   std::mutex mutex_;
-  std::condition_variable_any work_;  // there are pieces to make
-  std::condition_variable done_;      // a piece was made
+  std::condition_variable done_;  // a piece was made
   std::vector<std::unique_ptr<batch_slot>> queue_;
   std::vector<std::unique_ptr<batch_slot>> free_;
-  chain_scratch scratch_;  // of the caller
-  std::vector<std::jthread> workers_;
+  chain_scratch scratch_;                                         // of the caller
+  std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;  // of those that do not run
+  std::optional<background_tasks> tasks_;                         // last: they use the others
 };
 
 }  // namespace muster::inline v0::detail

@@ -1,4 +1,5 @@
-// Threads for work that is cut into numbered tasks; private to muster's own sources.
+// Work that is cut into tasks, on the threads of oneTBB; private to muster's own sources. Where muster is compiled
+// without oneTBB (muster::headers), the caller does all of it.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +7,14 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
-#include <system_error>
+#include <optional>
 #include <thread>
-#include <vector>
+
+#ifdef MUSTER_HAVE_TBB
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+#include <tbb/task_group.h>
+#endif
 
 namespace muster::inline v0::detail {
 
@@ -17,6 +23,38 @@ inline std::size_t thread_count(int asked, std::size_t tasks) noexcept {
   const std::size_t most = asked > 0 ? static_cast<std::size_t>(asked) : std::thread::hardware_concurrency();
   return std::clamp<std::size_t>(tasks, 1, std::max<std::size_t>(most, 1));
 }
+
+/// Up to `threads` threads of oneTBB besides the caller, which run tasks while the caller does something else. A task
+/// may as well not run before the end of this: the caller can do all of the work. Tasks do not throw.
+class background_tasks {
+#ifdef MUSTER_HAVE_TBB
+ public:
+  // oneTBB would have no more threads than there are cores; but these also wait for files.
+  explicit background_tasks(std::size_t threads)
+      : limit_(tbb::global_control::max_allowed_parallelism,
+               std::max<std::size_t>(std::thread::hardware_concurrency(), threads + 1)),
+        arena_(static_cast<int>(threads), 0) {}
+  background_tasks(const background_tasks&) = delete;
+  /// Waits for the tasks that were started.
+  ~background_tasks() {
+    arena_.execute([this] { group_.wait(); });
+  }
+  template <class Task>
+  void start(const Task& task) {
+    arena_.enqueue(group_.defer(task));
+  }
+
+ private:
+  tbb::global_control limit_;
+  tbb::task_arena arena_;
+  tbb::task_group group_;
+#else
+ public:
+  explicit background_tasks(std::size_t) {}
+  template <class Task>
+  void start(const Task&) {}
+#endif
+};
 
 /// Calls body(0) .. body(tasks - 1), each once, on several threads of which the caller is one. When calls throw, the
 /// exception of the lowest task is the one that comes out, so that the outcome does not depend on the threads.
@@ -45,11 +83,10 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
     }
   };
   {
-    std::vector<std::jthread> helpers;
-    try {
-      for (std::size_t n = thread_count(threads, tasks); n > 1; --n) helpers.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads to be had: those that are there do the work
-    }
+    std::optional<background_tasks> others;
+    const std::size_t helpers = thread_count(threads, tasks) - 1;
+    if (helpers > 0) others.emplace(helpers);
+    for (std::size_t n = 0; n < helpers; ++n) others->start(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);

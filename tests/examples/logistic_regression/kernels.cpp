@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include <muster/core/random.hpp>
@@ -119,6 +120,28 @@ TEST_CASE("loss, hits and gradient are those of the definition, for dense and sp
   }
   CHECK(std::abs(static_cast<double>(bias_gradient) - 1.0 - 0.125 * expected.back()) < tolerance);
   CHECK(std::count(gradient.end() - 3, gradient.end(), 1.0f) == 3);
+}
+
+TEST_CASE("a gradient and a loss have the same bits for any number of threads") {
+  const bool is_sparse = GENERATE(false, true);
+  const std::size_t features = GENERATE(1, 37, 300);
+  const std::size_t count = GENERATE(0, 1, 31, 203);
+  CAPTURE(features, count, is_sparse);
+  fixture f(5, 50, features);
+  std::vector<muster::sample_id> samples(count);
+  for (auto& id : samples) id = f.random.below(50);
+  const auto& data = is_sparse ? f.sparse : f.dense;
+  const auto run = [&](int threads) {
+    const examples::rank_tasks tasks(threads);
+    std::vector<float> gradient(features + 1, 1.0f);
+    const auto sums = logistic::add_gradient(data, samples, f.targets, {f.weights, f.bias}, 0.125f,
+                                             {std::span(gradient).first(features), &gradient.back()}, tasks);
+    const auto seen = logistic::evaluate(data, 0, 50, f.targets, {f.weights, f.bias}, tasks);
+    return std::tuple(gradient, sums.loss, sums.correct, seen.loss, seen.correct);
+  };
+  const auto alone = run(1);
+  CHECK(run(2) == alone);
+  CHECK(run(3) == alone);
 }
 
 TEST_CASE("evaluation sums up a range of samples without a gradient") {
