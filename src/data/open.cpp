@@ -270,7 +270,7 @@ std::vector<known_source>& known_sources() {
         "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},
        open_record_files},
       {{"shards", "FOLDER", "local=0|1&weight=N&check=1|0&follow=0|1",
-        "a folder of records whose files may lie at different ranks (local), as muster-data shard makes it"},
+        "a folder of records with files at different ranks (local), as muster-data shard makes it"},
        open_record_files},
       {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},

@@ -46,7 +46,7 @@ class checkpoint_writer;
 /// Rank 0 writes the replicated parts, each rank its rank-local parts. A checkpoint is complete or does not exist: its
 /// last file is renamed into place when all others are on the disk, and each has checksums, so a writer that is killed
 /// at any moment leaves the earlier checkpoints valid. Ranks on several hosts need a shared folder. Each rank writes
-/// from copies of what it writes, whose memory it keeps.
+/// from copies, and keeps their memory.
 ///
 /// Both calls are evaluations of the session: collective, between steps, repeated by the survivors after a failure, and
 /// skipped by a rank that joins later. Used by the thread that is the rank.

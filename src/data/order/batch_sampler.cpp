@@ -205,8 +205,8 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
 // later may have made another choice better, until nothing changes. Whole numbers: all ranks come to the same.
 void batch_sampler::share_out(std::span<const sample_id> ids) {
   constexpr int most_rounds = 16;
-  constexpr std::size_t nobody = ~std::size_t{0};
-  reader_of_.assign(ids.size(), nobody);
+  constexpr std::size_t no_rank = ~std::size_t{0};
+  reader_of_.assign(ids.size(), no_rank);
   loads_.assign(of_ranks_.size(), 0);
   const auto is_better = [&](std::size_t one, std::size_t other) {  // with one sample more
     return (loads_[one] + 1) * of_ranks_[other].weight < (loads_[other] + 1) * of_ranks_[one].weight;
@@ -217,9 +217,9 @@ void batch_sampler::share_out(std::span<const sample_id> ids) {
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const auto& holders = holders_[mixture_->part_of(ids[k])];
       std::size_t best = reader_of_[k];
-      if (best != nobody) --loads_[best];
+      if (best != no_rank) --loads_[best];
       for (const std::size_t rank : holders)
-        if (best == nobody || is_better(rank, best)) best = rank;
+        if (best == no_rank || is_better(rank, best)) best = rank;
       ++loads_[best];
       changed = std::exchange(reader_of_[k], best) != best || changed;
     }

@@ -95,7 +95,7 @@ class record_set_writer {
   /// How much of the work has become records by now: the next append() begins behind it.
   void reached(std::uint64_t place) noexcept { place_ = place; }
 
-  /// As of record_file_writer. Records of a shard go into files of its own, whose names begin with "shard-" and its
+  /// As of record_file_writer. Records of a shard go into files of its own; their names begin with "shard-" and its
   /// number; those of all shards that were named are being written at a time.
   void append(std::span<const std::byte> record, std::span<const float> labels,
               std::optional<std::uint32_t> shard = std::nullopt);

@@ -1,0 +1,183 @@
+// Checkpoints while they are written: in the background, where that fails, and where it is cut off.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/log.hpp>
+
+#include "../data/files.hpp"
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+#include "heard_log.hpp"
+#include "train/saved_steps.hpp"
+#include "train/saved_training.hpp"
+
+using namespace test;
+
+TEST_CASE("checkpoints that cannot be written are an error at every rank") {
+  const temporary_folder folder;
+  folder.write("file", "in the way");
+  CHECK_THROWS_WITH(muster::checkpoint(folder / "file"), contains(folder / "file") && contains("Not a directory"));
+  {  // also for root, which may write anywhere
+    const auto me = ::geteuid();
+    std::filesystem::permissions(folder / "", std::filesystem::perms(0555));
+    if (me == 0) REQUIRE(::seteuid(65534) == 0);
+    CHECK_THROWS_WITH(muster::checkpoint(folder / "store"),
+                      contains(folder / "store") && contains("Permission denied"));
+    if (me == 0) REQUIRE(::seteuid(me) == 0);
+    std::filesystem::permissions(folder / "", std::filesystem::perms(0755));
+  }
+  CHECK_THROWS_WITH(muster::checkpoint(folder / "store", {.keep = 0}), contains("keep at least 1"));
+  const auto thrown = test::outcomes(2, [&](muster::group& world) {
+    training job;
+    muster::checkpoint store(folder / "gone");
+    (void)muster::allreduce(world, 1, muster::sum);
+    if (world.rank() == 0) std::filesystem::remove_all(folder / "gone");
+    (void)muster::allreduce(world, 1, muster::sum);
+    save(store, world, job.state);
+  });
+  for (const auto& one : thrown) {
+    REQUIRE(one);
+    CHECK_THAT(muster::describe(one), contains("rank 0: cannot write"));
+  }
+}
+
+TEST_CASE("what is saved in the background is the state of its step, at all ranks, whatever the next step does") {
+  const temporary_folder folder;
+  test::run_ranks(3, [&](muster::group& world) {
+    training job;
+    job.chance = muster::random_stream(3, static_cast<std::uint64_t>(world.rank()));
+    std::uint64_t saved = 0;
+    {
+      muster::checkpoint store(folder / "store");
+      for (const std::uint64_t step : {5, 9, 14}) {
+        job.run_to(world, step);
+        save_in_background(store, world, job.state);
+        saved = job.state.digest();
+        job.run_to(world, step + 1);
+        require(job.state.digest() != saved, "training goes on meanwhile");
+      }
+      const auto is_saved = [&] {
+        const auto steps = saved_steps(folder / "store");
+        return !steps.empty() && steps.back() == 14;
+      };
+      const auto until = muster::deadline_after(muster::seconds(60));
+      while (!is_saved() && muster::clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    training other;
+    require(load(muster::checkpoint(folder / "store"), world, other.state), "there is a checkpoint");
+    require(other.state.digest() == saved, "the state of the step at which it was saved");
+  });
+}
+
+TEST_CASE("a checkpoint that cannot be written in the background is a warning, and the next save is one of its own") {
+  const temporary_folder folder;
+  const test::heard_log heard;
+  test::run_ranks(2, [&](muster::group& world) {
+    training job;
+    muster::checkpoint store(folder / "store");
+    const auto meet = [&] { (void)muster::allreduce(world, 1, muster::sum); };
+    const auto at_root = [&](auto f) {
+      meet();
+      if (world.rank() == 0) f();
+      meet();
+    };
+    job.run_to(world, 3);
+    save(store, world, job.state);
+    at_root([&] { std::filesystem::rename(folder / "store", folder / "away"); });
+    job.run_to(world, 5);
+    save_in_background(store, world, job.state);
+    at_root([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::filesystem::rename(folder / "away", folder / "store");
+    });
+    require(saved_steps(folder / "store") == std::vector<std::uint64_t>{3}, "the one before stays");
+    meet();
+    job.run_to(world, 7);
+    save(store, world, job.state);
+    require(saved_steps(folder / "store") == std::vector<std::uint64_t>{3, 7}, "the next one is there");
+  });
+  CHECK_THAT(heard.text(), contains("a checkpoint was not written: rank 0: cannot write") &&
+                               contains("(No such file or directory)") && contains("those before it stay"));
+}
+
+TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before") {
+  const char* const asked = std::getenv("MUSTER_TEST_KILLS");
+  const int kills = asked != nullptr ? std::atoi(asked) : 25;
+  const std::uint64_t seed = 23;
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  const temporary_folder folder;
+  constexpr int ranks = 2;
+  // Numbers that say of which step they are.
+  struct numbered {
+    std::vector<std::uint64_t> all = std::vector<std::uint64_t>(4000), own = std::vector<std::uint64_t>(500);
+    void fill(std::uint64_t step, std::uint64_t rank) {
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] = muster::mix(step * 7919 + i);
+      for (std::size_t i = 0; i < own.size(); ++i) own[i] = muster::mix(step * 104729 + rank * 31 + i);
+    }
+    void describe(muster::state_parts& parts) {
+      parts.add("all", std::span(all));
+      parts.add("own", std::span(own), muster::state_kind::rank_local);
+    }
+  };
+  const auto go_on = [&](const std::string& where, std::uint64_t steps, std::uint64_t& begun) {
+    test::run_ranks(ranks, [&](muster::group& world) {
+      numbered model, wanted;
+      muster::state state{model};
+      muster::checkpoint store(where, {.keep = 2});
+      const auto rank = static_cast<std::uint64_t>(world.rank());
+      if (load(store, world, state)) {
+        wanted.fill(state.steps(), rank);
+        require(model.all == wanted.all && model.own == wanted.own, "the numbers are those of their step");
+      }
+      if (rank == 0) begun = state.steps();
+      auto session = muster::fixed_session(world);
+      const auto end = state.steps() + steps;
+      while (steps > 0 && session.run(state, [](muster::step&) {}, {.steps = end, .every = 1})) {
+        model.fill(state.steps(), rank);
+        save_in_background(store, world, state);
+      }
+    });
+  };
+  muster::set_log_level(muster::log_level::error, true);
+  std::uint64_t furthest = 0, last = 0;
+  int between = 0;
+  for (int kill = 0; kill < kills; ++kill) {
+    CAPTURE(kill);
+    const std::string where = folder / ("store" + std::to_string(kill / 10));  // most are gone on with
+    if (kill % 10 == 0) last = 0;
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      std::uint64_t begun = 0;
+      go_on(where, 100000, begun);
+      ::_exit(0);
+    }
+    const auto until = muster::deadline_after(muster::seconds(60));
+    const auto is_saved = [&] {
+      return std::ranges::any_of(saved_steps(where), [&](auto steps) { return steps > last; });
+    };
+    while (!is_saved() && muster::clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(15000)));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    if (std::filesystem::exists(where)) {
+      const auto left = files_in(where, ".tmp").size();
+      between += left > 0 || files_in(where).size() % 3 != 0 ? 1 : 0;
+    }
+    std::uint64_t begun = 0;
+    go_on(where, 0, begun);
+    REQUIRE(begun > last);  // what was there once stays
+    last = begun;
+    furthest = std::max(furthest, begun);
+  }
+  muster::set_log_level(muster::log_level::warning, false);
+  CHECK(furthest > 2);
+  CHECK(between > 0);  // killed in the middle of a save
+}
