@@ -13,6 +13,10 @@ namespace {
 // Rank 0 looks so often for the files of the others: no message tells it, so that a rank may die at any moment.
 constexpr std::chrono::milliseconds between_looks(5);
 
+// Long enough for a rank that lives to write its part; so long an error of rank 0 may take to be told where a rank has
+// died amid a save.
+constexpr std::chrono::seconds for_others_at_the_end(2);
+
 bool are_there(const std::vector<std::string>& files) {
   return std::ranges::all_of(files, [](const std::string& file) {
     std::error_code trouble;
@@ -21,6 +25,12 @@ bool are_there(const std::vector<std::string>& files) {
 }
 
 }  // namespace
+
+checkpoint_writer::~checkpoint_writer() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return at_ > stage::own; });
+  changed_.wait_for(lock, for_others_at_the_end, [this] { return at_ == stage::idle; });
+}
 
 void checkpoint_writer::start(checkpoint_files files) {
   at_ = stage::own;

@@ -29,8 +29,8 @@ class checkpoint_writer {
   checkpoint_writer() = default;
   checkpoint_writer(const checkpoint_writer&) = delete;
   checkpoint_writer& operator=(const checkpoint_writer&) = delete;
-  /// Waits for this rank's files. A checkpoint of which another rank's are not there yet stays incomplete.
-  ~checkpoint_writer() = default;
+  /// Waits for this rank's files, and at rank 0 some seconds for those of the others, which may be at their end too.
+  ~checkpoint_writer();
 
   /// What is written: to be changed while nothing is. Their memory is used again.
   std::vector<checkpoint_part> own_parts, shared_parts;

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -33,7 +35,12 @@ struct local_hub::mailbox {
   bool asleep = false;
 };
 
-local_hub::local_hub(int size, std::string_view name) : name_(name) {
+struct local_hub::family {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::weak_ptr<local_hub>> hubs;
+};
+
+local_hub::local_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<family>()) {
   if (size < 1) {
     throw configuration_error("a local group cannot have " + std::to_string(size) + " ranks (it needs one at least)");
   }
@@ -43,9 +50,9 @@ local_hub::local_hub(int size, std::string_view name) : name_(name) {
 local_hub::~local_hub() = default;
 
 std::shared_ptr<local_hub> local_hub::child(std::uint64_t id, int size) {
-  const std::lock_guard lock(children_mutex_);
-  std::erase_if(children_, [](const auto& entry) { return entry.second.expired(); });
-  auto& slot = children_[id];
+  const std::lock_guard lock(children_->mutex);
+  std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
+  auto& slot = children_->hubs[id];
   auto hub = slot.lock();
   if (!hub) slot = hub = std::make_shared<local_hub>(size, name_);
   return hub;

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include <muster/comm/request_queue.hpp>
@@ -26,15 +24,15 @@ class local_hub {
  private:
   friend class local_transport;
 
-  // Of one rank. Defined where it is used: <condition_variable> and <deque> are long.
-  struct mailbox;
+  // Defined where they are used: <condition_variable>, <deque> and <mutex> are long.
+  struct mailbox;  // of one rank
+  struct family;   // the hubs of its subgroups
 
   std::shared_ptr<local_hub> child(std::uint64_t id, int size);
 
   std::string_view name_;
   std::vector<std::unique_ptr<mailbox>> boxes_;
-  std::mutex children_mutex_;
-  std::map<std::uint64_t, std::weak_ptr<local_hub>> children_;
+  std::unique_ptr<family> children_;
 };
 
 /// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
