@@ -101,6 +101,11 @@ class Searches(Tuned):
         self.assertEqual(len(trials), 24)
         self.assertTrue({row["state"] for row in trials} <= {"complete", "pruned"})
 
+    def test_equal_trials_at_once_are_one_run(self):
+        _, trials = self.tune("{trials: 4, measure: val_loss, over: {alpha: [30], batch: [50]}}", "--jobs", "2", goal="")
+        self.assertEqual([row["state"] for row in trials], ["complete"] * 4)
+        self.assertEqual(len(self.started()), 1)
+
     def test_trials_below_the_median_end(self):
         _, trials = self.tune("{method: grid, prune: true, measure: best_accuracy, over: {alpha: [20, 22, 24, 26, 28, 90]}}", goal="")
         self.assertEqual([row["state"] for row in trials], [*["complete"] * 5, "pruned"])

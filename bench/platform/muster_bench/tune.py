@@ -1,5 +1,6 @@
 """Searches parameters by Optuna: a trial is a run like any other, with its folder and its result, and what was measured is not measured
 again. Trials end early by the lines that their programs print an epoch; those of Hyperband go on from checkpoints at the next rung."""
+import collections
 import concurrent.futures
 import contextlib
 import csv
@@ -106,6 +107,7 @@ class Tuner(Runner):
         self.tuning = file.tuning
         self._url, self._digests, self._looks = url_of(storage, self.folder), digests, {}
         self._trials, self._guard = {}, threading.Lock()
+        self._measuring = collections.defaultdict(threading.Lock)     # of each run, held while it goes on
         self._here = f"{platform.node()}:{self.folder}"
         first = {name: space[0] if isinstance(space, list) else space.low for name, space in self.tuning.over.items()}
         self.plan = [self._run_of(first)]      # what cannot be run at all is said before anything is written
@@ -295,10 +297,12 @@ class Tuner(Runner):
         with self._guard:
             if all(other.id != run.id for other in self.plan):
                 self.plan.append(run)
-        if not self._is_done(run):
-            if trial is not None and not self.tuning.rungs:
-                self._looks[run.id] = lambda row: self._decide(trial, kept, row)
-            self._one(run, self._progress)
+            alone = self._measuring[run.id]
+        with alone:      # a sampler may draw the same parameters for two jobs: the second takes the result of the first
+            if not self._is_done(run):
+                if trial is not None and not self.tuning.rungs:
+                    self._looks[run.id] = lambda row: self._decide(trial, kept, row)
+                self._one(run, self._progress)
         result = tables.result_of(self.folder, run)
         if result is None:      # it was told to stop
             return
