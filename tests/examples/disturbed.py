@@ -3,11 +3,12 @@
 MPI none joins. Both must end equally good.
 
 usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N] [--calm-ranks 1]
-                   [--exact] [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
+                   [--stops] [--exact] [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
 one itself, beside mpirun --enable-recovery this script does, and in a job over MPI (ulfm: Open MPI 5) none does.
-A training that outlasts --kills of them is then left alone.
+A training that outlasts --kills of them is then left alone. With --stops every other one is a SIGSTOP instead: the others
+expel a rank that says nothing, and on the same host kill it.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
 be; with --exact the models that they save have the same bits. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
@@ -35,6 +36,7 @@ parser.add_argument("--ranks", type=int, default=4)
 parser.add_argument("--calm-ranks", type=int, default=1, help="of the undisturbed run: threads of one process")
 parser.add_argument("--every", type=float, default=2.0)
 parser.add_argument("--kills", type=int, default=1000)
+parser.add_argument("--stops", action="store_true")
 parser.add_argument("--loss", type=float, default=1e-3)
 parser.add_argument("--accuracy", type=float, default=0.01)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261122")))
@@ -134,7 +136,7 @@ def disturbed():
             if not may_kill() or kills == options.kills or len(ranks) < 3 or os.path.exists(f"{FOLDER}/storm"):
                 continue
             until = time.monotonic() + options.every
-            os.kill(draw.choice(ranks), signal.SIGKILL)
+            os.kill(draw.choice(ranks), signal.SIGSTOP if options.stops and kills % 2 == 1 else signal.SIGKILL)
             kills += 1
             if options.by == "mpirun":
                 place = {"RANK": str(options.ranks - 1), "WORLD_SIZE": str(options.ranks), "LOCAL_RANK": "0"}
@@ -175,7 +177,7 @@ try:
     deaths = set(re.findall(r"generation (\d+): .*died", text))
     joins = set(re.findall(r"generation (\d+): .*joined", text))
     one, other = calm["epochs"][-1], storm["epochs"][-1]
-    print(f"{options.by}: {killed} kills, {len(deaths)} generations without one that died, {len(joins)} with one that "
+    print(f"{options.by}: {killed} kills{' and stops' * options.stops}, {len(deaths)} generations without one that died, {len(joins)} with one that "
           f"joined; {len(storm['epochs'])} epochs in {seconds:.1f} s (undisturbed: {calm_seconds:.1f} s)\n"
           f"  validation loss {other['val_loss']:.6f} ({one['val_loss']:.6f}), accuracy {other['val_accuracy']:.4f} "
           f"({one['val_accuracy']:.4f})")
