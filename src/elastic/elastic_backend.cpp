@@ -24,6 +24,7 @@
 #include "rebuild.hpp"
 #include "state_transfer.hpp"
 #include "timing.hpp"
+#include "waiting_time.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -66,24 +67,6 @@ std::string milliseconds(double span) {
   std::snprintf(text, sizeof text, "%.1f", span * 1e3);
   return text;
 }
-
-// How long a rank waits for others; the sink that was installed before gets every event as well.
-class waiting_time final : public event_sink {
- public:
-  void record(const event& seen) noexcept override {
-    if (seen.what == activity::communication && seen.begin >= counted_until_) {
-      sum_ += seen.end - seen.begin;
-      counted_until_ = seen.end;
-    }
-    if (installed_.former() != nullptr) installed_.former()->record(seen);
-  }
-  [[nodiscard]] clock::duration sum() const noexcept { return sum_; }
-
- private:
-  clock::duration sum_{};
-  clock::time_point counted_until_{};
-  scoped_event_sink installed_{*this};
-};
 
 void on_signal(int which) {
   if (which == SIGTERM) signals.leave.store(true);

@@ -8,13 +8,16 @@ constexpr setting_info optimizer{"optimizer", "NAME", "sgd",
 constexpr setting_info trace{"trace", "FILE", "none",
                              "write a timeline of phases, buckets and collectives of all ranks to this file"};
 
+constexpr setting_info balance{"balance", "WHAT", "equal",
+                               "how ranks share each batch: equal parts, or by speed, as their steps show it"};
 constexpr setting_info virtual_shards{"virtual-shards", "N", "0",
                                       "cut each batch into N parts that are summed in one order: the same bits for any "
                                       "number of ranks; 0: off",
                                       detail::from(0, 4096)};
 
 extern "C" {
-bool muster_settings_of_train = detail::register_settings({"train", "training", {&optimizer, &virtual_shards, &trace}});
+bool muster_settings_of_train =
+    detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace}});
 }
 
 }  // namespace muster::inline v0::setting

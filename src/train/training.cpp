@@ -15,6 +15,7 @@
 #include "../core/wire.hpp"
 #include "optimizers/optimizer_of.hpp"
 #include "served.hpp"
+#include "speed_balance.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -43,6 +44,7 @@ training_step::training_step(training& of, const step& now)
 batch_shard training_step::shard() const noexcept {
   batch_shard mine = step::shard();
   mine.virtual_shards = of_->sync_.options().virtual_shards;
+  if (of_->balance_) mine.weights = of_->balance_->weights(generation());
   return mine;
 }
 
@@ -56,7 +58,7 @@ std::span<const minibatch> training_step::parts_of(const minibatch& batch) {
                               "records, or use no virtual shards");
   }
   const auto before = part_of(batch.global_size, mine).first;  // samples of other ranks
-  const auto own = part_of(static_cast<std::uint64_t>(mine.virtual_shards), {mine.rank, mine.world});
+  const auto own = part_of(static_cast<std::uint64_t>(mine.virtual_shards), {mine.rank, mine.world, 0, mine.weights});
   of_->shards_.clear();
   for (auto shard = own.first; shard < own.last; ++shard) {
     const auto [first, last] = part_of(batch.global_size, {static_cast<int>(shard), mine.virtual_shards});
@@ -77,7 +79,8 @@ std::span<const minibatch> training_step::micro_batches(std::span<const minibatc
 // The rows of others are zeros here, so that a sum of all ranks only gathers them, in whatever order it adds.
 void training_step::mean_over_shards(std::span<const float> mine, std::span<float> means) {
   const batch_shard here = shard();
-  const auto [first, last] = part_of(static_cast<std::uint64_t>(here.virtual_shards), {here.rank, here.world});
+  const auto [first, last] =
+      part_of(static_cast<std::uint64_t>(here.virtual_shards), {here.rank, here.world, 0, here.weights});
   const std::size_t width = means.size();
   if (mine.size() != static_cast<std::size_t>(last - first) * width) {
     throw configuration_error("a mean over virtual shards cannot be taken of " + std::to_string(mine.size()) +
@@ -96,7 +99,9 @@ void training_step::mean_over_shards(std::span<const float> mine, std::span<floa
 }
 
 backward_pass training_step::begin(int passes) {
-  if (shard().virtual_shards > 0) passes = std::max(passes, 1);  // a rank without shards
+  const batch_shard here = shard();
+  if (here.virtual_shards > 0) passes = std::max(passes, 1);  // a rank without shards
+  of_->sync_.deal_by(here.weights);
   if (!of_->served_) return of_->sync_.begin(group(), passes);
   if (!of_->served_->is_sparse()) of_->served_->pull();
   return of_->sync_.begin(of_->served_->alone(), passes);
@@ -241,6 +246,17 @@ sync_options training::sync_of_job(const context& of) {
           .virtual_shards = static_cast<int>(of.configuration().integer(setting::virtual_shards))};
 }
 
+std::shared_ptr<detail::speed_balance> training::balance_of(const context& of, const sync_options& how) {
+  const settings& chosen = of.configuration();
+  if (chosen.choice(setting::balance, {"equal", "speed"}) == 0) return nullptr;
+  if (how.mode.what != sync_mode::kind::allreduce) {
+    throw configuration_error(chosen.origin(setting::balance) + " is speed (in mode " + to_string(how.mode) +
+                              " ranks do not wait for one another's gradients, or count alike); use mode allreduce, or "
+                              "--balance equal");
+  }
+  return std::make_shared<detail::speed_balance>();
+}
+
 void training::refuse_shards_of(const cursor& data) const {
   if (sync_.options().virtual_shards > 0 && data.per_rank != 0) {
     throw configuration_error(
@@ -292,6 +308,7 @@ void training::describe(state_parts& parts) {
         here_.samples = samples;
         failures_ = failures;
       });
+  if (balance_) parts.meet([this](step& with) { balance_->meet(with); });
   if (on_servers_) {
     parts.exchange([this](group&) {
       if (pushed_rate_) served_->push(*std::exchange(pushed_rate_, std::nullopt));

@@ -25,6 +25,7 @@
 
 #include "../core/wire.hpp"
 #include "served.hpp"
+#include "speed_balance.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -385,7 +386,11 @@ bool training::one_run::steps() {
       of.state_,
       [&](step& now) {
         training_step one(of, now);
-        f(one);
+        const auto work = [&] {
+          f(one);
+          return of.of_step_.own_samples;
+        };
+        of.balance_ ? of.balance_->measure(work) : static_cast<void>(work());
         if (progress.active() && of.is_root()) show_progress(now);
       },
       to);

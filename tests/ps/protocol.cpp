@@ -6,6 +6,7 @@
 #include "catch.hpp"
 #include "simulated_checks.hpp"
 #include "simulated_faults.hpp"
+#include "simulated_healing.hpp"
 
 namespace {
 
@@ -36,12 +37,16 @@ tally simulate(std::uint64_t runs, World&& make) {
       seen.sum.pushes += ended.pushes;
       seen.sum.pulls += ended.pulls;
       seen.sum.versions += ended.versions;
+      seen.sum.turns = std::max(seen.sum.turns, ended.turns);
+      seen.sum.unhealed += ended.unhealed;
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
   }
   std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls, "
-            << seen.sum.versions << " maps; in " << seen.excused << " more servers failed than there were copies\n";
+            << seen.sum.versions << " maps; in " << seen.excused
+            << " more servers failed than there were copies; workers went on "
+            << "within " << seen.sum.turns << " turns, but for " << seen.sum.unhealed << " runs\n";
   return seen;
 }
 
@@ -68,6 +73,7 @@ TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and 
     return of;
   });
   CHECK(seen.excused * 10 < seen.runs);
+  CHECK(seen.sum.unhealed * 20 < seen.runs);
 }
 
 TEST_CASE("with two replicas two servers may die at once", "[simulation]") {
@@ -78,6 +84,7 @@ TEST_CASE("with two replicas two servers may die at once", "[simulation]") {
     return of;
   });
   CHECK(seen.excused * 10 < seen.runs);
+  CHECK(seen.sum.unhealed * 20 < seen.runs);
 }
 
 TEST_CASE("without replicas ranges move and servers are suspected, and nothing is lost", "[simulation]") {

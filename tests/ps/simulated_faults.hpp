@@ -28,16 +28,19 @@ inline bool run::is_spare(const ps::member& who) {
 inline void run::plan_faults() {
   const auto count = 1 + random_.below(static_cast<std::uint64_t>(world_.faults));
   microseconds last{0};
+  microseconds end{0};
   for (std::uint64_t i = 0; i < count; ++i) {
     // Many at nearly the same time: what matters is what happens during a recovery.
     const auto when = i > 0 && chance(0.5) ? last + draw(0, 80) : draw(20, 1500);
     last = when;
+    end = std::max(end, last);
     at(time{} + when, {}, [this](process&) { one_fault(); });
   }
   at(time{} + milliseconds(3500), {}, [this](process&) {
     for (auto& [who, one] : processes_) one->cut = 0;
   });
-  look_whether_settled(time{} + last + milliseconds(400));
+  at(time{} + end + draw(0, 100), {}, [this](process&) { heal_a_quorum(); });
+  look_whether_settled(time{} + end + milliseconds(400));
 }
 
 // Nothing more happens when all is as it must be in the end: that need not be simulated.
@@ -45,7 +48,7 @@ inline void run::look_whether_settled(time when) {
   at(when, {}, [this](process&) {
     const bool well = std::all_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
       const auto& one = *entry.second;
-      return !one.alive || (one.cut == 0 && one.paused_until <= now_);
+      return !one.alive || (one.cut == 0 && one.left_cut == 0 && one.paused_until <= now_);
     });
     try {
       if (well) (void)settle();
@@ -66,8 +69,7 @@ inline void run::one_fault() {
     auto* const one = anybody(chance(0.7));
     if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;
     if (is_server(*one)) ++server_faults_;
-    one->paused_until = now_ + draw(20, 1500);
-    tell(ps::to_string(one->who) + " stands still");
+    pause(*one, now_ + draw(20, 1500));
   } else if (kind == 4 && world_.partitions) {
     auto* const one = anybody(chance(0.7));
     if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;

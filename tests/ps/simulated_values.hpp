@@ -44,6 +44,8 @@ struct outcome {
   std::uint64_t pushes = 0;
   std::uint64_t pulls = 0;
   std::uint64_t versions = 0;  ///< of the map
+  std::uint64_t turns = 0;     ///< until workers that were whole went on, most of all
+  std::uint64_t unhealed = 0;  ///< runs in which the servers that were whole lost a range
   bool excused = false;        ///< more servers failed than there were copies, and something was lost
 };
 

@@ -1,5 +1,6 @@
 // The protocol of the parameter server over a simulated clock, network and store: one thread, everything drawn from a
-// seed. What happens to it is in simulated_faults.hpp, what must hold in simulated_checks.hpp.
+// seed. What happens to it is in simulated_faults.hpp, what is whole afterwards in simulated_healing.hpp, what must
+// hold in simulated_checks.hpp.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +68,11 @@ class run {
     ps::member who;
     bool alive = true;
     time paused_until{};
-    std::uint64_t cut = 0;     // from the places of these bits
-    std::uint64_t broken = 0;  // the same for good
+    std::vector<std::shared_ptr<std::function<void(process&)>>> held;  // what came meanwhile
+    std::uint64_t cut = 0;                                             // from the places of these bits
+    std::uint64_t broken = 0;                                          // the same for good
+    std::uint64_t left_cut = 0;                                        // the same, when others are whole
+    [[nodiscard]] bool is_cut_from(ps::node_id to) const { return ((cut | broken | left_cut) >> to & 1) != 0; }
     virtual ~process() = default;
     virtual void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) = 0;
     virtual void learn(const ps::shard_map& map) = 0;
@@ -106,6 +110,7 @@ class run {
     bool made = false;
     ps::worker core;
     int step = 0;
+    int steps = in.world_.steps;
     bool pushes_next = false;
     bool done = false;
     std::map<std::uint64_t, std::pair<std::uint64_t, time>> asked;  // pulls: the clock, and when
@@ -176,11 +181,20 @@ class run {
     }
     auto* const one = find(next.whose);
     if (one == nullptr) return;
-    if (one->paused_until > now_) {
-      queue_.push({one->paused_until, ++order_, next.whose, next.what});
-      return;
-    }
+    if (one->paused_until > now_) return one->held.push_back(next.what);
     (*next.what)(*one);
+  }
+
+  void pause(process& one, time until) {
+    one.paused_until = until;
+    at(until, {}, [this, who = one.who](process&) {
+      if (auto* const its = find(who); its != nullptr && its->paused_until <= now_) wake(*its);
+    });
+    tell(ps::to_string(one.who) + " stands still");
+  }
+  void wake(process& one) {
+    one.paused_until = now_;
+    for (auto& what : std::exchange(one.held, {})) queue_.push({now_, ++order_, one.who, std::move(what)});
   }
 
   void start_server(ps::member who, const ps::shard_map& map) {
@@ -212,8 +226,7 @@ class run {
   void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
     const ps::node_id to = who.at;
     const auto sender = processes_.find(from);
-    if (to >= 64 || (sender != processes_.end() && ((sender->second->cut | sender->second->broken) >> to & 1) != 0))
-      return;
+    if (to >= 64 || (sender != processes_.end() && sender->second->is_cut_from(to))) return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
@@ -244,7 +257,9 @@ class run {
     });
   }
   void swap(ps::member who, std::uint64_t expected, const ps::shard_map& next) {
+    ++swaps_under_way_;
     at(now_ + draw(0, 6), {}, [this, who, expected, next](process&) {
+      --swaps_under_way_;
       if (map_.version == expected) {
         if (next.version <= expected) throw violation("a map is not newer than the one before");
         const auto text = next.encode();
@@ -276,7 +291,7 @@ class run {
     auto& core = one.core;
     if (core.is_fenced()) return;
     if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
-    if (one.step == world_.steps) {
+    if (one.step == one.steps) {
       if (core.unacknowledged() > 0) return;
       one.done = true;
       core.leave();
@@ -330,6 +345,13 @@ class run {
   void name(const ps::shard_map& next);
   void begin_named(ps::member who);
 
+  // ---- the end of faults ----
+  [[nodiscard]] bool hold_all(const std::set<ps::member>& whole) const;
+  void heal_a_quorum();
+  void leave_faulty(process& one);
+  void await_progress();
+  void heal_the_rest();
+
   // ---- what must hold ----
   void tell(const std::string& line) const;
   void check_map();
@@ -354,6 +376,11 @@ class run {
   std::set<ps::member> looking_;
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> clocks_;  // of each push, by sequence
   std::map<std::pair<ps::range_id, ps::member>, std::uint64_t> acknowledged_;
+  int swaps_under_way_ = 0;
+  std::set<ps::member> whole_;               // since the faults ended
+  std::map<ps::member, int> must_progress_;  // of these the workers, and to which step
+  std::vector<process*> left_faulty_;
+  std::uint64_t waited_ = 0;  // turns
   outcome seen_;
   std::uint32_t server_faults_ = 0;
   bool excused_ = false;

@@ -6,10 +6,12 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
@@ -370,7 +372,8 @@ TEST_CASE("ranks with weights of their own have their mean after an epoch") {
 
 TEST_CASE("with virtual shards a training has the same bits in any world") {
   const std::string shards = GENERATE("1", "5", "8");
-  CAPTURE(shards);
+  const std::string balance = GENERATE("equal", "speed");
+  CAPTURE(shards, balance);
   std::vector<float> alone;
   for (const int ranks : {1, 2, 3, 4, 6}) {
     test::as_ranks(ranks,
@@ -381,8 +384,10 @@ TEST_CASE("with virtual shards a training has the same bits in any world") {
                      muster::sgd optimizer(arena, {.momentum = 0.9f});
                      muster::training training(context, arena, optimizer, loader);
                      std::vector<float> mean(2);
-                     training.run({.epochs = 3, .log = nullptr}, [&](muster::training_step& step) {
+                     muster::random_stream pace(static_cast<std::uint64_t>(world.rank()), 1);
+                     training.run({.epochs = 8, .log = nullptr}, [&](muster::training_step& step) {
                        const auto batch = step.next(loader);
+                       if (balance == "speed") std::this_thread::sleep_for(std::chrono::microseconds(pace.below(900)));
                        std::vector<float> rows;
                        step.backward(batch, [&](const muster::minibatch& part, auto& to) {
                          const auto out = to.gradient(0);
@@ -405,7 +410,7 @@ TEST_CASE("with virtual shards a training has the same bits in any world") {
                      else
                        test::require(found == alone, "the bits of a rank that is alone");
                    },
-                   {"--virtual-shards", shards});
+                   {"--virtual-shards", shards, "--balance", balance});
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,17 @@
 
 namespace muster::inline v0 {
 
+/// How much each rank gets of what is cut into parts, by rank: numbers of which one at least is not 0, and only their
+/// proportions matter. Null: as much each.
+using rank_weights = std::shared_ptr<const std::vector<std::uint32_t>>;
+
 /// One rank's share of every batch: the `rank`-th of `world` parts. Names no group, so that data needs no comm.
 struct batch_shard {
   int rank = 0;
   int world = 1;
   /// The batch is cut into so many parts, the same for every world, of which each rank has whole ones; 0: into `world`.
   int virtual_shards = 0;
+  rank_weights weights{};  ///< the same at all ranks of a step
 
   friend bool operator==(const batch_shard&, const batch_shard&) = default;
 };
@@ -39,22 +45,33 @@ struct index_range {
 
 /// The part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded down. The
 /// parts of all ranks are disjoint, in the order of the ranks, make up the whole, and differ in size by at most one;
-/// one may be empty. With virtual shards it is those of [0, virtual_shards) that make up a rank's part so. Throws
-/// configuration_error unless 0 <= rank < world.
+/// one may be empty. With weights they differ in size as these do. With virtual shards it is those of
+/// [0, virtual_shards) that make up a rank's part so. Throws configuration_error unless 0 <= rank < world, and for
+/// weights that are not so many.
 [[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard part) {
   if (part.rank < 0 || part.rank >= part.world) {
     throw configuration_error("there is no shard " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
                               " (ranks count from 0 to world - 1); pass the rank and size of one group");
   }
-  const auto share = [](std::uint64_t whole, std::uint64_t nth, int parts) {
+  if (part.weights && part.weights->size() != static_cast<std::size_t>(part.world)) {
+    throw configuration_error("a batch cannot be shared by " + std::to_string(part.weights->size()) + " weights (of " +
+                              std::to_string(part.world) + " ranks); give each rank one");
+  }
+  const auto share = [](std::uint64_t whole, std::uint64_t nth, std::uint64_t parts) {
     __extension__ using wide = unsigned __int128;
-    return static_cast<std::uint64_t>(wide{whole} * nth / static_cast<unsigned>(parts));
+    return static_cast<std::uint64_t>(wide{whole} * nth / parts);
   };
+  const auto before = [&](int rank) {  // the weights of the ranks before that one
+    if (!part.weights) return static_cast<std::uint64_t>(rank);
+    std::uint64_t found = 0;
+    for (int r = 0; r < rank; ++r) found += (*part.weights)[static_cast<std::size_t>(r)];
+    return found;
+  };
+  const std::uint64_t all = before(part.world);
   const auto boundary = [&](int rank) {
-    const auto nth = static_cast<std::uint64_t>(rank);
-    if (part.virtual_shards == 0) return share(count, nth, part.world);
+    if (part.virtual_shards == 0) return share(count, before(rank), all);
     const auto shards = static_cast<std::uint64_t>(part.virtual_shards);
-    return share(count, share(shards, nth, part.world), part.virtual_shards);
+    return share(count, share(shards, before(rank), all), shards);
   };
   return {boundary(part.rank), boundary(part.rank + 1)};
 }

@@ -32,6 +32,7 @@ class training;
 
 namespace detail {
 class served;
+class speed_balance;
 }
 
 /// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
@@ -203,6 +204,7 @@ class training {
         data_(data),
         arena_(values),
         sync_(values, of_ranks(how)),
+        balance_(balance_of(of, how)),
         state_(values, std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
@@ -276,6 +278,7 @@ class training {
   // What the ranks that train exchange among themselves: nothing where servers apply what they push.
   static sync_options of_ranks(sync_options how);
   void open_servers(const sync_options& how);
+  [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& of, const sync_options& how);
   void refuse_shards_of(const cursor& data) const;
   bool evaluate_once(const std::function<void(step&)>& f);
   void note(tracker& told) noexcept { tracker_ = &told; }
@@ -297,6 +300,7 @@ class training {
   loader& data_;
   arena& arena_;
   gradient_sync sync_;
+  std::shared_ptr<detail::speed_balance> balance_;  // null: equal parts; shared for the sake of its incomplete type
   tracker* tracker_ = nullptr;
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;

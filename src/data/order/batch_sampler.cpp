@@ -194,7 +194,7 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
   }
   ids.resize(count);
   this->ids(where, where.position, ids);
-  share_out(ids);
+  share_out(ids, part.weights);
   std::size_t kept = 0;
   for (std::size_t k = 0; k < count; ++k)
     if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[kept++] = ids[k];
@@ -203,13 +203,17 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
 
 // Each sample goes to the rank that has least for its weight, among those that hold it; then once more, since what came
 // later may have made another choice better, until nothing changes. Whole numbers: all ranks come to the same.
-void batch_sampler::share_out(std::span<const sample_id> ids) {
+void batch_sampler::share_out(std::span<const sample_id> ids, const rank_weights& weights) {
   constexpr int most_rounds = 16;
   constexpr std::size_t no_rank = ~std::size_t{0};
   reader_of_.assign(ids.size(), no_rank);
   loads_.assign(of_ranks_.size(), 0);
-  const auto is_better = [&](std::size_t one, std::size_t other) {  // with one sample more
-    return (loads_[one] + 1) * of_ranks_[other].weight < (loads_[other] + 1) * of_ranks_[one].weight;
+  const auto load_by_weight_of = [&](std::size_t rank, std::size_t other) {  // with one sample more
+    __extension__ using wide = unsigned __int128;
+    return wide{loads_[rank] + 1} * of_ranks_[other].weight * (weights ? (*weights)[other] : 1);
+  };
+  const auto is_better = [&](std::size_t one, std::size_t other) {
+    return load_by_weight_of(one, other) < load_by_weight_of(other, one);
   };
   bool changed = true;
   for (int round = 0; changed && round < most_rounds; ++round) {

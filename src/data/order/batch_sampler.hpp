@@ -115,7 +115,7 @@ class batch_sampler {
   // The samples at the positions [first, first + ids.size()) of the epoch of `where`.
   void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
   void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
-  void share_out(std::span<const sample_id> ids);
+  void share_out(std::span<const sample_id> ids, const rank_weights& weights);
 
   muster::cursor at_;
   int world_ = 1;

@@ -46,7 +46,8 @@ void membership::hear(clock::time_point now, const heartbeat& said) {
   if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
   auto& seen = views_[said.from];
   if (said.number <= seen.last.number) return;  // a copy, or overtaken: no heartbeat
-  seen = {said, now};
+  const auto alone_since = said.generation == seen.last.generation ? seen.alone_since : std::nullopt;
+  seen = {said, now, alone_since};
   // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
   if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
   read(now, said);
@@ -55,6 +56,8 @@ void membership::hear(clock::time_point now, const heartbeat& said) {
 // What all are to know of a message of this generation.
 void membership::read(clock::time_point now, const heartbeat& said) {
   if (!is_member() || said.generation != record_.generation || !is_in(said.from)) return;
+  auto& alone = views_[said.from].alone_since;
+  alone = suspects_most(said) ? std::optional(alone.value_or(now)) : std::nullopt;
   for (const auto id : said.dead) {
     if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
   }
@@ -194,6 +197,10 @@ void membership::form_first(clock::time_point now) {
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
+  if (next.step > record_.step) accused_before_.clear();
+  for (const auto& one : record_.members) {
+    for (const auto id : heartbeat_of(one.id).suspects) accused_before_.insert(std::minmax(one.id, id));
+  }
   const auto before = std::move(record_.members);
   if (!is_member()) own_.needs_state = own_.step < next.step;
   adopt(next);
@@ -257,6 +264,12 @@ void membership::find_silent_members(clock::time_point now) {
     for (const auto& one : record_.members) judge(one);
   } else {
     for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
+  }
+  if (own_.stopped) {
+    for (const auto& one : record_.members) {
+      const auto since = views_[one.id].alone_since;
+      if (since && now - *since > policy_.suspicion_timeout) suspect(now, one.id, "it does not hear most members");
+    }
   }
   if (!own_.stopped || now - change_began_ <= policy_.quorum_timeout / 2) return;
   for (const auto& one : record_.members) {  // its heart beats, and it hangs
@@ -341,12 +354,19 @@ void membership::adopt_suspicions(clock::time_point now) {
     }
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     const auto& said = heartbeat_of(one.id);
-    if (!said.stopped || said.suspects.empty()) continue;
+    if (!said.stopped || said.suspects.empty() || suspects_most(said)) continue;
     for (const auto id : std::vector<member_id>(said.suspects)) {
       suspect(now, id, name(one.id) + " receives no heartbeat of it");
     }
     return;
   }
+}
+
+// What it hears is no group that could go on, and what it suspects is no reason to leave any member behind.
+bool membership::suspects_most(const heartbeat& said) const {
+  const auto lives = [this](member_id id) { return is_in(id) && !dead_.contains(id); };
+  const auto living = static_cast<std::ptrdiff_t>(record_.members.size() - dead_.size());
+  return living > 2 && 2 * std::ranges::count_if(said.suspects, lives) >= living;
 }
 
 // ---- heartbeats ----

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -77,7 +78,8 @@ class membership_outlet {
 /// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
 /// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it
 /// proof. A member that hears both sides of a partition takes that of the first member after a while, so that there is
-/// a majority.
+/// a majority: where the same two part again, or no majority is found at once. A member that goes on to suspect most of
+/// the others is suspect itself: it is heard, and does not hear.
 ///
 /// While nothing changes a heartbeat goes to the monitors of its sender and to a few others in turn, so that all learn
 /// of all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
@@ -147,6 +149,7 @@ class membership {
   struct view {
     heartbeat last;
     clock::time_point heard;
+    std::optional<clock::time_point> alone_since{};  // it suspects most members, in each heartbeat since then
   };
 
   void announce(clock::time_point now);
@@ -178,6 +181,7 @@ class membership {
   void swap(const generation_record& next);
   void say(clock::time_point now);
   void finish(exit_reason why, const std::string& text);
+  [[nodiscard]] bool suspects_most(const heartbeat& said) const;
   [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
   [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
   [[nodiscard]] std::string name(member_id who) const;
@@ -207,6 +211,8 @@ class membership {
     clock::time_point at;
     std::string why;
   };
+  // Suspicions of the generation before, and of those before it since a step was committed; the lesser id first.
+  std::set<std::pair<member_id, member_id>> accused_before_;
   std::map<member_id, cut> cut_;  // members that this one's connection to broke
   std::map<member_id, std::string> slow_;
   heartbeat own_;  // what it says next: its dead and suspects are filled in then

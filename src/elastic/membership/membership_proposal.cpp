@@ -44,7 +44,8 @@ void membership::propose(clock::time_point now) {
   swap(next);
 }
 
-// Nothing while a member that lives goes on.
+// Nothing while a member that lives goes on; nor while one suspects another as in the generation before, which would
+// end the next one too: then most will suspect it in time.
 std::optional<membership::parting> membership::parted() const {
   parting found;
   for (const auto& one : record_.members) {
@@ -59,6 +60,10 @@ std::optional<membership::parting> membership::parted() const {
       found.leaving.push_back(one.id);
     } else {
       found.staying.push_back(one);
+    }
+    for (const auto id : said.suspects) {
+      const bool again = accused_before_.contains(std::minmax(one.id, id));
+      if (again && !dead_.contains(id) && !suspects_.contains(id) && !suspects_.contains(one.id)) return std::nullopt;
     }
   }
   return found;

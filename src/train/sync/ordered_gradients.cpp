@@ -47,8 +47,10 @@ void ordered_gradients::attach(std::span<const gradient_bucket> buckets) {
 void ordered_gradients::begin(group* ranks, std::uint64_t step) {
   host_gradients::begin(ranks, step);
   own_.clear();
-  const batch_shard here{ranks->rank(), ranks->size(), parts_};
-  const auto parts_of = [&](int rank) { return v0::part_of(static_cast<std::uint64_t>(parts_), {rank, here.world}); };
+  const batch_shard here{ranks->rank(), ranks->size(), parts_, weights_};
+  const auto parts_of = [&](int rank) {
+    return v0::part_of(static_cast<std::uint64_t>(parts_), {rank, here.world, 0, weights_});
+  };
   next_part_ = static_cast<int>(parts_of(here.rank).first);
   if (layout_for_ == here) return;
   layout_for_ = here;

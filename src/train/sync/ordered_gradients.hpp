@@ -46,6 +46,7 @@ class ordered_gradients final : public host_gradients {
   ordered_gradients(arena& of, int parts) : host_gradients(of), parts_(parts), own_(parts) {}
 
   void attach(std::span<const gradient_bucket> buckets) override;
+  void deal_by(const rank_weights& weights) override { weights_ = weights; }
   void begin(group* ranks, std::uint64_t step) override;
   void end_pass() override;
   std::size_t start(std::size_t bucket) override;
@@ -63,6 +64,7 @@ class ordered_gradients final : public host_gradients {
   void complete(std::span<const float> received, std::size_t piece, std::span<float> block);
 
   int parts_;
+  rank_weights weights_;
   int next_part_ = 0;
   std::vector<std::vector<tree_sum::node>> nodes_of_;  // by rank
   std::size_t most_nodes_ = 1;                         // of a rank

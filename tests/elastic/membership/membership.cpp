@@ -8,7 +8,9 @@
 
 #include <muster/core/error.hpp>
 
-#include "../simulation.hpp"
+#include "../simulation/faults.hpp"
+#include "../simulation/healing.hpp"
+#include "../simulation/session.hpp"
 #include "catch.hpp"
 
 namespace {
@@ -22,6 +24,9 @@ struct tally {
   std::uint64_t runs = 0;
   std::uint64_t lived = 0;
   std::uint64_t generations = 0;
+  std::uint64_t healed = 0;   // runs in which a quorum that alone was made whole had to progress, and did
+  std::uint64_t excused = 0;  // runs in which it could not
+  std::uint64_t turns = 0;    // that it took at most
 };
 
 /// So many runs; MUSTER_TEST_SEED=S MUSTER_TEST_CASES=1 repeats the one that failed.
@@ -38,6 +43,10 @@ tally simulate(std::uint64_t runs, World&& make) {
       ++seen.runs;
       seen.lived += ended.lives ? 1 : 0;
       seen.generations += ended.generations;
+      using liveness = simulation::outcome::liveness;
+      seen.healed += ended.healing == liveness::progressed ? 1 : 0;
+      seen.excused += ended.healing == liveness::excused ? 1 : 0;
+      seen.turns = std::max(seen.turns, ended.turns);
       // Where a third of all words is lost, silences are taken for deaths again and again.
       const std::uint64_t most = of.loss > 0.1 ? 60 : 30;
       if (ended.generations > most) FAIL("seed " << seed << ": " << ended.generations << " generations");
@@ -46,7 +55,8 @@ tally simulate(std::uint64_t runs, World&& make) {
     }
   }
   std::cout << seen.runs << " runs, " << seen.generations << " generations; in " << seen.lived
-            << " a group goes on at the end\n";
+            << " a group goes on at the end; " << seen.healed << " of a quorum alone that went on within " << seen.turns
+            << " turns, " << seen.excused << " excused\n";
   return seen;
 }
 
@@ -65,6 +75,7 @@ simulation::world anything(muster::random_stream& draw) {
 TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation]") {
   const auto seen = simulate(1500, &anything);
   CHECK(seen.lived * 2 > seen.runs);
+  CHECK(seen.excused * 20 < seen.healed);
 }
 
 TEST_CASE("the same where each member is watched by few", "[simulation]") {
@@ -75,6 +86,7 @@ TEST_CASE("the same where each member is watched by few", "[simulation]") {
     return of;
   });
   CHECK(seen.lived * 2 > seen.runs);
+  CHECK(seen.excused * 20 < seen.healed);
 }
 
 // A joiner that had copied nothing began anew when all others were dead; and one of two, which had not copied the state

@@ -106,6 +106,9 @@ class ledger {
   }
 
   void leaves(member_id who) { leavers_.insert(who); }
+  [[nodiscard]] bool has_left(member_id who) const { return leavers_.contains(who); }
+  /// The last step that all members of its generation have committed.
+  [[nodiscard]] std::uint64_t everywhere() const { return everywhere_; }
   void ends(time now, const process& one, const act::end& a) {
     ++endings_;
     tell(now, std::to_string(one.id) + " is told: " + a.text);

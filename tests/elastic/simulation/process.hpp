@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "../actions.hpp"
 #include "elastic/membership/membership.hpp"
@@ -44,10 +46,14 @@ struct violation : std::logic_error {
 };
 
 struct outcome {
+  /// Of a quorum that alone was made whole. `excused`: what had begun before that took its members from it.
+  enum class liveness { no_quorum, excused, progressed };
   std::uint64_t steps = 0;  ///< of the last generation when the run ended
   std::uint64_t generations = 0;
   bool lives = false;  ///< whether a group still makes progress
   int ended = 0;
+  liveness healing = liveness::no_quorum;
+  std::uint64_t turns = 0;  ///< of a member, most of all, until that quorum had progressed
 };
 
 /// One member: the protocol as it is, and a session that computes with the others.
@@ -61,6 +67,8 @@ struct process {
   bool alive = true;
   bool ended = false;
   time paused_until{};
+  std::vector<std::shared_ptr<std::function<void()>>> held;  // what came meanwhile
+  std::uint64_t turns = 0;
   // Its session: what it computes with the others.
   std::uint64_t generation = 0;  // of the group it works in; 0: none
   elastic::generation_record group;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/train/arena.hpp>
 
 namespace muster::inline v0 {
@@ -36,6 +37,8 @@ class gradient_backend {
   [[nodiscard]] virtual arena_base& of() noexcept = 0;
   /// Once, before the first step; the buckets outlive it.
   virtual void attach(std::span<const gradient_bucket> buckets) = 0;
+  /// How ranks share each batch from the next step on: where the order in which passes are summed goes by it.
+  virtual void deal_by(const rank_weights& /*weights*/) {}
   /// A step among these ranks; null where the program has named none. Throws configuration_error when it needs them.
   /// `step` counts committed steps, so a step that is run again has the same: what is random goes by it.
   virtual void begin(group* ranks, std::uint64_t step) = 0;

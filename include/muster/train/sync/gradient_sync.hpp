@@ -120,6 +120,10 @@ class gradient_sync {
   /// The same for gradients on devices: their communicator knows the ranks.
   [[nodiscard]] backward_pass begin(int passes = 1);
 
+  /// From the next step on, ranks share each batch by these weights, the same at all of them (`batch_shard::weights`);
+  /// matters where there are virtual shards.
+  void deal_by(const rank_weights& weights) { gradients_->deal_by(weights); }
+
   /// Collective: replaces the parameters by their mean over the ranks, in any mode, for an evaluation or a save.
   void average(group& ranks);
 
