@@ -4,7 +4,7 @@ layout. With --kernels avx2 PyTorch and its oneDNN are kept to AVX2 as well.
 
     bench/compare_step.py [--programs build/release/bench] [--python /usr/bin/python3] [--rounds 3] [--batch 32]
                           [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2]
-                          [--backend winograd] [--cpu-time]
+                          [--backend winograd] [--threads 1] [--cpu-time]
 """
 import argparse
 import collections
@@ -33,12 +33,13 @@ def main():
     parser.add_argument("--batch", default="32", help="images a rank and step")
     parser.add_argument("--steps", default="5")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a rank")
     parser.add_argument("--kernels", default="", help="muster's, instead of the best; avx2 is PyTorch's limit too")
     parser.add_argument("--backend", default="winograd", help="muster's way to convolve: winograd, direct, eigen, onednn")
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
     chosen = parser.parse_args()
 
-    shared = ["--models", chosen.models, "--batch", chosen.batch, "--steps", chosen.steps]
+    shared = ["--models", chosen.models, "--batch", chosen.batch, "--steps", chosen.steps, "--threads", str(chosen.threads)]
     if chosen.cpu_time:
         shared.append("--cpu-time")
     ours = [chosen.programs / "train_step", *shared, "--backend", chosen.backend] + (["--kernels", chosen.kernels] if chosen.kernels else [])
@@ -46,7 +47,7 @@ def main():
         ours = ["mpirun", "-n", str(chosen.ranks), "--oversubscribe", *ours]
     peer = pathlib.Path(__file__).parent / "peers" / "step_torch.py"
     theirs = [chosen.python, peer, *shared, "--ranks", str(chosen.ranks)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment = dict(os.environ, OMP_NUM_THREADS=str(chosen.threads))
     if os.geteuid() == 0:
         environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     for_theirs = dict(environment)
@@ -59,7 +60,7 @@ def main():
         for command, variables in ((ours, environment), (theirs, for_theirs)):
             for who, model, how, rate in run(list(map(str, command)), variables):
                 rates[model, who, how].append(rate)
-    print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s), images/s, medians of {chosen.rounds} rounds")
+    print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s) of {chosen.threads} thread(s), images/s, medians of {chosen.rounds} rounds")
     print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
     for model in chosen.models.split(","):
         mine = statistics.median(rates[model, "muster", chosen.backend])

@@ -2,6 +2,7 @@
 // beside it: one line a model, with the median of the steps' times at the slowest rank.
 //
 //   build/release/bench/train_step [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps 5]
+//                                    [--threads 1]
 //   mpirun -n 2 build/release/bench/train_step ...     # --benchmark_format=json for programs
 #include <algorithm>
 #include <cstdint>
@@ -108,14 +109,16 @@ options parse(int argc, char** argv) {
       chosen.batch = std::stoul(value);
     } else if (flag == "--steps" && !value.empty()) {
       chosen.steps = std::max(1ul, std::stoul(value));
+    } else if (flag == "--threads" && !value.empty()) {
+      chosen.how.threads = std::stoi(value);
     } else if (flag == "--backend") {
       chosen.how.backend = value;
     } else if (flag == "--kernels") {
       chosen.how.kernels = value;
     } else {
       throw muster::configuration_error("unknown argument '" + flag +
-                                        "' (known: --models --batch --steps --backend --kernels --cpu-time); see the "
-                                        "comment on top of bench/train_step.cpp");
+                                        "' (known: --models --batch --steps --threads --backend --kernels --cpu-time); "
+                                        "see the comment on top of bench/train_step.cpp");
     }
   }
   return chosen;

@@ -63,7 +63,8 @@ inline void add_stage_flags(CLI::App& app, stages& to) {
       ->type_name("memory|disk:FOLDER");
   muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "batches that are made ahead");
   muster::add_number(app, "--threads", to.threads, {0, 256},
-                     "threads of a rank that make batches ahead; 0: it makes them itself");
+                     "threads of a rank that compute, and as many more that make batches ahead; the same bits for any; "
+                     "0: one, which makes them itself");
 }
 
 }  // namespace examples

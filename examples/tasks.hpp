@@ -21,25 +21,35 @@ class rank_tasks {
   }
 
   [[nodiscard]] bool are_serial() const noexcept { return !team_; }
+  [[nodiscard]] std::size_t threads() const noexcept { return team_ ? team_->threads : 1; }
+  /// In a body of run(): which of the threads it is on. One body at a time is on a thread.
+  [[nodiscard]] std::size_t worker() const noexcept {
+    return team_ ? static_cast<std::size_t>(tbb::this_task_arena::current_thread_index()) : 0;
+  }
 
-  /// Calls body(0) .. body(count - 1), each once and in any order; rethrows what one of them throws.
+  /// Calls body(0) .. body(count - 1), each once and in any order, in the caller's way of rounding and of taking small
+  /// numbers for zeros; rethrows what one of them throws.
   template <class Body>
   void run(std::size_t count, const Body& body) const {
-    if (!team_ || count < 2) {
+    if (!team_) {
       for (std::size_t task = 0; task < count; ++task) body(task);
-    } else {
-      team_->arena.execute([&] { tbb::parallel_for(std::size_t{0}, count, body, tbb::simple_partitioner()); });
+      return;
     }
+    using context = tbb::task_group_context;
+    context as_caller(context::isolated, context::default_traits | context::fp_settings);
+    team_->arena.execute([&] { tbb::parallel_for(std::size_t{0}, count, body, tbb::simple_partitioner(), as_caller); });
   }
 
  private:
   struct team {
-    explicit team(int threads)
+    explicit team(int count)
         : limit(tbb::global_control::max_allowed_parallelism,
-                std::max<std::size_t>(std::thread::hardware_concurrency(), static_cast<std::size_t>(threads))),
-          arena(threads) {}
+                std::max<std::size_t>(std::thread::hardware_concurrency(), static_cast<std::size_t>(count))),
+          arena(count),
+          threads(static_cast<std::size_t>(count)) {}
     tbb::global_control limit;  // oneTBB has no more threads than cores unless more are asked for
     tbb::task_arena arena;
+    std::size_t threads;
   };
   std::unique_ptr<team> team_;
 };

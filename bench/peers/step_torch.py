@@ -72,7 +72,7 @@ def make(name):
 
 
 def train(rank, options):
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     if options.ranks > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
@@ -110,6 +110,7 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of a rank")
     parser.add_argument("--port", type=int, default=29517)
     options = parser.parse_args()
     if options.ranks == 1:

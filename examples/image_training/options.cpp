@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include <algorithm>
 #include <sstream>
 
 #include <muster/train/optimizers/schedule.hpp>
@@ -123,6 +124,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
+  o.how.threads = std::max(o.stages.threads, 1);
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);

@@ -49,9 +49,9 @@ pointwise<T> activation<T>::function() const noexcept {
 }
 
 template <class T>
-void activation<T>::written(std::size_t image) {
-  if (norm_ != nullptr) norm_->see(stored(image));
-  for (activation* const viewer : viewers_) viewer->written(image);
+void activation<T>::written(std::size_t image, std::size_t lane) {
+  if (norm_ != nullptr) norm_->see(stored(image), lane);
+  for (activation* const viewer : viewers_) viewer->written(image, lane);
 }
 
 template <class T>
@@ -89,7 +89,7 @@ void activation<T>::add_pixels(const image_view<T>& image, T* sum) const {
 }
 
 template <class T>
-void activation<T>::gradient_written(std::size_t image, bool masked) {
+void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool masked) {
   auto how = function();
   if (masked) how.relu = false;
   const auto values = stored(image);
@@ -103,8 +103,9 @@ void activation<T>::gradient_written(std::size_t image, bool masked) {
   }
   if (of != nullptr) {
     auto& norm = *of->norm_;
-    kernels_->mask(values, how, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(), norm.products());
-    norm.end_slopes();
+    kernels_->mask(values, how, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(lane),
+                   norm.products(lane));
+    norm.end_slopes(lane);
   } else {
     kernels_->mask(values, how, slope, nullptr, nullptr, nullptr, nullptr);
   }
@@ -112,9 +113,9 @@ void activation<T>::gradient_written(std::size_t image, bool masked) {
     activation& part = *terms_[taken];
     if (part.norm_ == nullptr) continue;
     auto& norm = *part.norm_;
-    kernels_->mask(part.stored(image), {}, slope, part.stored(image).data, norm.mean(), norm.begin_slopes(),
-                   norm.products());
-    norm.end_slopes();
+    kernels_->mask(part.stored(image), {}, slope, part.stored(image).data, norm.mean(), norm.begin_slopes(lane),
+                   norm.products(lane));
+    norm.end_slopes(lane);
   }
 }
 

@@ -33,6 +33,8 @@ struct extent {
 ///
 /// Several layers may read it: the last reader's backward pass comes first and sets the gradient, the others add to
 /// it, and with the first one's it is complete.
+///
+/// Lanes of a batch may be read and written by several threads at once.
 template <class T>
 class activation {
  public:
@@ -68,7 +70,8 @@ class activation {
 
   // The layer that makes it.
   [[nodiscard]] T* values(std::size_t image) noexcept { return values_->data() + image * shape_.size(); }
-  void written(std::size_t image);
+  /// An image of lane `lane` is there.
+  void written(std::size_t image, std::size_t lane);
   /// The whole batch is there. Collective with pass::statistics.
   void all_written(const pass& now);
   [[nodiscard]] T* gradient(std::size_t image) noexcept { return gradients_->data() + image * shape_.size(); }
@@ -85,7 +88,7 @@ class activation {
   void unpool(std::size_t image, const T* slope, const extent& pooled, const pool_window& window, const T* taps,
               bool add);
   /// Has been written by all readers; `masked`, if it is zero already where the values were rectified to zero.
-  void gradient_written(std::size_t image, bool masked = false);
+  void gradient_written(std::size_t image, std::size_t lane, bool masked = false);
   /// The whole batch has. Collective with pass::statistics.
   void all_gradients_written(const pass& now);
 

@@ -9,18 +9,22 @@ namespace nn {
 
 template <class T>
 batch_norm<T>::batch_norm(std::size_t channels, parameter<T>& scale, parameter<T>& shift, const kernel_set<T>& kernels)
-    : channels_(channels), gamma_(&scale), beta_(&shift), kernels_(&kernels), totals_(2 * channels + 1) {
-  for (auto* const each :
-       {&pivot_, &sum_, &products_, &scale_, &shift_, &mean_, &inverse_, &slope_factor_, &value_factor_, &offset_}) {
+    : channels_(channels), gamma_(&scale), beta_(&shift), kernels_(&kernels) {
+  for (auto* const each : {&scale_, &shift_, &mean_, &inverse_, &slope_factor_, &value_factor_, &offset_}) {
     each->resize(channels);
+  }
+  for (auto& lane : lanes_) {
+    for (auto* const each : {&lane.pivot, &lane.sum, &lane.products}) each->resize(channels);
+    lane.totals.resize(2 * channels);
   }
 }
 
 template <class T>
 void batch_norm<T>::begin(const pass& now) {
-  std::fill(totals_.begin(), totals_.end(), 0.0);
-  std::fill(sum_.begin(), sum_.end(), T{0});
-  std::fill(products_.begin(), products_.end(), T{0});
+  for (auto& lane : lanes_) {
+    std::fill(lane.totals.begin(), lane.totals.end(), 0.0);
+    lane.pixels = 0;
+  }
   training_ = now.training;
   if (training_) return;
   std::vector<double> running(2 * channels_);
@@ -29,46 +33,56 @@ void batch_norm<T>::begin(const pass& now) {
 }
 
 template <class T>
-void batch_norm<T>::see(const image_view<const T>& image) {
+void batch_norm<T>::see(const image_view<const T>& image, std::size_t lane) {
   if (!training_) return;
-  // The first image's own mean serves all: close enough to theirs that the squares do not cancel.
-  const double pixels = static_cast<double>(image.height * image.width);
-  if (totals_[2 * channels_] == 0) {
-    std::fill(pivot_.begin(), pivot_.end(), T{0});
-    kernels_->moments(image, pivot_.data(), sum_.data(), products_.data());
-    for (std::size_t c = 0; c < channels_; ++c) pivot_[c] = sum_[c] / static_cast<T>(pixels);
-    std::fill(sum_.begin(), sum_.end(), T{0});
-    std::fill(products_.begin(), products_.end(), T{0});
+  auto& [pivot, sum, products, totals, pixels] = lanes_[lane];
+  // The mean of the first rows serves all images: close enough to theirs that the squares do not cancel.
+  if (pixels == 0) {
+    auto some = image;
+    some.height = (image.height + lanes::most - 1) / lanes::most;
+    std::fill(pivot.begin(), pivot.end(), T{0});
+    kernels_->moments(some, pivot.data(), sum.data(), products.data());
+    for (std::size_t c = 0; c < channels_; ++c) {
+      pivot[c] = sum[c] / static_cast<T>(some.height * some.width);
+      sum[c] = products[c] = T{0};
+    }
   }
-  kernels_->moments(image, pivot_.data(), sum_.data(), products_.data());
-  end_slopes();
-  totals_[2 * channels_] += pixels;
+  kernels_->moments(image, pivot.data(), sum.data(), products.data());
+  end_slopes(lane);
+  pixels += static_cast<double>(image.height * image.width);
 }
 
 template <class T>
-void batch_norm<T>::end_slopes() noexcept {
+void batch_norm<T>::end_slopes(std::size_t lane) noexcept {
+  auto& [pivot, sum, products, totals, pixels] = lanes_[lane];
   for (std::size_t c = 0; c < channels_; ++c) {
-    totals_[c] += static_cast<double>(sum_[c]);
-    totals_[channels_ + c] += static_cast<double>(products_[c]);
-    sum_[c] = products_[c] = T{0};
+    totals[c] += static_cast<double>(sum[c]);
+    totals[channels_ + c] += static_cast<double>(products[c]);
+    sum[c] = products[c] = T{0};
   }
 }
 
 template <class T>
 void batch_norm<T>::finish(const pass& now) {
   if (!now.training) return;
-  // From sums relative to this rank's pivot to sums relative to zero of all ranks, by way of the mean: in double.
-  const std::span<double> sums(totals_.data(), channels_), squares(totals_.data() + channels_, channels_);
-  double& count = totals_[2 * channels_];
+  // From sums relative to each lane's pivot to the mean of all, in double. Chan, Golub and LeVeque 1983: the spread of
+  // the whole is that of the parts and of their means.
+  double count = 0;
   std::vector<double> mean(channels_), spread(channels_);
-  for (std::size_t c = 0; c < channels_ && count > 0; ++c) {
-    mean[c] = static_cast<double>(pivot_[c]) + sums[c] / count;
-    spread[c] = std::max(0.0, squares[c] - sums[c] * sums[c] / count);
+  for (const auto& lane : lanes_) {
+    if (lane.pixels == 0) continue;
+    const double whole = count + lane.pixels;
+    for (std::size_t c = 0; c < channels_; ++c) {
+      const double sum = lane.totals[c], offset = sum / lane.pixels;
+      const double away = static_cast<double>(lane.pivot[c]) + offset - mean[c];
+      spread[c] += std::max(0.0, lane.totals[channels_ + c] - sum * offset) + away * away * count * lane.pixels / whole;
+      mean[c] += away * lane.pixels / whole;
+    }
+    count = whole;
   }
   if (now.statistics != nullptr && now.statistics->size() > 1) {
-    // Chan, Golub and LeVeque 1983: the spread of the whole is that of the parts and of their means.
-    for (std::size_t c = 0; c < channels_; ++c) sums[c] = count * mean[c];
-    std::vector<double> first(sums.begin(), sums.end());
+    std::vector<double> first(mean);
+    for (double& each : first) each *= count;
     first.push_back(count);
     muster::allreduce(*now.statistics, std::span(first), muster::sum);
     const double all = first.back();
@@ -93,7 +107,7 @@ void batch_norm<T>::finish(const pass& now) {
     }
   }
   set_function(mean, spread);
-  std::fill(totals_.begin(), totals_.end(), 0.0);  // for the backward pass
+  for (auto& lane : lanes_) std::fill(lane.totals.begin(), lane.totals.end(), 0.0);  // for the backward pass
 }
 
 template <class T>
@@ -110,18 +124,22 @@ void batch_norm<T>::set_function(std::span<const double> mean, std::span<const d
 
 template <class T>
 void batch_norm<T>::finish_backward(const pass& now) {
+  std::vector<double> totals(2 * channels_);
+  for (const auto& lane : lanes_) {
+    for (std::size_t k = 0; k < totals.size(); ++k) totals[k] += lane.totals[k];
+  }
   // With x^ = (x - mean) * inverse: dx = gamma * inverse * (g - mean of g - x^ * mean of g x^).
   for (std::size_t c = 0; c < channels_; ++c) {
-    beta_->gradient[c] += static_cast<T>(totals_[c]);
-    totals_[channels_ + c] *= static_cast<double>(inverse_[c]);
-    gamma_->gradient[c] += static_cast<T>(totals_[channels_ + c]);
+    beta_->gradient[c] += static_cast<T>(totals[c]);
+    totals[channels_ + c] *= static_cast<double>(inverse_[c]);
+    gamma_->gradient[c] += static_cast<T>(totals[channels_ + c]);
   }
   if (now.statistics != nullptr && now.statistics->size() > 1) {
-    muster::allreduce(*now.statistics, std::span(totals_).first(2 * channels_), muster::sum);
+    muster::allreduce(*now.statistics, std::span(totals), muster::sum);
   }
   for (std::size_t c = 0; c < channels_ && pixels_ > 0; ++c) {
     const double scale = static_cast<double>(scale_[c]), inverse = static_cast<double>(inverse_[c]);
-    const double of_slopes = totals_[c] / pixels_, of_products = totals_[channels_ + c] / pixels_;
+    const double of_slopes = totals[c] / pixels_, of_products = totals[channels_ + c] / pixels_;
     slope_factor_[c] = scale_[c];
     value_factor_[c] = static_cast<T>(-scale * of_products * inverse);
     offset_[c] = static_cast<T>(-scale * of_slopes + scale * of_products * inverse * static_cast<double>(mean_[c]));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "lanes.hpp"
 #include "parameters.hpp"
 #include "pass.hpp"
 
@@ -14,7 +15,7 @@ namespace nn {
 /// y = scale * (x - mean) / sqrt(variance + epsilon) + shift for each channel, with the mean and variance of the batch:
 /// of this rank's part of it, or of all ranks' together (pass::statistics), where a rank without images takes part.
 ///
-/// Sums are taken image by image, relative to a number of the image itself so that nothing cancels, and added up in
+/// Sums are taken image by image, relative to a number of the lane's images so that nothing cancels, and added up in
 /// double. The running statistics, for evaluation, are the network's.
 template <class T>
 class batch_norm {
@@ -27,7 +28,7 @@ class batch_norm {
 
   // Forward.
   void begin(const pass& now);
-  void see(const image_view<const T>& image);
+  void see(const image_view<const T>& image, std::size_t lane);
   /// Collective with pass::statistics.
   void finish(const pass& now);
   [[nodiscard]] const T* scale() const noexcept { return scale_.data(); }
@@ -35,9 +36,9 @@ class batch_norm {
 
   // Backward.
   [[nodiscard]] const T* mean() const noexcept { return mean_.data(); }
-  [[nodiscard]] T* begin_slopes() noexcept { return sum_.data(); }
-  [[nodiscard]] T* products() noexcept { return products_.data(); }
-  void end_slopes() noexcept;
+  [[nodiscard]] T* begin_slopes(std::size_t lane) noexcept { return lanes_[lane].sum.data(); }
+  [[nodiscard]] T* products(std::size_t lane) noexcept { return lanes_[lane].products.data(); }
+  void end_slopes(std::size_t lane) noexcept;
   /// Collective with pass::statistics. The parameters' gradients are added to.
   void finish_backward(const pass& now);
   [[nodiscard]] const T* slope_factor() const noexcept { return slope_factor_.data(); }
@@ -49,6 +50,12 @@ class batch_norm {
   void bind(std::span<T> running) noexcept { running_ = running; }
 
  private:
+  struct lane_state {
+    std::vector<T> pivot, sum, products;  // of an image
+    std::vector<double> totals;           // of the lane: two sums a channel
+    double pixels = 0;
+  };
+
   void set_function(std::span<const double> mean, std::span<const double> variance);
 
   std::size_t channels_;
@@ -57,8 +64,7 @@ class batch_norm {
   const kernel_set<T>* kernels_;
   std::span<T> running_;
 
-  std::vector<T> pivot_, sum_, products_;          // of an image
-  std::vector<double> totals_;                     // of the batch: two sums a channel, and the count of pixels
+  std::array<lane_state, lanes::most> lanes_;
   std::vector<T> scale_, shift_, mean_, inverse_;  // of the batch
   std::vector<T> slope_factor_, value_factor_, offset_;
   double pixels_ = 0;

@@ -28,14 +28,15 @@ class onednn_convolution final : public convolution<float> {
         input_(block_ * shape.in.size()),
         slope_(block_ * shape.out().size()),
         sum_(block_ * shape.in.size()),
-        weight_sum_(shape.weights()) {
-    omp_set_num_threads(1);  // of this thread's oneDNN: a rank has one core
-  }
+        weight_sum_(shape.weights()) {}
 
   [[nodiscard]] std::size_t block() const noexcept override { return block_; }
   [[nodiscard]] image_view<float> input(std::size_t k) noexcept override { return view(input_, shape().in, k); }
   [[nodiscard]] image_view<float> slope(std::size_t k) noexcept override { return view(slope_, shape().out(), k); }
-  void begin(std::span<const float> weights) override { weights_ = weights; }
+  void begin(std::span<const float> weights) override {
+    omp_set_num_threads(1);  // of this thread's oneDNN: lanes take the others
+    weights_ = weights;
+  }
 
   void forward(std::size_t images, const float* bias, float* out) override {
     auto& with = prepared(images);

@@ -1,6 +1,7 @@
 #include "layers.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
@@ -12,7 +13,7 @@ namespace {
 
 /// The gradient of one image, from `slope`.
 template <class T>
-void give(const input_of<T>& in, std::size_t image, const T* slope) {
+void give(const input_of<T>& in, std::size_t image, std::size_t lane, const T* slope) {
   T* const to = in->gradient(image);
   const std::size_t size = in->shape().size();
   if (in.adds()) {
@@ -20,7 +21,7 @@ void give(const input_of<T>& in, std::size_t image, const T* slope) {
   } else {
     std::copy_n(slope, size, to);
   }
-  in.written(image);
+  in.written(image, lane);
 }
 
 /// The gradient of what a layer wrote for one image; in `scratch` where it has to be made.
@@ -35,36 +36,71 @@ const T* slope_of(activation<T>& out, std::size_t image, std::vector<T>& scratch
 }  // namespace
 
 template <class T>
+convolution<T>& convolution_layer<T>::mine(std::vector<char>& begun) const {
+  const std::size_t thread = this->team().thread();
+  if (!std::exchange(begun[thread], char{1})) how_[thread]->begin(weights_->values);
+  return *how_[thread];
+}
+
+template <class T>
 void convolution_layer<T>::forward(const pass& now) {
-  how_->begin(weights_->values);
-  for (std::size_t first = 0; first < now.images; first += how_->block()) {
-    const std::size_t count = std::min(how_->block(), now.images - first);
-    for (std::size_t k = 0; k < count; ++k) in_->read(first + k, how_->input(k));
-    how_->forward(count, bias_ != nullptr ? bias_->values.data() : nullptr, out_->values(first));
-    for (std::size_t k = 0; k < count; ++k) out_->written(first + k);
-  }
+  std::vector<char> begun(how_.size());
+  this->over_lanes(now, [&](std::size_t lane, std::size_t begin, std::size_t end) {
+    auto& how = mine(begun);
+    for (std::size_t first = begin; first < end; first += how.block()) {
+      const std::size_t count = std::min(how.block(), end - first);
+      for (std::size_t k = 0; k < count; ++k) in_->read(first + k, how.input(k));
+      how.forward(count, bias_ != nullptr ? bias_->values.data() : nullptr, out_->values(first));
+      for (std::size_t k = 0; k < count; ++k) out_->written(first + k, lane);
+    }
+  });
   out_->all_written(now);
 }
 
 template <class T>
-void convolution_layer<T>::backward(const pass& now) {
-  how_->begin(weights_->values);
+void convolution_layer<T>::backward_lane(convolution<T>& how, std::size_t lane, std::size_t first, std::size_t last,
+                                         wanted what, T* sums, T* bias_sums) const {
   // Only for the weights, and as it is: read where it lies.
   const bool in_place = !in_->wants_gradient() && !out_->normalised();
-  for (std::size_t first = 0; first < now.images; first += how_->block()) {
-    const std::size_t count = std::min(how_->block(), now.images - first);
+  for (std::size_t at = first; at < last; at += how.block()) {
+    const std::size_t count = std::min(how.block(), last - at);
     for (std::size_t k = 0; k < count; ++k) {
-      const image_view<T> slope = in_place ? out_->view(out_->gradient(first + k)) : how_->slope(k);
-      if (!in_place) out_->read_gradient(first + k, slope);
-      in_->read(first + k, how_->input(k));
-      if (bias_ != nullptr) out_->add_pixels(slope, bias_->gradient.data());
+      const image_view<T> slope = in_place ? out_->view(out_->gradient(at + k)) : how.slope(k);
+      if (!in_place) out_->read_gradient(at + k, slope);
+      if (what.weights) in_->read(at + k, how.input(k));
+      if (what.weights && bias_ != nullptr) out_->add_pixels(slope, bias_sums);
     }
-    how_->backward_weights(count, in_place ? out_->gradient(first) : nullptr, weights_->gradient.data());
-    if (!in_->wants_gradient()) continue;
-    how_->backward_data(count, in_->gradient(first), in_.adds());
-    for (std::size_t k = 0; k < count; ++k) in_.written(first + k);
+    if (what.weights) how.backward_weights(count, in_place ? out_->gradient(at) : nullptr, sums);
+    if (!what.data) continue;
+    how.backward_data(count, in_->gradient(at), in_.adds());
+    for (std::size_t k = 0; k < count; ++k) in_.written(at + k, lane);
   }
-  how_->finish(weights_->gradient.data());
+  if (what.weights) how.finish(sums);
+}
+
+template <class T>
+void convolution_layer<T>::backward(const pass& now) {
+  // Sums of many weights are worth their memory for many pixels only.
+  const std::size_t least = weights_->values.size() < (std::size_t{1} << 16) ? 512 : 1024;
+  const std::size_t count = lanes::count(now.images, this->pixels(), least);
+  const std::span<T> weights = weights_->gradient, bias = bias_ != nullptr ? bias_->gradient : std::span<T>();
+  const bool both = in_->wants_gradient();
+  std::vector<char> begun(how_.size());
+  // What one lane writes for its input must be nothing that it reads.
+  if (count == 1 && both && this->team().threads() > 1 && in_->gradient(0) != out_->gradient(0)) {
+    const auto part = [&](wanted what) {
+      backward_lane(mine(begun), 0, 0, now.images, what, weights.data(), bias.data());
+    };
+    this->team().run_both([&] { part({.weights = true, .data = false}); },
+                          [&] { part({.weights = false, .data = true}); });
+  } else {
+    this->team().run(count, now.images, [&](std::size_t lane, std::size_t first, std::size_t last) {
+      backward_lane(mine(begun), lane, first, last, {.weights = true, .data = both}, sums_->begin(lane, weights),
+                    bias_sums_.begin(lane, bias));
+    });
+    sums_->finish(count, weights);
+    bias_sums_.finish(count, bias);
+  }
   if (now.ready) {
     if (bias_ != nullptr) now.ready(bias_->index);
     now.ready(weights_->index);
@@ -86,7 +122,7 @@ void dense_layer<T>::forward(const pass& now) {
     gather(now);
     multiply(rows_.data(), weights_->values.data(), out_->values(0), now.images, from, to);
     add_to_rows(bias_->values.data(), out_->values(0), now.images, to);
-    for (std::size_t i = 0; i < now.images; ++i) out_->written(i);
+    for (std::size_t i = 0; i < now.images; ++i) out_->written(i, 0);
   }
   out_->all_written(now);
 }
@@ -102,7 +138,7 @@ void dense_layer<T>::backward(const pass& now) {
     add_rows(slopes_.data(), bias_->gradient.data(), now.images, to);
     if (in_->wants_gradient()) {
       multiply_transposed(slopes_.data(), weights_->values.data(), rows_.data(), now.images, to, from);
-      for (std::size_t i = 0; i < now.images; ++i) give(in_, i, rows_.data() + i * from);
+      for (std::size_t i = 0; i < now.images; ++i) give(in_, i, 0, rows_.data() + i * from);
     }
   }
   if (now.ready) {
@@ -127,21 +163,22 @@ void sum_layer<T>::connect() {
 
 template <class T>
 void sum_layer<T>::forward(const pass& now) {
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
     const auto to = out_->view(out_->values(i));
     a_->read(i, to);
     b_->read(i, to, true);
-    out_->written(i);
-  }
+    out_->written(i, lane);
+  });
   out_->all_written(now);
 }
 
 template <class T>
 void sum_layer<T>::backward(const pass& now) {
-  std::vector<T> scratch;
   for (const auto* const part : {&a_, &b_}) {
     if ((*part)->shares() || !(*part)->wants_gradient()) continue;
-    for (std::size_t i = 0; i < now.images; ++i) give(*part, i, slope_of(*out_, i, scratch));
+    this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
+      give(*part, i, lane, slope_of(*out_, i, scratch));
+    });
     part->all_written(now);
   }
 }
@@ -151,71 +188,70 @@ void padded_shortcut<T>::forward(const pass& now) {
   const extent& from = in_->shape();
   const extent& to = out_->shape();
   const std::size_t before = (to.channels - from.channels) / 2;
-  for (std::size_t i = 0; i < now.images; ++i) {
-    in_->read(i, in_->view(image_.data()));
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& image) {
+    image.resize(from.size());
+    in_->read(i, in_->view(image.data()));
     T* const out = out_->values(i);
     std::fill_n(out, to.size(), T{0});
     for (std::size_t y = 0; y < to.height; ++y) {
       for (std::size_t x = 0; x < to.width; ++x) {
-        std::copy_n(image_.data() + (y * from.width + x) * stride_ * from.channels, from.channels,
+        std::copy_n(image.data() + (y * from.width + x) * stride_ * from.channels, from.channels,
                     out + (y * to.width + x) * to.channels + before);
       }
     }
-    out_->written(i);
-  }
+    out_->written(i, lane);
+  });
   out_->all_written(now);
 }
 
 template <class T>
 void padded_shortcut<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  std::vector<T> scratch;
   const extent& from = in_->shape();
   const extent& to = out_->shape();
   const std::size_t before = (to.channels - from.channels) / 2;
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
     const T* const slope = slope_of(*out_, i, scratch);
-    std::fill(image_.begin(), image_.end(), T{0});
+    std::vector<T> image(from.size());
     for (std::size_t y = 0; y < to.height; ++y) {
       for (std::size_t x = 0; x < to.width; ++x) {
         std::copy_n(slope + (y * to.width + x) * to.channels + before, from.channels,
-                    image_.data() + (y * from.width + x) * stride_ * from.channels);
+                    image.data() + (y * from.width + x) * stride_ * from.channels);
       }
     }
-    give(in_, i, image_.data());
-  }
+    give(in_, i, lane, image.data());
+  });
   in_.all_written(now);
 }
 
 template <class T>
 void view_layer<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
     out_->read_gradient(i, in_->view(in_->gradient(i)), in_.adds());
-    in_.written(i);
-  }
+    in_.written(i, lane);
+  });
   in_.all_written(now);
 }
 
 template <class T>
 void max_pool<T>::forward(const pass& now) {
   const std::size_t size = out_->shape().size();
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
     in_->pool(i, window_, out_->view(out_->values(i)), taps_.data() + i * size);
-    out_->written(i);
-  }
+    out_->written(i, lane);
+  });
   out_->all_written(now);
 }
 
 template <class T>
 void max_pool<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  std::vector<T> scratch;
   const std::size_t size = out_->shape().size();
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
     in_->unpool(i, slope_of(*out_, i, scratch), out_->shape(), window_, taps_.data() + i * size, in_.adds());
-    in_.written(i, true);  // what was rectified to zero is no tap
-  }
+    in_.written(i, lane, true);  // what was rectified to zero is no tap
+  });
   in_.all_written(now);
 }
 
@@ -223,32 +259,33 @@ template <class T>
 void average_pool<T>::forward(const pass& now) {
   const extent& from = in_->shape();
   const T share = T{1} / static_cast<T>(from.height * from.width);
-  for (std::size_t i = 0; i < now.images; ++i) {
-    in_->read(i, in_->view(image_.data()));
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& image) {
+    image.resize(from.size());
+    in_->read(i, in_->view(image.data()));
     T* const out = out_->values(i);
     std::fill_n(out, from.channels, T{0});
     for (std::size_t at = 0; at < from.size(); at += from.channels) {
-      for (std::size_t c = 0; c < from.channels; ++c) out[c] += image_[at + c];
+      for (std::size_t c = 0; c < from.channels; ++c) out[c] += image[at + c];
     }
     for (std::size_t c = 0; c < from.channels; ++c) out[c] *= share;
-    out_->written(i);
-  }
+    out_->written(i, lane);
+  });
   out_->all_written(now);
 }
 
 template <class T>
 void average_pool<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  std::vector<T> scratch;
   const extent& from = in_->shape();
   const T share = T{1} / static_cast<T>(from.height * from.width);
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
     const T* const slope = slope_of(*out_, i, scratch);
+    std::vector<T> image(from.size());
     for (std::size_t at = 0; at < from.size(); at += from.channels) {
-      for (std::size_t c = 0; c < from.channels; ++c) image_[at + c] = share * slope[c];
+      for (std::size_t c = 0; c < from.channels; ++c) image[at + c] = share * slope[c];
     }
-    give(in_, i, image_.data());
-  }
+    give(in_, i, lane, image.data());
+  });
   in_.all_written(now);
 }
 
@@ -266,24 +303,24 @@ void dropout<T>::over_elements(const pass& now, std::size_t image, const Keep& k
 
 template <class T>
 void dropout<T>::forward(const pass& now) {
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
     T* const out = out_->values(i);
     in_->read(i, in_->view(out));
     if (now.training) over_elements(now, i, [&](std::size_t k, T factor) { out[k] *= factor; });
-    out_->written(i);
-  }
+    out_->written(i, lane);
+  });
   out_->all_written(now);
 }
 
 template <class T>
 void dropout<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  std::vector<T> slope(out_->shape().size()), scratch;
-  for (std::size_t i = 0; i < now.images; ++i) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
+    std::vector<T> slope(out_->shape().size());
     const T* const given = slope_of(*out_, i, scratch);
     over_elements(now, i, [&](std::size_t k, T factor) { slope[k] = given[k] * factor; });
-    give(in_, i, slope.data());
-  }
+    give(in_, i, lane, slope.data());
+  });
   in_.all_written(now);
 }
 

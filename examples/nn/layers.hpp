@@ -8,6 +8,7 @@
 
 #include "activation.hpp"
 #include "convolution.hpp"
+#include "lanes.hpp"
 #include "parameters.hpp"
 #include "pass.hpp"
 
@@ -19,10 +20,34 @@ namespace nn {
 template <class T>
 class layer {
  public:
+  /// The batch is cut for an output of so many pixels.
+  layer(lanes& team, const activation<T>& out) : team_(&team), pixels_(out.shape().height * out.shape().width) {}
+  layer(const layer&) = delete;
   virtual ~layer() = default;
   virtual void reserve(std::size_t) {}
   virtual void forward(const pass& now) = 0;
   virtual void backward(const pass& now) = 0;
+
+ protected:
+  [[nodiscard]] const lanes& team() const noexcept { return *team_; }
+  [[nodiscard]] std::size_t pixels() const noexcept { return pixels_; }
+  /// Calls body(lane, first, last) on the images of each lane, several at once.
+  template <class Body>
+  void over_lanes(const pass& now, const Body& body) const {
+    team_->run(lanes::count(now.images, pixels_), now.images, body);
+  }
+  /// Calls body(image, lane, scratch), with what a lane keeps for its next image.
+  template <class Body>
+  void over_images(const pass& now, const Body& body) const {
+    over_lanes(now, [&](std::size_t lane, std::size_t first, std::size_t last) {
+      std::vector<T> scratch;
+      for (std::size_t image = first; image < last; ++image) body(image, lane, scratch);
+    });
+  }
+
+ private:
+  lanes* team_;
+  std::size_t pixels_;
 };
 
 /// A layer's claim on what it reads.
@@ -38,8 +63,8 @@ class input_of {
   /// Whether no other reader writes after it.
   [[nodiscard]] bool completes() const noexcept { return read_->turn_of(reader_).completes; }
   /// The gradient of an image is written; `masked`, if it is zero already wherever the input was rectified to zero.
-  void written(std::size_t image, bool masked = false) const {
-    if (completes()) read_->gradient_written(image, masked && !adds());
+  void written(std::size_t image, std::size_t lane, bool masked = false) const {
+    if (completes()) read_->gradient_written(image, lane, masked && !adds());
   }
   void all_written(const pass& now) const {
     if (read_->wants_gradient() && completes()) read_->all_gradients_written(now);
@@ -53,27 +78,40 @@ class input_of {
 template <class T>
 class convolution_layer final : public layer<T> {
  public:
-  /// `bias` may be null.
-  convolution_layer(activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>* bias,
-                    std::unique_ptr<convolution<T>> how)
-      : in_(in), out_(&out), weights_(&weights), bias_(bias), how_(std::move(how)) {}
+  /// `bias` may be null; `how` is one convolution for each thread, which share `sums` with those of other layers.
+  convolution_layer(lanes& team, activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>* bias,
+                    std::vector<std::unique_ptr<convolution<T>>> how, lane_sums<T>& sums)
+      : layer<T>(team, out), in_(in), out_(&out), weights_(&weights), bias_(bias), how_(std::move(how)), sums_(&sums) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
  private:
+  /// Which gradients a part of the backward pass is for.
+  struct wanted {
+    bool weights, data;
+  };
+
+  /// This thread's, ready for the weights of the pass.
+  convolution<T>& mine(std::vector<char>& begun) const;
+  /// For images [first, last), all of a lane, on this thread. The sums are the lane's.
+  void backward_lane(convolution<T>& how, std::size_t lane, std::size_t first, std::size_t last, wanted what, T* sums,
+                     T* bias_sums) const;
+
   input_of<T> in_;
   activation<T>* out_;
   parameter<T>* weights_;
   parameter<T>* bias_;
-  std::unique_ptr<convolution<T>> how_;
+  std::vector<std::unique_ptr<convolution<T>>> how_;
+  lane_sums<T>* sums_;
+  lane_sums<T> bias_sums_;
 };
 
-/// y = x W + b on all numbers of an image, by Eigen.
+/// y = x W + b on all numbers of an image, by Eigen and on one thread.
 template <class T>
 class dense_layer final : public layer<T> {
  public:
-  dense_layer(activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>& bias)
-      : in_(in), out_(&out), weights_(&weights), bias_(&bias) {}
+  dense_layer(lanes& team, activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>& bias)
+      : layer<T>(team, out), in_(in), out_(&out), weights_(&weights), bias_(&bias) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
@@ -92,7 +130,8 @@ class dense_layer final : public layer<T> {
 template <class T>
 class sum_layer final : public layer<T> {
  public:
-  sum_layer(activation<T>& a, activation<T>& b, activation<T>& out) : a_(a), b_(b), out_(&out) {}
+  sum_layer(lanes& team, activation<T>& a, activation<T>& b, activation<T>& out)
+      : layer<T>(team, out), a_(a), b_(b), out_(&out) {}
   /// After the network is complete: shares gradients where that can be.
   void connect();
   void forward(const pass& now) override;
@@ -108,8 +147,8 @@ class sum_layer final : public layer<T> {
 template <class T>
 class padded_shortcut final : public layer<T> {
  public:
-  padded_shortcut(activation<T>& in, activation<T>& out, std::size_t stride)
-      : in_(in), out_(&out), stride_(stride), image_(in.shape().size()) {}
+  padded_shortcut(lanes& team, activation<T>& in, activation<T>& out, std::size_t stride)
+      : layer<T>(team, out), in_(in), out_(&out), stride_(stride) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
@@ -117,7 +156,6 @@ class padded_shortcut final : public layer<T> {
   input_of<T> in_;
   activation<T>* out_;
   std::size_t stride_;
-  std::vector<T> image_;
 };
 
 /// Another function of what an activation holds: pre-activation residual networks normalise what goes into a block but
@@ -125,7 +163,9 @@ class padded_shortcut final : public layer<T> {
 template <class T>
 class view_layer final : public layer<T> {
  public:
-  view_layer(activation<T>& in, activation<T>& out) : in_(in), out_(&out) { out.see(in); }
+  view_layer(lanes& team, activation<T>& in, activation<T>& out) : layer<T>(team, out), in_(in), out_(&out) {
+    out.see(in);
+  }
   void forward(const pass&) override {}
   void backward(const pass& now) override;
 
@@ -138,7 +178,8 @@ class view_layer final : public layer<T> {
 template <class T>
 class max_pool final : public layer<T> {
  public:
-  max_pool(activation<T>& in, activation<T>& out, const pool_window& window) : in_(in), out_(&out), window_(window) {}
+  max_pool(lanes& team, activation<T>& in, activation<T>& out, const pool_window& window)
+      : layer<T>(team, out), in_(in), out_(&out), window_(window) {}
   void reserve(std::size_t images) override { taps_.resize(images * out_->shape().size()); }
   void forward(const pass& now) override;
   void backward(const pass& now) override;
@@ -154,14 +195,13 @@ class max_pool final : public layer<T> {
 template <class T>
 class average_pool final : public layer<T> {
  public:
-  average_pool(activation<T>& in, activation<T>& out) : in_(in), out_(&out), image_(in.shape().size()) {}
+  average_pool(lanes& team, activation<T>& in, activation<T>& out) : layer<T>(team, in), in_(in), out_(&out) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
  private:
   input_of<T> in_;
   activation<T>* out_;
-  std::vector<T> image_;
 };
 
 /// Sets a part of the numbers to zero and scales the rest up (Srivastava et al. 2014). Which ones is a function of the
@@ -169,8 +209,8 @@ class average_pool final : public layer<T> {
 template <class T>
 class dropout final : public layer<T> {
  public:
-  dropout(activation<T>& in, activation<T>& out, double probability, std::uint64_t number)
-      : in_(in), out_(&out), probability_(probability), number_(number) {}
+  dropout(lanes& team, activation<T>& in, activation<T>& out, double probability, std::uint64_t number)
+      : layer<T>(team, out), in_(in), out_(&out), probability_(probability), number_(number) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 

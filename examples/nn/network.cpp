@@ -9,7 +9,8 @@
 namespace nn {
 
 template <class T>
-network<T>::network(const extent& input, const execution& how) : how_(how), kernels_(&find_kernels<T>(how.kernels)) {
+network<T>::network(const extent& input, const execution& how)
+    : how_(how), team_(how.threads), kernels_(&find_kernels<T>(how.kernels)) {
   make(input).from_outside();
 }
 
@@ -36,7 +37,7 @@ batch_norm<T>& network<T>::make_norm(std::size_t channels) {
 template <class T>
 template <class Layer, class... Arguments>
 Layer& network<T>::add_layer(Arguments&&... arguments) {
-  auto made = std::make_unique<Layer>(std::forward<Arguments>(arguments)...);
+  auto made = std::make_unique<Layer>(team_, std::forward<Arguments>(arguments)...);
   Layer& result = *made;
   layers_.push_back(std::move(made));
   return result;
@@ -54,7 +55,9 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
                      start::kaiming, options.bias ? fan_in : fan_out);
   parameter<T>* const bias = options.bias ? &make_parameter(name + ".bias", {options.channels}, start::zeros) : nullptr;
   auto& out = make(shape.out());
-  add_layer<convolution_layer<T>>(in, out, weights, bias, make_convolution<T>(how_.backend, shape, *kernels_));
+  std::vector<std::unique_ptr<convolution<T>>> ways;
+  while (ways.size() < team_.threads()) ways.push_back(make_convolution<T>(how_.backend, shape, *kernels_));
+  add_layer<convolution_layer<T>>(in, out, weights, bias, std::move(ways), gradient_sums_);
   operations_ += shape.operations() * (in.wants_gradient() ? 3 : 2);
   return out;
 }

@@ -21,6 +21,7 @@ namespace nn {
 struct execution {
   std::string backend = "winograd";  ///< of convolutions
   std::string kernels;               ///< of kernel_names(); empty: the best
+  int threads = 1;                   ///< that work on a batch; there are the same bits for any number
 };
 
 /// A chain of layers, put together front to back by the functions below, which give what the next one reads.
@@ -32,7 +33,8 @@ struct execution {
 ///     net.bind(arena);
 ///     net.initialise(seed);
 ///
-/// Its parameters are views of an arena, or of any memory; it owns the activations. Used by one thread.
+/// Its parameters are views of an arena, or of any memory; it owns the activations. Used by one thread at a time, which
+/// is one of its own.
 template <class T>
 class network {
  public:
@@ -95,6 +97,8 @@ class network {
   void reserve(std::size_t images);
 
   execution how_;
+  lanes team_;
+  lane_sums<T> gradient_sums_;
   const kernel_set<T>* kernels_;
   std::deque<parameter<T>> parameters_;
   std::vector<std::unique_ptr<activation<T>>> activations_;

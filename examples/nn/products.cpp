@@ -40,7 +40,10 @@ void add_to_rows(const T* bias, T* c, std::size_t rows, std::size_t columns) {
 
 template <class T>
 void add_rows(const T* a, T* sum, std::size_t rows, std::size_t columns) {
-  map(sum, 1, columns) += map(a, rows, columns).colwise().sum();
+  // Eigen's order of a sum depends on how the numbers are aligned.
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t c = 0; c < columns; ++c) sum[c] += a[row * columns + c];
+  }
 }
 
 template void multiply(const float*, const float*, float*, std::size_t, std::size_t, std::size_t);

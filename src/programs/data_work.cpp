@@ -1,14 +1,15 @@
 #include "data_work.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <functional>
-#include <future>
+#include <memory>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
@@ -19,6 +20,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
+#include "../data/parallel.hpp"
 
 namespace {
 
@@ -58,28 +60,48 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
   return std::clamp<std::uint64_t>(run_bytes * ids.size() / std::max<std::uint64_t>(sum, 1), 1, most);
 }
 
+// A run that a task reads, or the thread that needs it if none has begun.
+struct run_ahead {
+  record_run run;
+  std::exception_ptr failure;
+  std::atomic<bool> begun{false}, done{false};
+
+  void read(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count) {
+    if (begun.exchange(true)) return;
+    try {
+      run.read(source, first, count);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    done = true;
+    done.notify_all();
+  }
+};
+
 // Reads the records of a source from `first` on, some runs ahead on `threads` threads (0: all there are), and hands
 // them to `use` in order, each with its first record.
 void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
                   const std::function<void(muster::sample_id, const record_run&)>& use) {
-  const std::size_t most =
-      threads > 0 ? static_cast<std::size_t>(threads) : std::max(std::thread::hardware_concurrency(), 1u);
   const std::uint64_t each = records_of_run(source);
+  const std::size_t most = muster::detail::thread_count(threads, source.size() / each + 1);
   const auto start = muster::clock::now();
   muster::progress_line progress;
   std::uint64_t bytes = 0;
-  std::deque<std::future<record_run>> ahead;
+  std::deque<std::shared_ptr<run_ahead>> ahead;
+  muster::detail::background_tasks tasks(most);
   muster::sample_id next = first;
   for (muster::sample_id at = first; at < source.size();) {
-    for (; next < source.size() && ahead.size() < most; next += std::min(each, source.size() - next)) {
-      ahead.push_back(std::async(std::launch::async | std::launch::deferred, [&source, next, each] {
-        record_run run;
-        run.read(source, next, std::min(each, source.size() - next));
-        return run;
-      }));
+    const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
+    for (; next < source.size() && ahead.size() < most; next += count_at(next)) {
+      ahead.push_back(std::make_shared<run_ahead>());
+      tasks.start([&source, one = ahead.back(), next, count = count_at(next)] { one->read(source, next, count); });
     }
-    const record_run run = ahead.front().get();
+    const auto front = std::move(ahead.front());
     ahead.pop_front();
+    front->read(source, at, count_at(at));
+    front->done.wait(false);
+    if (front->failure) std::rethrow_exception(front->failure);
+    const record_run& run = front->run;
     use(at, run);
     at += run.sizes.size();
     bytes += run.bytes.size();
