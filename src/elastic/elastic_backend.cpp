@@ -20,6 +20,7 @@
 
 #include "../comm/group/group_state.hpp"
 #include "../core/random_bytes.hpp"
+#include "link_watch.hpp"
 #include "membership/service.hpp"
 #include "rebuild.hpp"
 #include "state_transfer.hpp"
@@ -196,6 +197,11 @@ class elastic_backend final : public session_backend {
   void committed(const state& of) noexcept override {
     say_progress(of);
     service_->worked(work_);
+    if (const auto slowest = links_.look(group_->transport())) {
+      const auto& quality = slowest->quality;
+      const auto to = slowest->peer < 0 ? 0 : record_.members[static_cast<std::size_t>(slowest->peer)].id;
+      service_->tell([&](auto& protocol, auto) { protocol.judged(to, quality.bandwidth, seconds(quality.latency)); });
+    }
     if (first_step_) tell_first_step();
   }
 
@@ -277,6 +283,9 @@ class elastic_backend final : public session_backend {
     group_.emplace(
         std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));
     host_ = made.host;
+    // Half of the steps, so that some judgement is of these alone, whenever it begins to be slow.
+    const auto steps = static_cast<std::size_t>(context_.configuration().integer(setting::slow_steps));
+    links_.begin(group_->size(), std::max<std::size_t>(steps / 2, 1));
     constexpr std::size_t former_ones_kept = 4;
     while (former_.size() > former_ones_kept) forget_oldest();
   }
@@ -369,6 +378,7 @@ class elastic_backend final : public session_backend {
   bool holds_ = false;       // whether this rank's state counts
   bool stopped_ = true;      // in no generation, and the membership was told
   bool first_step_ = false;  // of this generation, not done yet
+  link_watch links_;
   clock::duration work_{};   // of its own in the last attempt
   elastic::change change_;   // the last, or under way
   clock::time_point lap_{};  // when its last part was done; none yet: this rank joins

@@ -94,6 +94,13 @@ inline constexpr std::size_t native_copied_up_to = 65536;
 
 class transport;
 
+/// What its traffic has shown of the connection to a rank.
+struct link_quality {
+  std::uint64_t sent = 0;  ///< bytes that have arrived there so far
+  double bandwidth = 0;    ///< bytes a second, the last that it was busy with or a higher rate; 0: not known
+  double latency = 0;      ///< seconds of the shortest round trip
+};
+
 /// One send, receive or native collective: its arguments, its result, and memory for the transport, so that starting
 /// one allocates nothing. It does not move, and is cancelled when it is destroyed unfinished. The caller owns the
 /// buffer, which stays alive and untouched until the request is done.
@@ -209,6 +216,9 @@ class transport {
   /// cannot connect again, or has tried already.
   [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
 
+  /// Of the connection to that rank; all zeros where there is none, or the transport cannot tell. Costs a system call.
+  [[nodiscard]] virtual link_quality quality(int /*peer*/) { return {}; }
+
   /// Called by each member of a new group before `subgroup`, which gets the results of all members.
   [[nodiscard]] virtual std::uint64_t prepare(std::span<const int> /*members*/) { return 0; }
   /// Collective over the members: makes the transport of the new group.
@@ -247,6 +257,7 @@ class transport_decorator : public transport {
   bool poll(control_message& message) override { return inner_->poll(message); }
   void pause(clock::time_point until) override { inner_->pause(until); }
   [[nodiscard]] bool renew(int peer, clock::time_point until) override { return inner_->renew(peer, until); }
+  [[nodiscard]] link_quality quality(int peer) override { return inner_->quality(peer); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override {
     return inner_->subgroup(some);

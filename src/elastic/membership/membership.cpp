@@ -38,7 +38,10 @@ void membership::tick(clock::time_point now) {
   }
   look(now);
   if (ended_ || now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat)) return;
-  if (is_member()) find_slow_members(now);
+  if (is_member()) {
+    find_slow_members(now);
+    find_slow_links(now);
+  }
   say(now);
 }
 
@@ -132,6 +135,12 @@ void membership::worked(clock::duration least) {
   own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
+void membership::judged(member_id to, double bandwidth, seconds latency) {
+  own_.link_to = to;
+  own_.link_rate = static_cast<std::uint64_t>(bandwidth);
+  own_.link_latency = static_cast<std::uint64_t>(1e6 * latency.count());
+}
+
 void membership::stopped(clock::time_point now) {
   if (ended_ || own_.stopped || !is_member()) return;
   if (!must_stop_) begin_change(now);
@@ -212,6 +221,8 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   silent_.clear();
   cut_.clear();
   slow_.clear();
+  told_of_.clear();
+  own_.link_to = own_.link_rate = own_.link_latency = 0;
   own_.stopped = must_stop_ = wish_ = false;
   own_.work = own_.halt = furthest_ = 0;
   out_.form(next);
@@ -321,28 +332,6 @@ void membership::plan_reconfiguration(clock::time_point now) {
   own_.halt = std::max(own_.step, furthest_) + 2;
   out_.halt(own_.halt);
   say(now);
-}
-
-// All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
-void membership::find_slow_members(clock::time_point now) {
-  if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
-  const auto work_of = [this](const member& one) { return heartbeat_of(one.id).work; };
-  std::vector<std::uint64_t> all;
-  std::ranges::transform(record_.members, std::back_inserter(all), work_of);
-  if (std::ranges::count(all, 0u) > 0) return;  // until all have done some steps
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>((all.size() - 1) / 2);
-  std::ranges::nth_element(all, middle);
-  constexpr double of_no_matter = 1000;  // microseconds
-  const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
-  for (const auto& one : record_.members) {
-    if (static_cast<double>(work_of(one)) <= limit) continue;
-    const auto text = "slow: " + std::to_string(work_of(one) / 1000) +
-                      " ms of a step or more, the median of the ranks " + std::to_string(*middle / 1000) + " ms";
-    if (slow_.emplace(one.id, text).second) out_.note(name(one.id) + " is " + text);
-  }
-  const bool is_slowest = std::ranges::max_element(record_.members, {}, work_of)->id == self_.id;
-  const bool can_be_spared = record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
-  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared) leave(now);
 }
 
 void membership::adopt_suspicions(clock::time_point now) {

@@ -116,6 +116,8 @@ class membership {
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step took at least in the last steps, without waiting for others.
   void worked(clock::duration least);
+  /// Of its connections with much traffic the slowest: where it leads, bytes a second, seconds of a round trip.
+  void judged(member_id to, double bandwidth, seconds latency);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.
@@ -142,6 +144,8 @@ class membership {
   }
   /// Why a member is suspect or dead; empty for none.
   [[nodiscard]] std::string reason_for(member_id who) const;
+  /// What that member said last in this generation; empty heartbeat for nothing.
+  [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
   /// When the present change began for this member: it found or heard of the first reason to stop.
   [[nodiscard]] clock::time_point change_began() const noexcept { return change_began_; }
 
@@ -161,6 +165,8 @@ class membership {
   void find_silent_members(clock::time_point now);
   void plan_reconfiguration(clock::time_point now);
   void find_slow_members(clock::time_point now);
+  void find_slow_links(clock::time_point now);
+  [[nodiscard]] bool can_be_spared() const;
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool is_given_up(const member& one) const;
@@ -182,7 +188,6 @@ class membership {
   void say(clock::time_point now);
   void finish(exit_reason why, const std::string& text);
   [[nodiscard]] bool suspects_most(const heartbeat& said) const;
-  [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
   [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
   [[nodiscard]] std::string name(member_id who) const;
   [[nodiscard]] std::string describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const;
@@ -215,7 +220,10 @@ class membership {
   std::set<std::pair<member_id, member_id>> accused_before_;
   std::map<member_id, cut> cut_;  // members that this one's connection to broke
   std::map<member_id, std::string> slow_;
-  heartbeat own_;  // what it says next: its dead and suspects are filled in then
+  std::map<member_id, int> slow_links_;  // how often one ended there, in this generation and those before
+  clock::time_point slow_said_{};        // when this member heard of the last one
+  std::set<member_id> told_of_;          // ranks at which a slow one begins
+  heartbeat own_;                        // what it says next: its dead and suspects are filled in then
   bool must_stop_ = false;
   bool ended_ = false;
   bool wish_ = false;           // a member wants to leave

@@ -10,7 +10,7 @@ namespace muster::inline v0::elastic {
 namespace {
 
 constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0206;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0207;
 
 using detail::wire_reader;
 using detail::wire_writer;
@@ -84,7 +84,7 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, from, number, generation, step, cursor, halt, work);
+  out.add(word_magic, from, number, generation, step, cursor, halt, work, link_to, link_rate, link_latency);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   add(out, dead);
   add(out, suspects);
@@ -96,7 +96,8 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work);
+  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.link_to,
+          read.link_rate, read.link_latency);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = read_ids(in);
   read.suspects = read_ids(in);

@@ -65,6 +65,9 @@ struct heartbeat {
   std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
   std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, in the shortest of its
                            ///< last ones: it has been as slow as that in all of them; 0: not known yet
+  member_id link_to = 0;   ///< of its connections with much traffic the slowest leads there; 0: not known
+  std::uint64_t link_rate = 0;     ///< bytes a second over that
+  std::uint64_t link_latency = 0;  ///< microseconds of a round trip over it
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::string endpoints;

@@ -211,8 +211,15 @@ class membership_service final : elastic::membership_outlet {
     int rank = 0;
     for (const auto& one : protocol_.record().members) {
       const auto reason = protocol_.reason_for(one.id);
+      const auto& said = protocol_.heartbeat_of(one.id);
       text += " rank " + std::to_string(rank++) + " is process " + std::to_string(one.process.process) +
-              (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
+              (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")");
+      if (said.work != 0) text += ", " + std::to_string(said.work) + " us of a step its own";
+      if (const auto to = protocol_.record().rank_of(said.link_to)) {
+        text += ", " + std::to_string(said.link_rate) + " B/s and " + std::to_string(said.link_latency) +
+                " us over its slowest connection, to rank " + std::to_string(*to);
+      }
+      text += ";";
     }
     text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
     log(log_level::error, text);  // at whatever level: a signal asked for it

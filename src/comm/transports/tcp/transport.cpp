@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "link_quality.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -43,6 +45,12 @@ void tcp_transport::begin(request& r, bool receives) noexcept {
   group_.called = r.signature.sequence + 1;
   mesh_->position_.generation = group_.generation();
   mesh_->position_.signature = r.signature;
+}
+
+link_quality tcp_transport::quality(int peer) {
+  const std::lock_guard lock(mesh_->mutex_);  // the connection is not ended meanwhile
+  const int to = group_.peer(peer);
+  return to != mesh_->rank_ && mesh_->link(to).connected() ? quality_of(mesh_->link(to).file()) : link_quality();
 }
 
 void tcp_transport::send(request& r) {

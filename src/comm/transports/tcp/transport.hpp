@@ -51,6 +51,7 @@ class tcp_transport final : public transport {
   /// Both sides connect, and each takes nothing that the other sends in the group until it has renewed it itself: so
   /// nothing of before the break meets anything of after it.
   [[nodiscard]] bool renew(int peer, clock::time_point until) override;
+  [[nodiscard]] link_quality quality(int peer) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }

@@ -1,0 +1,85 @@
+// Members and connections that hold up the others.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "membership.hpp"
+
+namespace muster::inline v0::elastic {
+namespace {
+
+// A slow connection has so small a part of the median's bandwidth.
+constexpr std::uint64_t slow_link_factor = 10;
+
+std::string megabytes(std::uint64_t rate) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.3g MB/s", 1e-6 * static_cast<double>(rate));
+  return text;
+}
+
+}  // namespace
+
+bool membership::can_be_spared() const {
+  return record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
+}
+
+// All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
+void membership::find_slow_members(clock::time_point now) {
+  if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
+  const auto work_of = [this](const member& one) { return heartbeat_of(one.id).work; };
+  std::vector<std::uint64_t> all;
+  std::ranges::transform(record_.members, std::back_inserter(all), work_of);
+  if (std::ranges::count(all, 0u) > 0) return;  // until all have done some steps
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>((all.size() - 1) / 2);
+  std::ranges::nth_element(all, middle);
+  constexpr double of_no_matter = 1000;  // microseconds
+  const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
+  for (const auto& one : record_.members) {
+    if (static_cast<double>(work_of(one)) <= limit) continue;
+    const auto text = "slow: " + std::to_string(work_of(one) / 1000) +
+                      " ms of a step or more, the median of the ranks " + std::to_string(*middle / 1000) + " ms";
+    if (slow_.emplace(one.id, text).second) out_.note(name(one.id) + " is " + text);
+  }
+  const bool is_slowest = std::ranges::max_element(record_.members, {}, work_of)->id == self_.id;
+  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared()) leave(now);
+}
+
+// Either end may be the reason, and it slows down what comes to it as well, by late acknowledgements. It is taken for
+// the one at which most of them end, also in the generations before: when the other end has left in vain, its
+// successor's is slow too. What the others say comes within two beats.
+void membership::find_slow_links(clock::time_point now) {
+  if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
+  std::vector<std::uint64_t> rates;
+  for (const auto& one : record_.members) {
+    if (const auto& said = heartbeat_of(one.id); is_in(said.link_to)) rates.push_back(said.link_rate);
+  }
+  constexpr std::size_t fellows = 3;  // of two it is not known which is slow
+  if (rates.size() < fellows || rates.size() < record_.members.size()) return;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>((rates.size() - 1) / 2);
+  std::ranges::nth_element(rates, middle);
+  for (const auto& one : record_.members) {
+    const auto& said = heartbeat_of(one.id);
+    if (said.link_rate > *middle / slow_link_factor || !told_of_.insert(one.id).second) continue;
+    char latency[32];
+    std::snprintf(latency, sizeof latency, "%.3g ms", 1e-3 * static_cast<double>(said.link_latency));
+    const auto text = "slow: " + megabytes(said.link_rate) + " and " + latency +
+                      " a round trip, the median of the ranks " + megabytes(*middle);
+    out_.note("the connection from " + name(one.id) + " to " + name(said.link_to) + " is " + text);
+    slow_.emplace(one.id, "its connection is " + text);
+    ++slow_links_[one.id];
+    ++slow_links_[said.link_to];
+    slow_said_ = now;
+  }
+  const bool all_said = !told_of_.empty() && now - slow_said_ > 2 * policy_.beat;
+  if (!all_said || wish_ || !policy_.slow_ones_leave || !can_be_spared()) return;
+  const auto at_fault = std::ranges::max_element(record_.members, {}, [this](const member& one) {
+    const auto ends = slow_links_.find(one.id);
+    return std::pair(ends == slow_links_.end() ? 0 : ends->second, told_of_.contains(one.id));
+  });
+  slow_.emplace(at_fault->id, "its connections are slow");
+  if (at_fault->id == self_.id) leave(now);
+}
+
+}  // namespace muster::inline v0::elastic
