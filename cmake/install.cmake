@@ -148,6 +148,7 @@ muster_install_part_pc(zlib "Compressed files for muster" -lz)
 # The second is "dl", or nothing where the C library has it.
 muster_install_part_pc(tcp "muster over TCP" -lcrypto ${CMAKE_DL_LIBS})
 muster_install_part_pc(zstd "Zstandard for muster" -lzstd)
+muster_install_part_pc(jpeg "JPEG for muster" -ljpeg)
 muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
 muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
 muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)

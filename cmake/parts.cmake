@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
 # and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -68,6 +68,7 @@ if(MUSTER_HAVE_TCP)
 endif()
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
+muster_find_part(JPEG libjpeg-dev JPEG)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
 muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -18,8 +19,40 @@
 namespace images {
 namespace {
 
-image_data pair_of(muster::any_record_source train, muster::any_record_source test) {
+/// As MNIST's are normalised.
+constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
+/// As ImageNet's are.
+constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
+
+muster::image_options normalisation(const image_data& of) {
+  if (of.train.schema().form == muster::record_form::bytes) return of_photographs;
+  if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
+  return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
+}
+
+muster::jpeg_options jpeg_of(const image_data& of) {
+  const auto side = static_cast<std::uint32_t>(of.height);
+  return {.height = side, .width = side, .resize = side * 8 / 7};
+}
+
+/// One more than the largest label.
+std::size_t classes_of(const muster::any_record_source& source) {
+  std::vector<muster::sample_id> ids(source.size());
+  std::iota(ids.begin(), ids.end(), muster::sample_id{0});
+  std::vector<float> labels(ids.size() * source.schema().labels.size());
+  source.read(ids, {{}, labels});
+  return labels.empty() ? 1 : static_cast<std::size_t>(std::ranges::max(labels)) + 1;
+}
+
+image_data pair_of(muster::any_record_source train, muster::any_record_source test, std::size_t side = 0) {
   image_data made{std::move(train), std::move(test)};
+  if (made.train.schema().form == muster::record_form::bytes && side != 0) {
+    made.height = made.width = side;
+    made.channels = 3;
+    made.classes = classes_of(made.train);
+    made.preparation = muster::prepare(jpeg_of(made)) | muster::prepare(of_photographs);
+    return made;
+  }
   const auto& shape = made.train.schema().fields.at(0).shape;
   if (shape.size() != 2 && shape.size() != 3) {
     throw muster::data_error({std::string(made.train.name())},
@@ -30,12 +63,14 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   made.channels = grey ? 1 : shape.at(0);
   made.height = shape.at(grey ? 0 : 1);
   made.width = shape.at(grey ? 1 : 2);
+  made.preparation = muster::prepare(normalisation(made));
   return made;
 }
 
 // `holds_out`: the test images are going to be others.
-image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed, bool holds_out) {
-  if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test));
+image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed, bool holds_out,
+                     std::size_t side) {
+  if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test), side);
   const auto colon = specification.find(':');
   const std::string kind = specification.substr(0, colon);
   const std::string rest = colon == std::string::npos ? "" : specification.substr(colon + 1);
@@ -59,19 +94,15 @@ image_data open_kind(const std::string& specification, const std::string& test, 
                                     "--holdout");
 }
 
-/// As MNIST's are normalised.
-constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
-
-muster::image_options normalisation(const image_data& of) {
-  if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
-  return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
-}
-
 }  // namespace
 
 image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
-                       double holdout) {
-  auto made = open_kind(specification, test, seed, holdout > 0);
+                       double holdout, std::uint32_t side) {
+  auto made = open_kind(specification, test, seed, holdout > 0, side);
+  if (made.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
+    throw muster::configuration_error(
+        "--limit and --holdout cannot be used with JPEG files (they keep images in memory); make a smaller folder");
+  }
   if (limit != 0 && limit < made.train.size()) {
     made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
                              [&](muster::sample_id id) { return id < limit; });
@@ -90,13 +121,17 @@ muster::loader training_loader(const image_data& from, std::uint64_t seed, muste
                                const examples::stages& stages) {
   const auto normal = normalisation(from);
   auto read = from.train | muster::shuffle(seed) | batches;
-  if (!augmented) return stages.keep(std::move(read) | muster::map(muster::normalise(normal))) | stages.ahead();
+  if (!augmented) return stages.keep(std::move(read) | from.preparation) | stages.ahead();
+  if (from.train.schema().form == muster::record_form::bytes) {
+    return stages.keep(std::move(read)) | muster::augment(muster::random_jpeg_crop(jpeg_of(from))) |
+           muster::map(muster::normalise(normal)) | stages.ahead();
+  }
   const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
   return stages.keep(std::move(read)) | muster::augment(muster::image_augmentation(chance, normal)) | stages.ahead();
 }
 
 muster::loader test_loader(const image_data& from, muster::batch batches, const examples::stages& stages) {
-  return stages.keep(from.test | batches | muster::map(muster::normalise(normalisation(from))));
+  return stages.keep(from.test | batches | from.preparation);
 }
 
 void require_same_everywhere(muster::group& world, const image_data& data) {

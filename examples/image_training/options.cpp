@@ -54,7 +54,7 @@ struct command_line {
     app.add_option(
            "--data", o.data,
            "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), idx:IMAGES,LABELS (a tenth is held out), or "
-           "another source of images, such as records:FOLDER, with --test")
+           "another source of images, such as images:FOLDER (of JPEG files) or records:FOLDER, with --test")
         ->type_name("SPEC")
         ->capture_default_str();
     app.add_option("--test", o.test, "images to validate with, instead of those that belong to --data")
@@ -62,6 +62,7 @@ struct command_line {
     muster::add_number(app, "--limit", o.limit, examples::some_samples,
                        "train on the first so many images alone [all]");
     examples::add_holdout_flag(app, o.holdout);
+    muster::add_number(app, "--image-size", o.side, {8, 4096}, "pixels of a side that JPEG files are resized to");
     app.add_option("--augment", augment, "crop training images and flip them, if they have colours: on or off")
         ->check(CLI::IsMember({"on", "off"}))
         ->capture_default_str();

@@ -21,9 +21,10 @@ namespace images {
 struct options {
   std::string program;
   std::string data = "cifar-like:5000";
-  std::string test;         ///< empty: those that belong to `data`
-  std::uint64_t limit = 0;  ///< training images; 0: all
-  double holdout = 0;       ///< share of them that takes the place of the test images
+  std::string test;          ///< empty: those that belong to `data`
+  std::uint64_t limit = 0;   ///< training images; 0: all
+  double holdout = 0;        ///< share of them that takes the place of the test images
+  std::uint32_t side = 224;  ///< of images that are JPEG files
   bool augment = true;
   std::string model;  ///< a model_description's name
   std::uint64_t epochs = 3;

@@ -15,7 +15,7 @@
 namespace images {
 namespace {
 
-constexpr const char* format = "muster-model-1";
+constexpr const char* format = "muster-model-2";
 
 /// "resnet20-v1-B"; null if it is not of that form.
 std::unique_ptr<nn::network<float>> make_residual(const model_description& what, const nn::execution& how) {
@@ -68,6 +68,7 @@ void save_model(const std::string& path, const model_description& what, nn::netw
                                {"model", what.name},
                                {"input", {what.input.height, what.input.width, what.input.channels}},
                                {"classes", what.classes},
+                               {"preparation", what.preparation.text},
                                {"parameters", numbers.size() - statistics.size()},
                                {"statistics", statistics.size()}};
   muster::atomic_file file(path);
@@ -97,6 +98,7 @@ loaded_model load_model(const std::string& path, const nn::execution& how) {
     const auto& input = head.at("input");
     made.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(), input.at(2).get<std::size_t>()};
     made.what.classes = head.at("classes").get<std::size_t>();
+    made.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
     parameters = head.at("parameters").get<std::size_t>();
     statistics = head.at("statistics").get<std::size_t>();
   } catch (const nlohmann::json::exception&) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <muster/data/image_steps.hpp>
+
 #include "models.hpp"
 
 namespace images {
@@ -15,15 +17,16 @@ struct model_description {
   std::string name;
   nn::extent input;
   std::size_t classes = 10;
+  muster::prepare preparation{};  ///< what makes a sample of an image
 };
 
 /// Throws muster::configuration_error for a name that is none.
 [[nodiscard]] std::unique_ptr<nn::network<float>> make_model(const model_description& what,
                                                              const nn::execution& how = {});
 
-/// Writes a line of JSON (the description, and how many numbers follow), then the parameters in the network's order and
-/// the running statistics as 32-bit floats of this machine, then their CRC-32C. Whole or not at all. Throws
-/// muster::configuration_error when it cannot be written.
+/// Writes a line of JSON (the description, preparation included, and how many numbers follow), then the parameters in
+/// the network's order and the running statistics as 32-bit floats of this machine, then their CRC-32C. Whole or not at
+/// all. Throws muster::configuration_error when it cannot be written.
 void save_model(const std::string& path, const model_description& what, nn::network<float>& net);
 
 /// A model with memory of its own.

@@ -28,7 +28,7 @@ class run {
         data_(data),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
+        what_{chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation},
         net_(make_model(what_, chosen.how)),
         arena_(context, net_->shapes()),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
@@ -168,8 +168,8 @@ int run_program(int argc, char** argv, const program& which) {
         if (!path.empty()) muster::require_writable(path);
       }
     }
-    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit,
-                                  chosen.holdout);  // ranks that are threads share it
+    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout,
+                                  chosen.side);  // ranks that are threads share it
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});

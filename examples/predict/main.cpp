@@ -53,10 +53,12 @@ int main(int argc, char** argv) {
   muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
   const auto body = [&](muster::context& context) {
     examples::parse(app, argc, argv);
-    const auto data = images::open_images(chosen.data, chosen.test, chosen.seed);
     context.run([&](muster::group& world) {
       const nn::flush_denormals flush;
       const auto model = images::load_model(chosen.model);
+      auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
+                                      static_cast<std::uint32_t>(model.what.input.height));
+      data.preparation = model.what.preparation;  // as its training did
       if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(
             "the model takes other images than the data has (their shapes differ); give "

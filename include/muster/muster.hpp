@@ -87,6 +87,8 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/image.hpp>
+#include <muster/data/image_steps.hpp>
+#include <muster/data/jpeg.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/minibatch.hpp>
 #include <muster/data/mixture.hpp>
@@ -104,6 +106,7 @@
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 #include <muster/data/sources/idx.hpp>
+#include <muster/data/sources/image_folder.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/npy.hpp>

@@ -14,6 +14,7 @@
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/idx.hpp>
+#include <muster/data/sources/image_folder.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/postgres.hpp>
@@ -140,6 +141,10 @@ opened_source open_cifar100_files(spec_reader& from, const read_options& /*optio
   return any_record_source(open_cifar100(path_of(from), split, labels));
 }
 
+opened_source open_image_folder(spec_reader& from, const read_options& /*options*/) {
+  return any_record_source(image_folder(path_of(from)));
+}
+
 std::vector<std::uint64_t> shape_of(spec_reader& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
@@ -257,6 +262,8 @@ std::vector<known_source>& known_sources() {
        open_cifar10_files},
       {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary form"},
        open_cifar100_files},
+      {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as ILSVRC has them; a record is a file's bytes"},
+       open_image_folder},
       {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"},
        open_array_files<open_npy>},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",

@@ -133,8 +133,13 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
   try {
     throw;
   } catch (const data_error& error) {
-    if (request.bad == nullptr) throw;
-    request.bad->push_back({id, error.where(), error.problem()});
+    data_location where = error.where();
+    if (where.file.empty()) {  // a function sees a record, and not where that lies
+      where = source().where(id);
+      if (!where.offset) where.offset = error.where().offset;
+    }
+    if (request.bad == nullptr) throw data_error(where, error.problem());
+    request.bad->push_back({id, where, error.problem()});
   } catch (const std::exception& error) {
     std::throw_with_nested(data_error({std::string(source().name())},
                                       "record " + std::to_string(id) + " made " + std::string(name_) + "() fail (" +

@@ -1,4 +1,5 @@
 """Writes small valid inputs for each fuzzer, from which it goes on. usage: seeds.py FOLDER"""
+import base64
 import pathlib
 import struct
 import sys
@@ -73,6 +74,23 @@ def ps_frame(*messages):
     return frame
 
 
+# 16 x 16 grey, 17 x 16 in colour and progressive, 16 x 9 CMYK.
+JPEGS = [base64.b64decode(text) for text in (
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8yb"
+    "qmx5moq6T/wAALCAAQABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABAX/xAAmEAAAAgYLAAAAAAAAAAAAAAAAEQIEEiJDYgMFBhMUMkFScaHh"
+    "/9oACAEBAAA/AGUCxmd7BbMqrOJf26ciIivMQzOYJSrK+gkU3g//2Q==",
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8yb"
+    "qmx5moq6T/2wBDARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKT/wgARCAAQ"
+    "ABEDASIAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAEDBP/EABUBAQEAAAAAAAAAAAAAAAAAAAID/9oADAMBAAIQAxAAAAFwokmaCUf/xA"
+    "AaEAACAgMAAAAAAAAAAAAAAAAAAhESAxMy/9oACAEBAAEFAuBWLmRrk7CT/8QAGBEAAgMAAAAAAAAAAAAAAAAAABMhMlH/2gAIAQMBAT8BrOjT"
+    "/8QAGREAAQUAAAAAAAAAAAAAAAAAAAECEkFi/9oACAECAQE/AVdZHJ//xAAaEAACAgMAAAAAAAAAAAAAAAAAEAERMUFR/9oACAEBAAY/AlgjRy"
+    "l//8QAHRAAAQIHAAAAAAAAAAAAAAAAABEhARAxQVGR8P/aAAgBAQABPyHZSux0pamEMUh//9oADAMBAAIAAwAAABD4D//EABcRAAMBAAAAAAAA"
+    "AAAAAAAAAAABEXH/2gAIAQMBAT8QjpFjCD//xAAZEQADAAMAAAAAAAAAAAAAAAAAARFRwfH/2gAIAQIBAT8QS5Fzono//8QAHxAAAQMDBQAAAA"
+    "AAAAAAAAAAEQABQRBx8SGBodHw/9oACAEBAAE/EHb3YDKNtzQXAySR0tZyCThWL//Z",
+    "/9j/7gAOQWRvYmUAZAAAAAAA/9sAQwAbEhQXFBEbFxYXHhwbIChCKyglJShROj0wQmBVZWRfVV1baniZgWpxkHNbXYW1hpCeo6utq2eAvMm6ps"
+    "eZqKuk/8AAFAgACQAQBEMRAE0RAFkRAEsRAP/EABgAAAMBAQAAAAAAAAAAAAAAAAMEBQIG/8QALhAAAAMDCQcFAAAAAAAAAAAAABESAwQFExQj"
+    "QUJDUYHBBiEiYWKC8QIVRKLh/9oADgRDAE0AWQBLAAA/AI7q/TZVGpRWiDjJ79wPgk0czM/Ans4ZOTpkp6T1E5vD0ppfr+h9i+zI6Na+oiLyAx"
+    "JlN5PiUo6iwFDaBrIyG5RqrLAOQX0zeW3qUnliD7RfH7tBsX2FoIM6w1Hbju0HPxS6z0EiL3WegE6W8h//2Q==")]
 heading = line("muster-records 1")
 SEEDS = {
     # Which codec, how many values (two bytes), voters, and what is to be decoded.
@@ -100,6 +118,7 @@ SEEDS = {
                  (heading + line("file 1 2 3 0") + line(".statistics {}") + line(".other note")).encode(),
                  b'{"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],"histogram":[[0.0,1],[1.0,1]]}'],
     "store": [bytes(8)],
+    "jpeg": JPEGS,
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }
 

@@ -72,15 +72,22 @@ void two() {
 void pipeline(const std::string& dir, std::uint64_t seed, int rank, int world, const muster::normalise& f) {
 #include "data_2.inc"
 }
-void standardised() {
+void photographs(const muster::image_options& numbers) {
 #include "data_3.inc"
 }
-void caches() {
+void saved(const muster::image_options& numbers, const std::string& loaded_text, int model,
+           void (*save)(int, const std::string&)) {
 #include "data_4.inc"
+}
+void standardised() {
+#include "data_5.inc"
+}
+void caches() {
+#include "data_6.inc"
 }
 void builders(std::size_t rows, std::size_t features, float (*label)(std::size_t),
               std::vector<float> (*features_of)(std::size_t)) {
-#include "data_5.inc"
+#include "data_7.inc"
 }
 }  // namespace data
 

@@ -122,6 +122,9 @@ class any_record_source {
   /// The version of a followed source that has so many records, which are its first ones in every later version.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
+  /// Where a record lies, for messages: what the source says, or its name and the record's number.
+  [[nodiscard]] data_location where(sample_id id) const { return source_->where(id); }
+
   /// Of a source in shards: which of them this process can read; see held_shards.
   [[nodiscard]] held_shards held() const { return source_->held(); }
 
@@ -152,6 +155,7 @@ class any_record_source {
                        std::vector<bad_record>* bad) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
     [[nodiscard]] virtual held_shards held() const = 0;
+    [[nodiscard]] virtual data_location where(sample_id id) const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     // These stay, too.
@@ -178,6 +182,10 @@ class any_record_source {
     std::optional<source_statistics> known_statistics() const override {
       if constexpr (requires { source.known_statistics(); }) return source.known_statistics();
       return std::nullopt;
+    }
+    data_location where(sample_id id) const override {
+      if constexpr (requires { source.where(id); }) return source.where(id);
+      return {this->name + ", record " + std::to_string(id)};
     }
     held_shards held() const override {
       if constexpr (requires { source.held(); }) return source.held();

@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,18 @@ import digits  # noqa: E402
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; what is here takes some
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    table = [0] * 256
+    for byte in range(256):
+        table[byte] = byte
+        for _ in range(8):
+            table[byte] = table[byte] >> 1 ^ (0x82F63B78 if table[byte] & 1 else 0)
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
 
 
 def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
@@ -217,6 +230,52 @@ class Flags(Case):
         self.report("vgg16", ["--data", "cifar-like:20", "--batch", "4", "--steps", "1", "--epochs", "1"])
         self.report("resnet", [*few, "--preset", "mlbench-1a-2019"], 2)
         self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)
+
+
+class Photographs(Case):
+    def tree(self):
+        """ILSVRC's folders, of the small JPEG files from which a fuzzer goes on."""
+        seeds = pathlib.Path(__file__).parents[2] / "fuzz" / "seeds.py"
+        subprocess.run([sys.executable, seeds, self.folder / "seeds"], check=True, capture_output=True, timeout=HANG)
+        files = sorted((self.folder / "seeds" / "jpeg").iterdir())
+        for part in ("train", "val"):
+            for label in range(3):
+                made = self.folder / part / f"n0{label}"
+                made.mkdir(parents=True)
+                for number in range(4):
+                    (made / f"{number}.JPEG").write_bytes(files[label].read_bytes())
+        return ["--depth", "50", "--image-size", "32", "--batch", "12", "--epochs", "1", "--schedule", "constant:0.0001",
+                "--data", f"images:{self.folder / 'train'}", "--test", f"images:{self.folder / 'val'}"]
+
+    def test_resnet_50_learns_from_folders_of_jpeg_files_and_predict_prepares_alike(self):
+        arguments = self.tree()
+        saved = self.folder / "model"
+        report, _ = self.report("resnet", [*arguments, "--save", str(saved)])
+        self.assertEqual([e["samples"] for e in report["epochs"]], [12])
+        head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
+        self.assertEqual(head["classes"], 3)
+        self.assertTrue(head["preparation"].startswith("jpeg:32x32,resize=36|normalise,mean="), head)
+        ran = run("predict", ["--model", str(saved), *arguments[-4:]])
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
+        # The preparation is the model's: another one gives another loss.
+        content = saved.read_bytes()
+        head["preparation"] = head["preparation"].replace("mean=0.485", "mean=0.9")
+        body = json.dumps(head).encode() + b"\n" + content.split(b"\n", 1)[1][:-4]
+        saved.write_bytes(body + struct.pack("<I", crc32c(body)))
+        other = run("predict", ["--model", str(saved), *arguments[-4:]])
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertNotEqual(other.stdout, ran.stdout)
+
+    def test_a_jpeg_that_is_cut_is_a_line_with_its_place_or_left_out(self):
+        arguments = self.tree()
+        cut = self.folder / "train" / "n01" / "2.JPEG"
+        cut.write_bytes(cut.read_bytes()[:300])
+        ran = run("resnet", arguments, 2)
+        self.assertEqual((ran.returncode, len(ran.stderr.strip().splitlines())), (3, 1), ran.stderr)
+        self.assertIn(f"{cut}: byte ", ran.stderr)
+        report, _ = self.report("resnet", [*arguments, "--on-bad-record", "skip"], 2)
+        self.assertEqual([e["samples"] for e in report["epochs"]], [11])
 
 
 class Stages(Case):

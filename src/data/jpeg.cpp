@@ -1,0 +1,88 @@
+#include <muster/data/jpeg.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+constinit std::atomic<decltype(detail::jpeg_functions::size)> size_of_jpeg{nullptr};
+constinit std::atomic<decltype(detail::jpeg_functions::decode)> decode{nullptr};
+
+std::uint32_t rounded(double pixels, std::uint32_t most) {
+  return static_cast<std::uint32_t>(std::clamp(std::round(pixels), 1.0, static_cast<double>(most)));
+}
+
+// Of the form of the output, in the middle.
+detail::image_window middle_of(const detail::image_window& all, const jpeg_options& options) {
+  double shrunk = std::min(static_cast<double>(all.width) / options.width,
+                           static_cast<double>(all.height) / options.height);  // pixels to one of the output
+  if (options.resize != 0)
+    shrunk = std::min(shrunk, static_cast<double>(std::min(all.width, all.height)) / options.resize);
+  const std::uint32_t width = rounded(shrunk * options.width, all.width);
+  const std::uint32_t height = rounded(shrunk * options.height, all.height);
+  return {(all.width - width) / 2, (all.height - height) / 2, width, height};
+}
+
+detail::image_window random_window(const detail::image_window& all, const jpeg_options& options,
+                                   random_stream& random) {
+  const double pixels = static_cast<double>(all.width) * all.height;
+  constexpr int tries = 10;
+  for (int k = 0; k < tries; ++k) {
+    const double area = pixels * (options.least_area + (1 - options.least_area) * random.uniform());
+    const double form = std::exp(std::log(4.0 / 3) * (2 * random.uniform() - 1));
+    const double width = std::round(std::sqrt(area * form)), height = std::round(std::sqrt(area / form));
+    if (width < 1 || height < 1 || width > all.width || height > all.height) continue;
+    const auto w = static_cast<std::uint32_t>(width), h = static_cast<std::uint32_t>(height);
+    return {static_cast<std::uint32_t>(random.below(all.width - w + 1)),
+            static_cast<std::uint32_t>(random.below(all.height - h + 1)), w, h};
+  }
+  return middle_of(all, {.height = options.height, .width = options.width, .resize = 0});
+}
+
+}  // namespace
+
+void detail::set_jpeg_functions(const jpeg_functions& known) noexcept {
+  decode = known.decode;
+  size_of_jpeg = known.size;
+}
+
+record_schema detail::jpeg_reader::output(const record_schema& in) const {
+  if (in.form != record_form::bytes) {
+    throw configuration_error("records of " + to_string(in) +
+                              " are no JPEG (they are not bytes); use normalise for images that are decoded");
+  }
+  if (size_of_jpeg.load() == nullptr) {
+    throw configuration_error(
+        "JPEG cannot be read (this program was built without muster's jpeg component); link muster::jpeg");
+  }
+  if (options_.height == 0 || options_.width == 0)
+    throw configuration_error("an image cannot be made of a JPEG (it would have no pixel); give both its sides");
+  return {record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels};
+}
+
+std::uint64_t decode_jpeg::version() const noexcept {
+  return digest()
+      .add(std::uint64_t{options_.height})
+      .add(std::uint64_t{options_.width})
+      .add(std::uint64_t{options_.resize})
+      .value();
+}
+
+void decode_jpeg::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
+  decode.load()(from, middle_of(size_of_jpeg.load()(from), options_), options_.height, options_.width, false,
+                to.data());
+}
+
+void random_jpeg_crop::operator()(std::span<const std::byte> from, std::span<std::byte> to,
+                                  random_stream& random) const {
+  const auto window = random_window(size_of_jpeg.load()(from), options_, random);
+  const bool flip = options_.flip && random.uniform() < 0.5;
+  decode.load()(from, window, options_.height, options_.width, flip, to.data());
+}
+
+}  // namespace muster::inline v0

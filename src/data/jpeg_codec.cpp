@@ -1,0 +1,154 @@
+// JPEG by libjpeg-turbo, a library of its own so that the core does not need it.
+#include <muster/data/jpeg.hpp>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <muster/core/error.hpp>
+#include "resample.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
+constexpr int most_scans = 100;
+
+std::string no_whole_jpeg(const std::string& why) {
+  return "is no whole JPEG (" + why + "); copy it again, or leave it out by on_bad_record";
+}
+
+// libjpeg leaves by a jump from its depths to run(), past frames that own nothing.
+class decompressor {
+ public:
+  explicit decompressor(std::span<const std::byte> jpeg) : jpeg_(jpeg) {
+    // What is cut may be whole where it is shown.
+    constexpr std::byte end[] = {std::byte{0xFF}, std::byte{0xD9}};
+    if (std::find_end(jpeg.begin(), jpeg.end(), std::begin(end), std::end(end)) == jpeg.end()) {
+      throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end"));
+    }
+    info_.err = jpeg_std_error(&errors_);
+    info_.client_data = this;
+    errors_.error_exit = [](j_common_ptr info) { of(info).leave(info); };
+    errors_.emit_message = [](j_common_ptr info, int level) {
+      const int code = info->err->msg_code;
+      const bool harmless = code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
+      if (level < 0 && !harmless) of(info).leave(info);
+    };
+    progress_.progress_monitor = [](j_common_ptr info) {
+      if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_scans) {
+        of(info).leave(info, "it has more than 100 scans");
+      }
+    };
+    run([&] {
+      jpeg_create_decompress(&info_);
+      info_.progress = &progress_;
+      jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(jpeg.data()), jpeg.size());
+      jpeg_read_header(&info_, TRUE);
+      if (std::uint64_t{info_.image_width} * info_.image_height > most_pixels) leave(nullptr, "it is too large");
+    });
+  }
+  ~decompressor() { jpeg_destroy_decompress(&info_); }
+  decompressor(const decompressor&) = delete;
+
+  [[nodiscard]] jpeg_decompress_struct& info() noexcept { return info_; }
+
+  /// Calls body(), which owns nothing that is destroyed at its end.
+  template <class Body>
+  void run(const Body& body) {
+    if (setjmp(jump_) == 0) return body();
+    const std::size_t left = info_.src != nullptr ? info_.src->bytes_in_buffer : jpeg_.size();
+    const std::size_t at = jpeg_.size() - std::min(left, jpeg_.size());
+    jpeg_destroy_decompress(&info_);  // again is harmless
+    throw data_error({"", 0, 0, at}, no_whole_jpeg(why_));
+  }
+
+ private:
+  static decompressor& of(j_common_ptr info) { return *static_cast<decompressor*>(info->client_data); }
+  [[noreturn]] void leave(j_common_ptr info, const char* why = nullptr) {
+    if (why == nullptr) {
+      errors_.format_message(info, why_);
+    } else {
+      std::snprintf(why_, sizeof why_, "%s", why);
+    }
+    std::longjmp(jump_, 1);
+  }
+
+  std::span<const std::byte> jpeg_;
+  jpeg_decompress_struct info_{};
+  jpeg_error_mgr errors_{};
+  jpeg_progress_mgr progress_{};
+  std::jmp_buf jump_;
+  char why_[JMSG_LENGTH_MAX] = {};
+};
+
+detail::image_window size_of_jpeg(std::span<const std::byte> jpeg) {
+  decompressor reader(jpeg);
+  return {0, 0, reader.info().image_width, reader.info().image_height};
+}
+
+// Adobe's CMYK is stored inverted: what is left of white.
+void cmyk_to_rgb(std::uint8_t* row, std::size_t pixels) {
+  for (std::size_t k = 0; k < pixels; ++k) {
+    const unsigned black = row[4 * k + 3];
+    for (std::size_t c = 0; c < 3; ++c) row[3 * k + c] = static_cast<std::uint8_t>(row[4 * k + c] * black / 255);
+  }
+}
+
+// By how many eighths the window is decoded: as few as have the pixels that are asked for.
+unsigned eighths_of(const detail::image_window& shown, std::uint32_t height, std::uint32_t width) {
+  for (const unsigned eighths : {1u, 2u, 4u}) {
+    if (shown.width * std::uint64_t{eighths} >= width * std::uint64_t{8} &&
+        shown.height * std::uint64_t{eighths} >= height * std::uint64_t{8}) {
+      return eighths;
+    }
+  }
+  return 8;
+}
+
+void decode(std::span<const std::byte> jpeg, const detail::image_window& shown, std::uint32_t height,
+            std::uint32_t width, bool flip, std::byte* to) {
+  decompressor reader(jpeg);
+  auto& info = reader.info();
+  const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+  const unsigned eighths = eighths_of(shown, height, width);
+  reader.run([&] {
+    info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+    info.scale_num = eighths;
+    info.scale_denom = 8;
+    jpeg_start_decompress(&info);
+  });
+  const double scale = eighths / 8.0;
+  const detail::resampled_axis down(shown.y * scale, shown.height * scale, info.output_height, height);
+  const detail::resampled_axis across(shown.x * scale, shown.width * scale, info.output_width, width);
+  detail::resampler<3> made(down, across, flip, reinterpret_cast<std::uint8_t*>(to));
+  JDIMENSION left = across.first.front();
+  JDIMENSION taken = std::min(across.first.back() + 2, info.output_width) - left;
+  std::vector<std::uint8_t> row(std::size_t{info.output_width} * 4 + 4);
+  JSAMPROW rows[] = {row.data()};
+  reader.run([&] {
+    jpeg_crop_scanline(&info, &left, &taken);
+    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(made.first_row()));
+    while (!made.done()) {
+      const std::size_t number = info.output_scanline;
+      jpeg_read_scanlines(&info, rows, 1);
+      if (cmyk) cmyk_to_rgb(row.data(), taken);
+      made.take(number, row.data(), left);
+    }
+  });
+}
+
+}  // namespace
+
+bool detail::register_jpeg() noexcept {
+  set_jpeg_functions({size_of_jpeg, decode});
+  return true;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,294 @@
+#include <muster/data/image_steps.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include <muster/data/open.hpp>
+#include <muster/data/pipeline.hpp>
+#include <muster/data/sources/image_folder.hpp>
+#include <muster/data/standardise.hpp>
+
+#include "catch.hpp"
+#include "files.hpp"
+
+#ifdef MUSTER_HAS_JPEG
+#include <jpeglib.h>
+#include <cstdio>
+#endif
+
+namespace {
+
+muster::record_schema schema(std::vector<std::uint64_t> shape) {
+  return {muster::record_form::fixed, {{"image", muster::dtype::uint8, std::move(shape)}}, 0, {"label"}};
+}
+
+std::vector<std::byte> random_bytes(muster::random_stream& random, std::size_t count) {
+  std::vector<std::byte> made(count);
+  for (auto& byte : made) byte = static_cast<std::byte>(random() & 0xff);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("images are resized bilinearly, in any layout") {
+  const std::uint64_t seed = 5;
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t channels = random.below(2) == 0 ? 1 : 3, h = 4 + random.below(30), w = 4 + random.below(30);
+    const auto to_h = static_cast<std::uint32_t>(1 + random.below(30)),
+               to_w = static_cast<std::uint32_t>(1 + random.below(30));
+    const bool planes = channels == 1 || random.below(2) == 0;
+    const auto from = random_bytes(random, channels * h * w);
+    std::vector<std::byte> to(channels * to_h * to_w);
+    muster::resize_image step(to_h, to_w);
+    const auto made = step.output(planes ? schema({channels, h, w}) : schema({h, w, channels}));
+    CHECK(made.record_bytes() == to.size());
+    step(from, to);
+    double worst = 0;
+    for (std::size_t c = 0; c < channels; ++c) {
+      const auto at = [&](std::size_t y, std::size_t x, std::size_t height, std::size_t width) {
+        return planes ? (c * height + y) * width + x : (y * width + x) * channels + c;
+      };
+      const auto place = [](std::size_t k, std::size_t of, std::size_t size) {
+        const auto side = static_cast<double>(size);
+        return std::clamp((static_cast<double>(k) + 0.5) * side / static_cast<double>(of) - 0.5, 0.0, side - 1);
+      };
+      for (std::size_t y = 0; y < to_h; ++y) {
+        for (std::size_t x = 0; x < to_w; ++x) {
+          const double fy = place(y, to_h, h), fx = place(x, to_w, w);
+          const auto y0 = static_cast<std::size_t>(fy), x0 = static_cast<std::size_t>(fx);
+          const double dy = fy - static_cast<double>(y0), dx = fx - static_cast<double>(x0);
+          const auto value = [&](std::size_t row, std::size_t column) {
+            return static_cast<double>(from[at(std::min(row, h - 1), std::min(column, w - 1), h, w)]);
+          };
+          const double right = (value(y0, x0) * (1 - dx) + value(y0, x0 + 1) * dx) * (1 - dy) +
+                               (value(y0 + 1, x0) * (1 - dx) + value(y0 + 1, x0 + 1) * dx) * dy;
+          worst = std::max(worst, std::abs(right - static_cast<double>(to[at(y, x, to_h, to_w)])));
+        }
+      }
+    }
+    CAPTURE(round, channels, h, w, to_h, to_w, planes);
+    CHECK(worst < 0.8);  // half of one, and what 1 / 2048 of a pixel makes of 255
+  }
+}
+
+TEST_CASE("images become grey by their luma") {
+  muster::greyscale step;
+  CHECK(step.output(schema({2, 1, 3})).fields[0].shape == std::vector<std::uint64_t>{2, 1});
+  std::vector<std::byte> to(2);
+  step(std::vector<std::byte>{std::byte{255}, std::byte{255}, std::byte{255}, std::byte{0}, std::byte{255},
+                              std::byte{0}},
+       to);
+  CHECK(to == std::vector<std::byte>{std::byte{255}, std::byte{149}});
+  CHECK_THROWS_AS(step.output(schema({28, 28})), muster::configuration_error);
+}
+
+TEST_CASE("text that is no preparation is refused") {
+  const temporary_folder folder;
+  const auto data = folder.write("images", std::string(2 * 12, 'x'));
+  for (const char* text :
+       {"blur", "resize", "resize:3", "resize:0x4", "resize:3x4,soft=1", "normalise,mean=a", "normalise,mean=1/2",
+        "normalise,layout=wide", "greyscale:2", "|", "standardise:", "jpeg:2x2", "standardise:hwc,{}", "normalise|"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(muster::open_source("raw:" + data + "?shape=3x2x2") | muster::batch(1) | muster::prepare(text),
+                    muster::error);
+  }
+}
+
+TEST_CASE("what was saved as text prepares the same bits as the steps that trained") {
+  const temporary_folder folder;
+  muster::random_stream random(3);
+  const auto bytes = random_bytes(random, 40 * 3 * 9 * 7);
+  const auto data = folder.write("images", {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const auto source = muster::open_source("raw:" + data + "?shape=3x9x7");
+  const muster::image_options normal{.mean = {0.1f, 1.0f / 3, 0.7f}, .deviation = {0.21f, 0.3f, 1e-5f}};
+  const auto statistics = muster::statistics(source);
+  const auto compare = [&](muster::loader trained, const muster::prepare& saved) {
+    auto served = source | muster::batch(40) | muster::prepare(saved.text);
+    const auto a = trained.next({0, 1}), b = served.next({0, 1});
+    CAPTURE(saved.text);
+    REQUIRE(a.values<float>().size() == b.values<float>().size());
+    CHECK(std::memcmp(a.values<float>().data(), b.values<float>().data(), a.values<float>().size_bytes()) == 0);
+  };
+  const auto plain = [&] { return source | muster::batch(40); };
+  compare(plain() | muster::map(muster::normalise(normal)), muster::prepare(normal));
+  compare(plain() | muster::map(muster::resize_image(5, 6)) | muster::map(muster::normalise(normal)),
+          muster::prepare("resize:5x6") | muster::prepare(normal));
+  compare(plain() | muster::map(muster::greyscale()) | muster::map(muster::normalise({.mean = {0.1307f}})),
+          muster::prepare("greyscale|normalise,mean=0.1307"));
+  for (const auto layout : {muster::image_layout::hwc, muster::image_layout::chw}) {
+    compare(plain() | muster::map(muster::standardise(statistics, layout)), muster::prepare(statistics, layout));
+    auto planes = normal;
+    planes.output = layout;
+    compare(plain() | muster::map(muster::normalise(planes)), muster::prepare(planes));
+  }
+}
+
+TEST_CASE("folders of images are read in the order of their names, with a number for each class") {
+  const temporary_folder folder;
+  for (const char* name : {"n02", "n01", "n01/deeper"}) std::filesystem::create_directory(folder / name);
+  folder.write("n02/a.JPEG", "four");
+  folder.write("n01/b.jpg", "sixsix");
+  folder.write("n01/a.jpeg", "");
+  folder.write("n01/notes.txt", "no image");
+  folder.write("n01/deeper/c.jpg", "too deep");
+  const muster::image_folder source(folder / "");
+  CHECK(source.classes() == std::vector<std::string>{"n01", "n02"});
+  REQUIRE(source.size() == 3);
+  std::vector<muster::sample_id> ids = {2, 0, 1};
+  std::vector<std::uint64_t> sizes(3);
+  source.sizes(ids, sizes);
+  CHECK(sizes == std::vector<std::uint64_t>{4, 0, 6});
+  std::vector<std::byte> bytes(10);
+  std::vector<float> labels(3);
+  source.read(ids, {bytes, labels});
+  CHECK(std::memcmp(bytes.data(), "foursixsix", 10) == 0);
+  CHECK(labels == std::vector<float>{1, 0, 0});
+  const auto digest = source.digest();
+  folder.write("n02/a.JPEG", "longer");
+  CHECK(muster::image_folder(folder / "").digest() != digest);
+  std::vector<muster::bad_record> bad;
+  source.read(ids, {bytes, labels}, &bad);
+  REQUIRE(bad.size() == 1);
+  CHECK(bad[0].where.file == (folder / "") + "/n02/a.JPEG");
+  CHECK_THROWS_AS(source.read(ids, {bytes, labels}), muster::data_error);
+  CHECK_THROWS_AS(muster::image_folder(folder / "n02"), muster::data_error);  // files, and no classes
+  CHECK_THROWS_AS(muster::image_folder(folder / "nowhere"), muster::data_error);
+}
+
+#ifdef MUSTER_HAS_JPEG
+
+namespace {
+
+/// A smooth image, as JPEG keeps it.
+std::vector<std::byte> smooth_image(std::size_t height, std::size_t width) {
+  std::vector<std::byte> made;
+  for (std::size_t y = 0; y < height; ++y) {
+    for (std::size_t x = 0; x < width; ++x) {
+      for (const std::size_t value : {255 * x / width, 255 * y / height, 128 + 60 * (x + y) / (width + height)})
+        made.push_back(static_cast<std::byte>(value));
+    }
+  }
+  return made;
+}
+
+std::string encode(std::vector<std::byte> pixels, std::size_t height, std::size_t width, bool progressive) {
+  jpeg_compress_struct info;
+  jpeg_error_mgr errors;
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &memory, &size);
+  info.image_width = static_cast<JDIMENSION>(width);
+  info.image_height = static_cast<JDIMENSION>(height);
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, 95, TRUE);
+  if (progressive) jpeg_simple_progression(&info);
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    JSAMPROW row = reinterpret_cast<JSAMPROW>(pixels.data()) + info.next_scanline * width * 3;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  std::string made(reinterpret_cast<const char*>(memory), size);
+  jpeg_destroy_compress(&info);
+  std::free(memory);
+  return made;
+}
+
+double largest_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  REQUIRE(a.size() == b.size());
+  int worst = 0;
+  for (std::size_t k = 0; k < a.size(); ++k)
+    worst = std::max(worst, std::abs(static_cast<int>(a[k]) - static_cast<int>(b[k])));
+  return worst;
+}
+
+const muster::record_schema bytes_schema{muster::record_form::bytes, {}, 0, {"label"}};
+
+}  // namespace
+
+TEST_CASE("a JPEG is decoded at its own size, or smaller ones, near to what it was made of") {
+  for (const bool progressive : {false, true}) {
+    const std::size_t height = 203, width = 311;
+    const auto jpeg = encode(smooth_image(height, width), height, width, progressive);
+    for (const std::uint32_t parts : {1u, 2u, 3u, 5u, 9u}) {
+      const auto h = static_cast<std::uint32_t>(height) / parts, w = static_cast<std::uint32_t>(width) / parts;
+      muster::decode_jpeg step({.height = h, .width = w, .resize = 0});
+      (void)step.output(bytes_schema);
+      std::vector<std::byte> made(3 * h * w);
+      step(std::as_bytes(std::span(jpeg)), made);
+      CAPTURE(progressive, parts);
+      CHECK(largest_difference(made, smooth_image(h, w)) <= 10);
+    }
+  }
+}
+
+TEST_CASE("random windows of a JPEG lie within it and depend on the stream alone") {
+  const std::size_t height = 60, width = 90;
+  const auto jpeg = encode(smooth_image(height, width), height, width, false);
+  const muster::random_jpeg_crop step({.height = 32, .width = 32});
+  bool mirrored = false, plain = false;
+  for (std::uint64_t k = 0; k < 60; ++k) {
+    muster::random_stream one(k), same(k);
+    std::vector<std::byte> a(3 * 32 * 32), b(a.size());
+    step(std::as_bytes(std::span(jpeg)), a, one);
+    step(std::as_bytes(std::span(jpeg)), b, same);
+    CHECK(a == b);
+    // Red grows from left to right, unless it is mirrored; green grows downwards.
+    CHECK(a[31 * 32 * 3 + 1] >= a[1]);
+    (a[31 * 3] > a[0] ? plain : mirrored) = true;
+  }
+  CHECK((mirrored && plain));
+}
+
+TEST_CASE("a JPEG that is cut anywhere is a bad record with its file and byte") {
+  const temporary_folder folder;
+  std::filesystem::create_directory(folder / "class");
+  const auto jpeg = encode(smooth_image(48, 64), 48, 64, false), scans = encode(smooth_image(48, 64), 48, 64, true);
+  folder.write("class/a.jpg", jpeg);
+  folder.write("class/b.jpg", scans);
+  const auto pipeline = [&] {
+    return muster::open_source("images:" + (folder / "")) | muster::batch(3) |
+           muster::map(muster::decode_jpeg({.height = 8, .width = 8}));
+  };
+  for (const auto* whole : {&jpeg, &scans}) {
+    for (std::size_t cut = 0; cut < whole->size(); cut += 1 + cut / 20) {
+      const auto path = folder.write("class/cut.jpg", std::string_view(*whole).substr(0, cut));
+      auto strict = pipeline();
+      try {
+        (void)strict.next({0, 1});
+        FAIL("a cut JPEG was taken");
+      } catch (const muster::data_error& error) {
+        CAPTURE(cut, error.what());
+        CHECK(std::string(error.what()).find("//class/cut.jpg: byte ") != std::string::npos);
+        CHECK(std::string(error.what()).find('\n') == std::string::npos);
+        CHECK(error.where().offset.value_or(cut + 1) <= cut);
+      }
+    }
+  }
+  auto tolerant = pipeline() | muster::on_bad_records({.policy = muster::bad_record_policy::skip});
+  CHECK(tolerant.next({0, 1}).samples.size() == 2);
+}
+
+TEST_CASE("a JPEG is prepared for serving as its training evaluated it") {
+  const temporary_folder folder;
+  std::filesystem::create_directory(folder / "class");
+  folder.write("class/a.jpg", encode(smooth_image(70, 50), 70, 50, false));
+  const muster::jpeg_options jpeg{.height = 20, .width = 20, .resize = 24};
+  const muster::image_options normal{.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
+  const auto source = muster::open_source("images:" + (folder / ""));
+  auto trained =
+      source | muster::batch(1) | muster::map(muster::decode_jpeg(jpeg)) | muster::map(muster::normalise(normal));
+  auto served = source | muster::batch(1) | (muster::prepare(jpeg) | muster::prepare(normal));
+  const auto a = trained.next({0, 1}), b = served.next({0, 1});
+  CHECK(std::ranges::equal(a.values<float>(), b.values<float>()));
+}
+
+#endif
