@@ -74,8 +74,12 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
   password_ = environment("AWS_SECRET_ACCESS_KEY").value_or("");
   if (user_.empty()) return;  // a public bucket
   signature_ = "aws:amz:" + region + ":s3";
+  // The digest of no bytes, which is what requests send: Debian's libcurl signs without it.
+  constexpr const char* digest_of_nothing =
+      "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+  headers_.reset(::curl_slist_append(nullptr, digest_of_nothing));
   if (const auto token = environment("AWS_SESSION_TOKEN"))
-    headers_.reset(::curl_slist_append(nullptr, ("x-amz-security-token: " + *token).c_str()));
+    ::curl_slist_append(headers_.get(), ("x-amz-security-token: " + *token).c_str());
 }
 
 curl_request http_server::ask(const std::string& name, curl_write_callback take, void* to) const {
