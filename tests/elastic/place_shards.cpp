@@ -43,7 +43,7 @@ std::vector<float> ids_in(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("a rank cuts its records and sends each rank a shard; all have one manifest and each record is somewhere") {
+TEST_CASE("a rank cuts its records and sends each rank a shard, with one manifest and each record somewhere") {
   const temporary_folder folder;
   const int root = GENERATE(0, 2);
   const std::string by = GENERATE("range", "hash:record", "weights:1,0,3");
