@@ -20,6 +20,7 @@ install(FILES ${PROJECT_BINARY_DIR}/headers/install/muster/implementation.hpp DE
 install(DIRECTORY src/core src/data src/comm src/elastic src/ps src/train DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/src
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cpp" PATTERN "transports/mpi" EXCLUDE PATTERN "transports/nccl" EXCLUDE
   PATTERN "transports/tcp" EXCLUDE PATTERN "stores/tcp" EXCLUDE PATTERN "stores/etcd" EXCLUDE PATTERN "comm/net" EXCLUDE
+  PATTERN "data/http" EXCLUDE
   PATTERN "device" EXCLUDE)
 
 if(TARGET muster_info)
@@ -151,6 +152,7 @@ muster_install_part_pc(zstd "Zstandard for muster" -lzstd)
 muster_install_part_pc(jpeg "JPEG for muster" -ljpeg)
 muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
 muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
+muster_install_part_pc(http "Servers of HTTP and S3 as sources for muster" -lcurl)
 muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 list(REVERSE pc_parts)  # a library before those that it uses

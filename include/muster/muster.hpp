@@ -119,6 +119,7 @@
 #include <muster/elastic/departure.hpp>
 #include <muster/elastic/elastic.hpp>
 #include <muster/elastic/followed_data.hpp>
+#include <muster/elastic/place_shards.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/settings.hpp>
 #include <muster/elastic/state.hpp>

@@ -150,6 +150,19 @@ struct loader::engine {
     slot->part = part;
     plan.ids_of(where, part, slot->ids);
     ring->push(std::move(slot));
+    expect(where, part);
+  }
+
+  /// Has records come from afar that a batch will want when the blocks are used up that are mixed now.
+  void expect(muster::cursor where, batch_shard part) {
+    if (last->source().block_records() == 0) return;
+    where.position += std::max(where.block * where.window, where.batch);
+    if (where.position >= where.size) {
+      where.position %= where.size;
+      ++where.epoch;
+    }
+    plan.ids_of(where, part, expected);
+    last->source().expect(expected);
   }
 
   /// Lets threads begin with what follows, as far as there is memory.
@@ -230,6 +243,7 @@ struct loader::engine {
   std::unique_ptr<detail::record_step> last;  // of the chain; null for a source without records
   bool reads;                                 // or ids alone
   std::vector<sample_id> ids;                 // of the latter
+  std::vector<sample_id> expected;
   prefetch_options ahead;
   bool skips_bad = false;
   bad_record_log log;

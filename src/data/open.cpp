@@ -199,6 +199,12 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
   if (!flag(from, "check", true)) chosen.checks = record_checks::never;
   chosen.follow = flag(from, "follow", false);
   chosen.shards = from.name() == "shards";
+  const bool far = detail::is_far(from.name() + "://");
+  if (far) {
+    chosen.http.cache = from.take("cache").value_or("");
+    chosen.http.disk = from.whole_of("disk", chosen.http.disk);
+    chosen.http.timeout = seconds(from.number_of("timeout", chosen.http.timeout.count(), 0, true));
+  }
   if (chosen.shards) {
     constexpr std::uint64_t most_weight = 1'000'000'000;
     chosen.local = flag(from, "local", false);
@@ -206,7 +212,7 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
     if (chosen.weight < 1 || chosen.weight > most_weight)
       from.refuse("weight " + std::to_string(chosen.weight) + " is not possible", "give 1 to 1000000000");
   }
-  std::string path = path_of(from);
+  std::string path = (far ? from.name() + ":" : "") + path_of(from);
   const auto is_set = [&](std::string_view alone) {  // without a '=' it is part of the path
     if (!path.ends_with(alone)) return false;
     path.resize(path.size() - alone.size());
@@ -244,6 +250,8 @@ struct known_source {
 
 std::mutex mutex_of_sources;
 
+constexpr std::string_view server_options = "cache=FOLDER&disk=BYTES&timeout=SECONDS&check=1|0&follow=0|1";
+
 // With the mutex held.
 std::vector<known_source>& known_sources() {
   static std::vector<known_source> table = {
@@ -278,6 +286,12 @@ std::vector<known_source>& known_sources() {
        open_record_files},
       {{"shards", "FOLDER", "local=0|1&weight=N&check=1|0&follow=0|1",
         "a folder of records with files at different ranks (local), as muster-data shard makes it"},
+       open_record_files},
+      {{"https", "//SERVER/FOLDER", server_options,
+        "a folder of records on a server, which come when they are wanted, into a cache of the host"},
+       open_record_files},
+      {{"http", "//SERVER/FOLDER", server_options, "the same without encryption"}, open_record_files},
+      {{"s3", "//BUCKET/FOLDER", server_options, "the same in an object store; AWS_* in the environment says which"},
        open_record_files},
       {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},

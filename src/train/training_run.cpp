@@ -13,6 +13,7 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
@@ -489,7 +490,8 @@ void training::one_run::refuse_what_workers_cannot() const {
 void training::one_run::save_what_is_left() {
   if (!store) return;
   try {
-    auto alone = fixed_session(of.context_);
+    group self(make_self_transport());  // the others may be gone, or about to be
+    auto alone = fixed_session(self);
     store->save(alone, of.state_, goodness());
     set_log_rank(0);  // alone now, and heard
     log(log_level::warning, "saved after step " + std::to_string(of.state_.steps()) + " in " + store->folder() +
@@ -507,6 +509,11 @@ void training::run(const train_options& options, const std::function<void(traini
     now.train();
   } catch (const elastic::departure& gone) {
     if (gone.should_save()) now.save_what_is_left();
+    throw;
+  } catch (const error& failed) {
+    // A database or a server that is away comes back. Another rank's failure has the status with which that one ends.
+    if (failed.exit_status() == static_cast<int>(error_kind::data) && state_.steps() > 0 && is_root())
+      now.save_what_is_left();
     throw;
   }
 }

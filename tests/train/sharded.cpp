@@ -2,7 +2,9 @@
 // other has taken. Before the reduction of each step it writes a line "epoch step generation: ids" into FOLDER/used-N,
 // and at the end, where ranks are told the same, it says what the parameter is.
 //
-//     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP
+// With a SOURCE, rank 0 of ranks that stay reads it, and cuts and sends the shards first.
+//
+//     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP [SOURCE]
 #include <muster/muster.hpp>
 
 #include <chrono>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -37,6 +40,11 @@ int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const std::string folder(argv[1]);
     const std::string host = std::to_string(take_host(folder));
+    if (argc > 4) {
+      std::optional<muster::any_record_source> from;
+      if (context.world().rank() == 0) from = muster::open_source(argv[4]);
+      muster::place_shards(context.world(), from, folder + "/host-" + host);
+    }
     auto loader = muster::open_source("shards:" + folder + "/host-" + host + "?local") | muster::shuffle(1) |
                   muster::batch(24) | muster::prefetch(2);
     muster::arena arena(context, {{"mean", {1}}});

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Ranks that have a folder of shards each train on all of them: every record once an epoch, by a rank that has it, with
 the gradients of one rank that has all. A rank is killed amid that: what lay with it is read from copies, or the job ends
-with the status of data that cannot be read, and names the shard.
+with the status of data that cannot be read, and names the shard. A rank joins amid the training, with shards of its own; and rank 0 cuts and
+sends them.
 
 usage: sharded.py --launcher PATH --program PATH --data PATH [--rounds N] [--seed S]
 """
@@ -41,8 +42,8 @@ def hosts(folder, whole, copies):
     return folder
 
 
-def start(folder, ranks, pause):
-    words = [options.launcher, "-n", str(ranks), "--min", "1", options.program, folder, EPOCHS, pause]
+def start(folder, ranks, pause, flags=("--min", "1"), more=()):
+    words = [options.launcher, "-n", str(ranks), *flags, options.program, folder, EPOCHS, pause, *more]
     return subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -88,6 +89,20 @@ def kill_one(job, folder, draw):
     os.kill(int(draw.choice(children)), signal.SIGKILL)
 
 
+def join_one(job, folder):
+    """Once the others train, with the environment that the launcher gave them; returns what its parameters are."""
+    while len(list(folder.glob("used-*"))) < 3:
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.01)
+    child = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[0]
+    variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
+    environment = dict(variable.split("=", 1) for variable in variables if variable)
+    guest = subprocess.run([options.program, str(folder), str(EPOCHS), "60"], env=environment, capture_output=True, text=True, timeout=120,
+                           check=False)
+    assert guest.returncode == 0 and "parameter" in guest.stdout, guest
+    return parameters(guest.stdout)
+
+
 with tempfile.TemporaryDirectory() as name:
     top = pathlib.Path(name)
     table = top / "table.csv"
@@ -112,7 +127,25 @@ with tempfile.TemporaryDirectory() as name:
     sizes = [[len(ids) for ids in of_ranks] for of_ranks in steps(apart).values()]
     assert all(min(of) > 0 for of in sizes if sum(of) == 24), sizes  # each has its part of every step
 
+    placed = top / "placed"
+    placed.mkdir()
+    found = parameters(end(start(placed, 3, 0, ("--elastic", "off"), [f"csv:{table}"])))
+    print(f"rank 0 of 3 cuts and sends: ids {check_each_once(placed)}, parameter {found}")
+    assert len(found) == 1, found  # other shards, and so another order than that of one rank
+    held = [[file.name for file in (placed / f"host-{rank}").glob("*.muster")] for rank in range(3)]
+    assert len(set(sum(held, []))) == 3 and all(len(own) == 1 for own in held), held
+
     for number in range(options.rounds):
+        joined = hosts(top / f"joined-{number}", top / "set", 1)
+        (joined / "host-3").mkdir()
+        for file in ["MANIFEST", *files[:3]]:
+            shutil.copy(top / "set" / file, joined / "host-3")
+        job = start(joined, 3, 60, ("--min", "1", "--max", "4"))
+        found = join_one(job, joined) | parameters(end(job))
+        mine = sum(len(line.split(":")[1].split()) for line in (joined / "used-3").read_text().splitlines())
+        print(f"round {number}, a rank joins: ids {check_each_once(joined)}, {mine} samples at it, {len(found)} parameter", flush=True)
+        assert mine > 0 and all(abs(value - min(expected)) < 1e-3 for value in found), (mine, found, expected)
+
         draw = random.Random(f"{options.seed}.{number}")
         folder = hosts(top / f"copies-{number}", top / "set", 2)
         job = start(folder, 3, 10)

@@ -182,6 +182,31 @@ TEST_CASE("a training goes on from its checkpoints, as if it had never ended, an
   CHECK(said == "nothing to do: the training in '" + at + "' has ended, after 25 steps\n");
 }
 
+TEST_CASE("where a rank can no longer read its data the last step is saved, and the training goes on from there") {
+  const int ranks = GENERATE(1, 2, 3);
+  CAPTURE(ranks);
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  std::vector<float> straight, resumed;
+  const auto run = [&](const std::string& checkpoint, std::uint64_t fails_at, std::vector<float>& to) {
+    as_ranks(ranks, [&](muster::context& context, muster::group& world) {
+      trained here(context);
+      here.training.run({.epochs = 5, .checkpoint = checkpoint, .log = nullptr}, [&](muster::training_step& step) {
+        if (step.number() == fails_at && world.rank() == ranks - 1)
+          throw muster::data_error({"postgres:db"}, "cannot be read; wait for it");
+        here.one_step(step);
+      });
+      if (world.rank() == 0) to.assign(here.arena.parameters().begin(), here.arena.parameters().end());
+    });
+  };
+  constexpr std::uint64_t amid_an_epoch = 7, never = 1000;
+  run("", never, straight);
+  CHECK_THROWS_WITH(run(at, amid_an_epoch, resumed), contains("postgres:db: cannot be read"));
+  CHECK(saved_steps(at).back() == amid_an_epoch);
+  run(at, never, resumed);
+  CHECK(resumed == straight);
+}
+
 TEST_CASE("checkpoints come by themselves, and what was lost since the last one is a failure") {
   const temporary_folder folder;
   const std::string at = folder / "saved";

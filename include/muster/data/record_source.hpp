@@ -137,6 +137,9 @@ class any_record_source {
   /// 0: none are.
   [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
 
+  /// These records will be wanted: what has to be fetched from afar comes meanwhile.
+  void expect(std::span<const sample_id> ids) const { source_->expect(ids); }
+
   /// Whether views() works: records lie in memory as they are.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
   /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
@@ -153,6 +156,7 @@ class any_record_source {
     virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
+    virtual void expect(std::span<const sample_id> ids) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
     [[nodiscard]] virtual held_shards held() const = 0;
     [[nodiscard]] virtual data_location where(sample_id id) const = 0;
@@ -178,6 +182,9 @@ class any_record_source {
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }
     void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const override {
       source.read(ids, rows, bad);
+    }
+    void expect(std::span<const sample_id> ids) const override {
+      if constexpr (requires { source.expect(ids); }) source.expect(ids);
     }
     std::optional<source_statistics> known_statistics() const override {
       if constexpr (requires { source.known_statistics(); }) return source.known_statistics();

@@ -77,15 +77,15 @@ class cache_step final : public record_step {
       for (const std::uint64_t length : records_.lengths)
         records_.begins.push_back(records_.begins.back() + round_up(length, buffer_alignment));
     }
-    if (options_.memory != 0) open(memory_, options_.memory, "memory");
-    if (!options_.folder.empty()) open(disk_, options_, "'" + options_.folder + "'");
+    if (options_.memory != 0) open(memory_, "memory", options_.memory);
+    if (!options_.folder.empty()) open(disk_, "'" + options_.folder + "'", options_, options_.disk);
   }
 
   // What cannot be kept, because memory or disk are full or the folder may not be written, is made anew each time.
-  template <class Where>
-  void open(std::optional<record_store>& store, const Where& where, const std::string& name) {
+  template <class... Where>
+  void open(std::optional<record_store>& store, const std::string& name, const Where&... where) {
     try {
-      store.emplace(records_, where);
+      store.emplace(records_, where...);
     } catch (const std::exception& error) {
       muster::log(log_level::warning, "the records of " + records_.name + " are not kept in " + name + " (" +
                                           error.what() + "); they are made anew each time");

@@ -32,10 +32,7 @@ class lru_cache {
     return made;
   }
 
- private:
-  using entry = std::pair<std::uint64_t, block>;
-  static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for a block
-
+  /// Block `key`, or null.
   [[nodiscard]] block find(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
     const auto found = places_.find(key);
@@ -43,7 +40,7 @@ class lru_cache {
     by_use_.splice(by_use_.begin(), by_use_, found->second);
     return found->second->second;
   }
-  /// Does nothing for a block that is larger than the budget.
+  /// Keeps it as the one last used. Does nothing for a block that is larger than the budget.
   void keep(std::uint64_t key, const block& made) {
     const std::size_t size = made->size() + overhead;
     if (size > budget_) return;
@@ -56,6 +53,10 @@ class lru_cache {
     places_[key] = by_use_.begin();
     bytes_ += size;
   }
+
+ private:
+  using entry = std::pair<std::uint64_t, block>;
+  static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for a block
 
   const std::size_t budget_;
   std::mutex mutex_;

@@ -71,10 +71,9 @@ record_store::record_store(const cached_records& records, std::size_t budget)
       record_bytes_(memory_.data()),
       label_bytes_(memory_.data() + records.begin(kept_)) {}
 
-record_store::record_store(const cached_records& records, const cache_options& where)
+record_store::record_store(const cached_records& records, const cache_options& where, std::uint64_t most)
     : records_(records),
-      kept_(
-          most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= where.disk; })),
+      kept_(most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= most; })),
       here_(kept_),
       file_bytes_(records_at(kept_) + records.begin(kept_)) {
   if (kept_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
@@ -149,6 +148,7 @@ void record_store::open_file(const cache_options& where) {
   mapped_ = static_cast<std::byte*>(memory);
   label_bytes_ = mapped_ + labels_at(kept_);
   record_bytes_ = mapped_ + records_at(kept_);
+  file_ = {};  // the mapping stays
 }
 
 void record_store::start_file(const cache_options& where) {

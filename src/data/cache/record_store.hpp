@@ -52,12 +52,18 @@ class record_store {
  public:
   /// In up to so many bytes of memory. `records` outlive this. Throws std::bad_alloc.
   record_store(const cached_records& records, std::size_t budget);
-  /// In the folder. Throws when nothing can be kept there.
-  record_store(const cached_records& records, const cache_options& where);
+  /// In the folder, where they take up to `most` bytes. Throws when nothing can be kept there.
+  record_store(const cached_records& records, const cache_options& where, std::uint64_t most);
   ~record_store();
   record_store(const record_store&) = delete;
   record_store& operator=(const record_store&) = delete;
 
+  /// Records that there is room for, from the first on.
+  [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
+  /// Bytes that they take on the disk.
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  /// False of a file that others have filled and this process may only read.
+  [[nodiscard]] bool writable() const noexcept { return writable_; }
   /// The record if it is here, and its labels; it stays where it is.
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) noexcept;
   /// False when nothing was written.

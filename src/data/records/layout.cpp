@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -118,23 +119,44 @@ void shard::refuse(std::uint64_t offset, const std::string& problem) const {
 }
 
 shard::shard(const std::string& file_path) : path(file_path), file(file_path, compressed_files::as_they_are) {
+  open(file.bytes().size());
+  payload = file.bytes().subspan(footer.payload_offset, footer.payload_bytes);
+}
+
+shard::shard(const std::string& file_path, std::shared_ptr<far_folder> folder, std::size_t of_folder,
+             std::uint64_t size)
+    : path(file_path), file(std::vector<char>()), far(std::move(folder)), number(of_folder) {
+  open(size);
+}
+
+std::span<const std::byte> shard::part(std::uint64_t begin, std::uint64_t size) {
+  if (far == nullptr) return file.bytes().subspan(begin, size);
+  const std::byte* const at = far->view({number, begin, size}, held_.emplace_back());
+  return {at, size};
+}
+
+std::span<const std::byte> shard::bytes(std::uint64_t begin, std::uint64_t size, far_folder::bytes& held) const {
+  if (far == nullptr) return payload.subspan(begin, size);
+  return {far->view({number, footer.payload_offset + begin, size}, held), size};
+}
+
+void shard::open(std::uint64_t size) {
   require_little_endian(path);
-  const auto bytes = file.bytes();
-  const std::string_view text = file.text();
-  if (!text.starts_with(std::string_view(header_magic, 8).substr(0, text.size())) || text.size() < 8) {
+  const auto magic = part(0, std::min<std::uint64_t>(size, sizeof header_magic - 1));
+  if (!std::ranges::equal(magic, std::as_bytes(std::span(header_magic).first(sizeof header_magic - 1)))) {
     throw data_error({path, 0, 0, 0}, "is not a file of muster's records (it does not begin as one); check the path");
   }
-  if (bytes.size() < page + sizeof(file_footer)) refuse(bytes.size(), "is cut short");
-  header = wire_reader(bytes).number<file_header>();
+  if (size < page + sizeof(file_footer)) refuse(size, "is cut short");
+  header = wire_reader(part(0, sizeof header)).number<file_header>();
   if (header.version != format_version) {
     throw data_error({path, 0, 0, 8}, "has version " + std::to_string(header.version) +
                                           " of the format (this program knows " + std::to_string(format_version) +
                                           "); use a newer muster or convert the file");
   }
-  if (header.schema_bytes > bytes.size() - sizeof header) refuse(20, "has a schema longer than the file");
+  if (header.schema_bytes > size - sizeof header) refuse(20, "has a schema longer than the file");
   file_header blank = header;
   blank.crc = 0;
-  const auto schema_bytes = bytes.subspan(sizeof header, header.schema_bytes);
+  const auto schema_bytes = part(sizeof header, header.schema_bytes);
   if (crc32c(schema_bytes, crc32c(std::as_bytes(std::span(&blank, 1)))) != header.crc) {
     refuse(28, "has a header that does not match its checksum");
   }
@@ -142,30 +164,30 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
     refuse(12, "has a header with flags or an alignment that are unknown");
   }
 
-  const std::uint64_t footer_at = bytes.size() - sizeof(file_footer);
-  footer = wire_reader(bytes.subspan(footer_at)).number<file_footer>();
-  if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != bytes.size() ||
-      crc32c(bytes.subspan(footer_at, offsetof(file_footer, crc))) != footer.crc) {
+  const std::uint64_t footer_at = size - sizeof(file_footer);
+  const auto footer_bytes = part(footer_at, sizeof footer);
+  footer = wire_reader(footer_bytes).number<file_footer>();
+  if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != size ||
+      crc32c(footer_bytes.first(offsetof(file_footer, crc))) != footer.crc) {
     refuse(footer_at, "has no valid footer (it was cut short, or damaged at its end)");
   }
-  schema = schema_from_json(text.substr(sizeof header, header.schema_bytes), path, sizeof header);
+  const std::string_view schema_text(reinterpret_cast<const char*>(schema_bytes.data()), schema_bytes.size());
+  schema = schema_from_json(schema_text, path, sizeof header);
   const table_places places = place_tables(footer, schema, path);
   if (footer.payload_offset % page != 0 || footer.payload_offset < sizeof header + header.schema_bytes ||
       footer.records == 0) {
     refuse(footer_at, "has a footer that cannot be (no records, or a payload in a wrong place)");
   }
-  if (crc32c(bytes.subspan(places.labels, places.footer - places.labels)) != footer.tables_crc) {
-    refuse(places.labels, "has tables that do not match their checksum");
-  }
+  const auto tables = part(places.labels, places.footer - places.labels);
+  if (crc32c(tables) != footer.tables_crc) refuse(places.labels, "has tables that do not match their checksum");
 
   record_bytes = schema.record_bytes();
   stride = round_up(record_bytes, header.alignment);
-  payload = bytes.subspan(footer.payload_offset, footer.payload_bytes);
-  labels = reinterpret_cast<const float*>(bytes.data() + places.labels);
-  crcs = reinterpret_cast<const std::uint32_t*>(bytes.data() + places.crcs);
-  ends =
-      schema.form == record_form::fixed ? nullptr : reinterpret_cast<const std::uint64_t*>(bytes.data() + places.ends);
-  blocks = {reinterpret_cast<const block_entry*>(bytes.data() + places.blocks), footer.blocks};
+  const auto at = [&](std::uint64_t place) { return tables.data() + (place - places.labels); };
+  labels = reinterpret_cast<const float*>(tables.data());
+  crcs = reinterpret_cast<const std::uint32_t*>(at(places.crcs));
+  ends = schema.form == record_form::fixed ? nullptr : reinterpret_cast<const std::uint64_t*>(at(places.ends));
+  blocks = {reinterpret_cast<const block_entry*>(at(places.blocks)), footer.blocks};
   if (compressed() != (footer.blocks != 0)) refuse(footer_at, "has blocks that its header does not speak of");
   compressed() ? check_blocks() : check_ends();
 }
@@ -174,14 +196,14 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
 void shard::check_ends() const {
   if (ends == nullptr) {
     __extension__ using wide = unsigned __int128;
-    if (wide{footer.records - 1} * stride + record_bytes > payload.size()) {
+    if (wide{footer.records - 1} * stride + record_bytes > footer.payload_bytes) {
       refuse(footer.payload_offset, "has fewer bytes than its records need");
     }
     return;
   }
   std::uint64_t end = 0;
   for (std::uint64_t i = 0; i < footer.records; ++i) {
-    if (ends[i] > payload.size() || ends[i] < round_up(end, header.alignment)) {
+    if (ends[i] > footer.payload_bytes || ends[i] < round_up(end, header.alignment)) {
       refuse(footer.payload_offset, "has records that leave their place, first of all record " + std::to_string(i));
     }
     end = ends[i];
@@ -194,7 +216,7 @@ void shard::check_blocks() const {
     const std::uint64_t first = blocks[b].first_record;
     const std::uint64_t behind = b + 1 < blocks.size() ? blocks[b + 1].first_record : footer.records;
     if ((b == 0 && first != 0) || first >= behind || behind > footer.records || blocks[b].end < end ||
-        blocks[b].end > payload.size() || blocks[b].raw_bytes > most_raw_bytes) {
+        blocks[b].end > footer.payload_bytes || blocks[b].raw_bytes > most_raw_bytes) {
       refuse(footer.payload_offset + end, "has blocks that do not follow each other");
     }
     end = blocks[b].end;

@@ -11,6 +11,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 
 #include "../../core/round_up.hpp"
+#include "far_folder.hpp"
 
 namespace muster::inline v0::detail::records {
 
@@ -72,16 +73,18 @@ struct table_places {
 [[nodiscard]] table_places place_tables(const file_footer& footer, const record_schema& schema,
                                         const std::string& path);
 
-/// One file, mapped and checked but for the records themselves.
+/// One file, mapped or on a server, and checked but for the records themselves.
 struct shard {
   std::string path;
-  mapped_file file;
+  mapped_file file;                 // empty where it is on a server
+  std::shared_ptr<far_folder> far;  // null for a local one
+  std::size_t number;               // there
   record_schema schema;
   file_header header;
   file_footer footer;
   std::uint64_t record_bytes;  // 0 unless fixed
   std::uint64_t stride;
-  std::span<const std::byte> payload;
+  std::span<const std::byte> payload;  // of a local one
   const float* labels;
   const std::uint32_t* crcs;
   const std::uint64_t* ends;  // null when fixed
@@ -89,6 +92,8 @@ struct shard {
 
   /// Checks header, footer and tables. Throws data_error with the byte at which something is wrong.
   explicit shard(const std::string& path);
+  /// The same of a file on a server, of so many bytes; throws what fetching it throws, too.
+  shard(const std::string& path, std::shared_ptr<far_folder> folder, std::size_t number, std::uint64_t size);
 
   [[nodiscard]] bool compressed() const noexcept { return (header.flags & zstd_blocks) != 0; }
   /// Where a record is: in the payload or, when compressed, in its block once that is decompressed.
@@ -102,13 +107,27 @@ struct shard {
     return {begin, ends[record] - begin};
   }
   [[nodiscard]] std::size_t block_of(std::uint64_t record) const noexcept;
+  /// Where its bytes are in the payload: those of its block, when compressed.
+  [[nodiscard]] range place_in_payload(std::uint64_t record) const noexcept {
+    if (!compressed()) return place(record, 0);
+    const std::size_t block = block_of(record);
+    const std::uint64_t begin = block == 0 ? 0 : blocks[block - 1].end;
+    return {begin, blocks[block].end - begin};
+  }
+  /// Bytes of the payload, which stay as long as this and `held`. Waits for them where they are on a server.
+  [[nodiscard]] std::span<const std::byte> bytes(std::uint64_t begin, std::uint64_t size,
+                                                 far_folder::bytes& held) const;
   /// The checksum that a record with these bytes should have.
   [[nodiscard]] std::uint32_t crc_of(std::uint64_t record, std::span<const std::byte> bytes) const noexcept;
 
  private:
+  void open(std::uint64_t size);
+  [[nodiscard]] std::span<const std::byte> part(std::uint64_t begin, std::uint64_t size);
   void check_ends() const;
   void check_blocks() const;
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& problem) const;
+
+  std::vector<far_folder::bytes> held_;  // parts of a file on a server
 };
 
 [[nodiscard]] std::string schema_to_json(const record_schema& schema);

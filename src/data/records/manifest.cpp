@@ -112,9 +112,12 @@ detail::manifest_content detail::read_contents(const std::string& folder, bool r
   const std::string path = path_of_manifest(folder);
   const auto text = text_of(path);
   if (!text && required) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
-  manifest_content content = parse(text.value_or(""), path);
-  if (content.entries.empty() && required)
-    throw data_error({path}, "names no files yet; write records into the folder");
+  return required ? contents_of(*text, path) : parse(text.value_or(""), path);
+}
+
+detail::manifest_content detail::contents_of(std::string_view text, const std::string& path) {
+  manifest_content content = parse(text, path);
+  if (content.entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
   return content;
 }
 

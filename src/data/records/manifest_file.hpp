@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <muster/data/records/manifest.hpp>
@@ -27,6 +28,9 @@ inline constexpr const char* schema_note = ".schema ";
 /// The manifest of a folder, as it is now. Throws data_error for a damaged one and, if it is required, for none and for
 /// one without files.
 [[nodiscard]] manifest_content read_contents(const std::string& folder, bool required = true);
+
+/// The same of the text of one, which has to name files; `path` is for errors.
+[[nodiscard]] manifest_content contents_of(std::string_view text, const std::string& path);
 
 /// Made if it is missing, and locked against other writers as long as this object is there.
 class manifest_file {

@@ -29,10 +29,14 @@ struct record_files::state : detail::source_facts {
   };
 
   // The files of a manifest (none: the one at `path`); those that `before` has open are taken from there.
-  state(const std::string& where, const record_read_options& chosen, detail::manifest_content content,
-        const state* before = nullptr)
-      : path(where), options(chosen), statistics(std::move(content.statistics)), cache(chosen.block_cache_bytes) {
-    name = (options.shards ? "shards:" : "records:") + where;
+  state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::far_folder> server,
+        detail::manifest_content content, const state* before = nullptr)
+      : path(where),
+        options(chosen),
+        far(std::move(server)),
+        statistics(std::move(content.statistics)),
+        cache(chosen.block_cache_bytes) {
+    name = (options.shards ? "shards:" : far ? "" : "records:") + where;
     const std::vector<manifest_entry>& entries = content.entries;
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
@@ -41,12 +45,18 @@ struct record_files::state : detail::source_facts {
       std::error_code ignored;
       return !options.local || std::filesystem::exists(paths[i], ignored);
     };
+    const std::vector<std::size_t> numbers = expect_ends(entries, before);
     // Opening looks at all of the tables, which need not stay mapped.
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(shards[i].shard->file.text()); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
       const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
       if (!is_open && !is_here(i)) return;
-      shards[i].shard = is_open ? before->shards[i].shard : std::make_shared<const format::shard>(paths[i]);
+      if (is_open)
+        shards[i].shard = before->shards[i].shard;
+      else if (far)
+        shards[i].shard = std::make_shared<const format::shard>(paths[i], far, numbers[i], entries[i].bytes);
+      else
+        shards[i].shard = std::make_shared<const format::shard>(paths[i]);
       forget(i);
     });
     std::optional<std::size_t> first_here;
@@ -94,6 +104,30 @@ struct record_files::state : detail::source_facts {
     digest = format::digest_of(sum, size, schema);
   }
 
+  // Of a folder on a server: the number of each file there. The ends of those that are to be opened are on their way.
+  std::vector<std::size_t> expect_ends(const std::vector<manifest_entry>& entries, const state* before) const {
+    std::vector<std::size_t> numbers;
+    std::vector<detail::far_part> parts;
+    for (const auto& entry : entries) {
+      if (!far) break;
+      numbers.push_back(far->add(entry.file, entry.bytes, digest_of(entry)));
+      if (before != nullptr && numbers.size() <= before->shards.size()) continue;
+      parts.push_back({numbers.back(), 0, 1});
+      parts.push_back({numbers.back(), std::max<std::uint64_t>(entry.bytes, 1) - 1, 1});
+    }
+    if (far) far->expect(parts);
+    return numbers;
+  }
+  static std::uint64_t digest_of(const manifest_entry& entry) {
+    return muster::digest().add(entry.digest).add(entry.records).value();
+  }
+
+  detail::manifest_content contents() const { return contents(path, far); }
+  static detail::manifest_content contents(const std::string& path, const std::shared_ptr<detail::far_folder>& far) {
+    if (!far) return detail::read_contents(path);
+    return detail::contents_of(far->text(std::string(manifest_name)), detail::path_of_manifest(path));
+  }
+
   static void check_entry(const manifest_entry& entry, const format::shard& shard) {
     const format::file_footer& footer = shard.footer;
     if (entry.records == footer.records && entry.bytes == footer.file_bytes && entry.digest == footer.digest) return;
@@ -129,7 +163,7 @@ struct record_files::state : detail::source_facts {
     found result;
     if (!shard.compressed()) {
       const auto place = shard.place(record, 0);
-      result.data = shard.payload.data() + place.begin;
+      result.data = shard.bytes(place.begin, place.size, result.block).data();
       result.size = place.size;
     } else {
       const std::size_t block = shard.block_of(record);
@@ -147,26 +181,23 @@ struct record_files::state : detail::source_facts {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
   void prefetch(sample_id id) const {
+    if (far) return;
     const auto& at = shard_of(id);
     const auto place = at.shard->place(id - at.first, 0);
     detail::fetch_ahead(at.shard->payload.subspan(place.begin, place.size));
   }
 
   blocks::block decompress(const format::shard& shard, std::size_t block) const {
-    const std::uint64_t begin = block == 0 ? 0 : shard.blocks[block - 1].end;
+    const auto place = shard.place_in_payload(shard.blocks[block].first_record);
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
-    if (!codec->decompress(shard.payload.subspan(begin, shard.blocks[block].end - begin), *raw)) return nullptr;
+    blocks::block held;
+    if (!codec->decompress(shard.bytes(place.begin, place.size, held), *raw)) return nullptr;
     return raw;
   }
 
   static data_error damage(const opened& at, std::uint64_t record) {
     const format::shard& shard = *at.shard;
-    std::uint64_t offset = shard.footer.payload_offset;
-    if (!shard.compressed()) {
-      offset += shard.place(record, 0).begin;
-    } else if (const std::size_t block = shard.block_of(record); block != 0) {
-      offset += shard.blocks[block - 1].end;
-    }
+    const std::uint64_t offset = shard.footer.payload_offset + shard.place_in_payload(record).begin;
     return data_error({shard.path, 0, 0, offset},
                       "record " + std::to_string(record) +
                           " does not match its checksum (it was damaged on the disk or on the way); restore the file "
@@ -175,6 +206,7 @@ struct record_files::state : detail::source_facts {
 
   std::string path;
   record_read_options options;
+  std::shared_ptr<detail::far_folder> far;  // null for local files
   std::vector<std::string> paths;
   std::vector<opened> shards;  // null: it is not here
   std::shared_ptr<const detail::proportions> order;
@@ -190,13 +222,14 @@ record_files::record_files(std::shared_ptr<const state> opened) noexcept : state
 
 record_files::record_files(const std::string& path, const record_read_options& options) {
   std::error_code ignored;
-  const bool folder = std::filesystem::is_directory(path, ignored);
+  auto far = detail::open_far(path, options.http);
+  const bool folder = far != nullptr || std::filesystem::is_directory(path, ignored);
   if ((options.follow || options.shards) && !folder) {
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
                               " (it is no folder of records); name a folder, or use records:FILE");
   }
-  *this = record_files(
-      std::make_shared<const state>(path, options, folder ? detail::read_contents(path) : detail::manifest_content()));
+  auto content = folder ? state::contents(path, far) : detail::manifest_content();
+  *this = record_files(std::make_shared<const state>(path, options, std::move(far), std::move(content)));
 }
 
 held_shards record_files::held() const {
@@ -213,7 +246,7 @@ const std::shared_ptr<const detail::proportions>& record_files::mixture_order() 
 std::uint64_t record_files::newest() const {
   if (!state_->options.follow) return 0;
   std::uint64_t records = 0;
-  for (const manifest_entry& entry : read_manifest(state_->path)) records += entry.records;
+  for (const manifest_entry& entry : state_->contents().entries) records += entry.records;
   return records;
 }
 
@@ -222,14 +255,14 @@ record_files record_files::version(std::uint64_t records) const {
   constexpr std::chrono::milliseconds between_looks{100};
   const auto start = clock::now();
   for (;;) {
-    detail::manifest_content content = detail::read_contents(state_->path);
+    detail::manifest_content content = state_->contents();
     std::uint64_t sum = 0;
     std::size_t count = 0;
     while (count < content.entries.size() && sum < records) sum += content.entries[count++].records;
     if (sum == records) {
       content.entries.resize(count);
       return record_files(
-          std::make_shared<const state>(state_->path, state_->options, std::move(content), state_.get()));
+          std::make_shared<const state>(state_->path, state_->options, state_->far, std::move(content), state_.get()));
     }
     if (sum > records || seconds_since(start) > patience.count()) {
       throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
@@ -245,7 +278,26 @@ std::optional<source_statistics> record_files::known_statistics() const {
   auto found = detail::statistics_from_text(state_->statistics, state_->name);
   return found.records + found.left_out <= size() ? std::optional(std::move(found)) : std::nullopt;
 }
-bool record_files::mapped() const noexcept { return !state_->compressed; }
+bool record_files::mapped() const noexcept { return !state_->compressed && !state_->far; }
+
+std::uint64_t record_files::block_records() const noexcept {
+  if (!state_->far) return 0;
+  constexpr std::uint64_t together = std::uint64_t{4} << 20;
+  std::uint64_t bytes = 0;
+  for (const auto& at : state_->shards) bytes += at.shard->footer.payload_bytes;
+  return std::max<std::uint64_t>(together / std::max<std::uint64_t>(bytes / size(), 1), 1);
+}
+
+void record_files::expect(std::span<const sample_id> ids) const {
+  if (!state_->far) return;
+  std::vector<detail::far_part> parts;
+  for (const sample_id id : ids) {
+    const auto& at = state_->shard_of(id);
+    const auto place = at.shard->place_in_payload(id - at.first);
+    parts.push_back({at.shard->number, at.shard->footer.payload_offset + place.begin, place.size});
+  }
+  state_->far->expect(parts);
+}
 
 void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -260,6 +312,7 @@ void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t
 void record_files::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
   const std::size_t labels = schema().labels.size();
   std::byte* to = rows.bytes.data();
+  if (!rows.bytes.empty()) expect(ids);
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto& at = state_->shard_of(ids[k]);
     const std::uint64_t record = ids[k] - at.first;

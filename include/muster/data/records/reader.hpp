@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
+#include <muster/data/sources/http.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
 
 namespace muster::inline v0 {
@@ -34,6 +35,8 @@ struct record_read_options {
   bool local = false;
   /// With `shards`: as held_shards has it.
   std::uint64_t weight = 1;
+  /// Of a folder on a server: how its files are kept at hand.
+  http_options http{};
 };
 
 /// One file of an open record_files.
@@ -56,14 +59,20 @@ struct record_file_info {
 /// order: the same records have the same digest in however many files they lie, compressed or not.
 class record_files : public detail::source_with_facts {
  public:
-  /// Opens a file or a folder with a manifest. Throws data_error with the byte, or the manifest's line, at which
-  /// something is wrong: a file that is cut short, that has damaged tables, or that is not the one that the manifest
-  /// means; configuration_error for compressed blocks in a program without muster::zstd.
+  /// Opens a file or a folder with a manifest, which may be the address of one on a server (https://SERVER/FOLDER,
+  /// http://, s3://BUCKET/FOLDER): records are fetched when they are wanted, see http_options. Throws data_error with
+  /// the byte, or the manifest's line, at which something is wrong: a file that is cut short, that has damaged tables,
+  /// or that is not the one that the manifest means; configuration_error for compressed blocks in a program without
+  /// muster::zstd, and for an address in one without muster::http.
   explicit record_files(const std::string& path, const record_read_options& options = {});
 
   /// As mapped_record_source has them.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// Of a folder on a server: how many neighbours make about 4 MiB. 0 for others.
+  [[nodiscard]] std::uint64_t block_records() const noexcept;
+  /// Of the same: these records will be wanted, and come meanwhile.
+  void expect(std::span<const sample_id> ids) const;
   /// With `shards`: which files are here. Otherwise nothing.
   [[nodiscard]] held_shards held() const;
   /// With `shards`: the order of the files in an epoch.

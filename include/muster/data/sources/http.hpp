@@ -1,0 +1,44 @@
+// Folders of records that lie on a server of HTTP or S3.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0 {
+
+/// How files of a server are kept at hand.
+///
+/// A file is fetched in blocks of 1 MiB when records of it are wanted, and each block once for all ranks of a host:
+/// they lie in a folder that the ranks and later runs share, each with a checksum.
+struct http_options {
+  /// That folder; empty: muster-cache in the folder for temporary files. It is made if missing.
+  std::string cache = {};
+  /// Bytes of all caches in the folder. The least recently used other ones go; where that is not enough the first
+  /// blocks alone are kept, and each rank fetches the others whenever it wants them, into at most 192 MiB of memory.
+  std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
+  /// A server that fails, or sends nothing, is tried again for so long, with pauses that grow.
+  seconds timeout{60};
+};
+
+namespace detail {
+
+/// Whether a path is an address: https://SERVER/FOLDER, http://SERVER/FOLDER, s3://BUCKET/FOLDER.
+[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
+  return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
+}
+
+/// Makes these addresses known, and returns true; defined in muster::http.
+bool register_http() noexcept;
+
+#ifdef MUSTER_HAS_HTTP
+// As for muster::zlib: the variable takes the object file out of the static archive.
+inline const bool http_is_registered = register_http();
+#endif
+
+}  // namespace detail
+
+}  // namespace muster::inline v0

@@ -1,0 +1,372 @@
+#include "folder.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::size_t most_transfers = 8;
+constexpr std::uint64_t most_blocks_of_transfer = 8;
+constexpr std::size_t memory_bytes = std::size_t{192} << 20;
+constexpr std::chrono::milliseconds first_pause{100};
+constexpr std::chrono::milliseconds longest_pause{5000};
+constexpr std::chrono::milliseconds between_looks{10};  // at what other processes fetch
+
+std::string problem_of(const request_failure& why) { return "cannot be fetched (" + why.why + "); " + why.suggestion; }
+
+request_failure tried_for(request_failure last, seconds timeout) {
+  last.again = false;
+  last.why += ", tried again for " + std::to_string(static_cast<int>(timeout.count())) + " s";
+  return last;
+}
+
+long milliseconds_of(seconds timeout) { return static_cast<long>(std::clamp(1000 * timeout.count(), 1.0, 1e9)); }
+
+cache_options cache_of(const http_options& options) {
+  cache_options made{.folder = options.cache, .disk = options.disk};
+  if (made.folder.empty()) made.folder = temporary_folder() + "/muster-cache-" + std::to_string(::getuid());
+  return made;
+}
+
+}  // namespace
+
+http_folder::http_folder(const std::string& address, const http_options& options)
+    : server_(address, options.timeout),
+      cache_(cache_of(options)),
+      timeout_(options.timeout),
+      memory_(memory_bytes),
+      multi_(::curl_multi_init()) {
+  if (multi_ == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
+  std::error_code ignored;
+  std::filesystem::create_directories(cache_.folder, ignored);
+  locks_ = descriptor(::open((cache_.folder + "/locks").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  thread_ = std::thread([this] { run(); });
+}
+
+http_folder::~http_folder() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  ::curl_multi_wakeup(multi_);
+  thread_.join();
+  for (const transfer& left : transfers_) ::curl_multi_remove_handle(multi_, left.request.get());
+  transfers_.clear();
+  ::curl_multi_cleanup(multi_);
+}
+
+std::string http_folder::text(const std::string& name) {
+  const auto start = clock::now();
+  for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+    std::string text;
+    const auto take = [](char* data, std::size_t one, std::size_t count, void* to) noexcept -> std::size_t {
+      try {
+        static_cast<std::string*>(to)->append(data, one * count);
+        return one * count;
+      } catch (const std::exception&) {  // no memory: as if the connection had broken
+        return 0;
+      }
+    };
+    const curl_request request = server_.ask(name, take, &text);
+    ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
+    request_failure failure = http_server::failure_of(request.get(), ::curl_easy_perform(request.get()));
+    if (failure.why.empty()) return text;
+    if (failure.again && seconds_since(start) + seconds(pause).count() > timeout_.count())
+      failure = tried_for(std::move(failure), timeout_);
+    if (!failure.again) throw data_error({server_.address_of(name)}, problem_of(failure));
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::uint64_t content) {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::ranges::find(files_, name, &file::name);
+  if (known != files_.end()) return static_cast<std::size_t>(known - files_.begin());
+  const std::uint64_t count = (size + block_bytes - 1) / block_bytes;
+  open_store(files_.emplace_back(name, size,
+                                 cached_records{.name = server_.address_of(name),
+                                                .key = digest().add(content).add(size).add(name).value(),
+                                                .size = count,
+                                                .record_bytes = block_bytes}));
+  return files_.size() - 1;
+}
+
+void http_folder::open_store(file& of) {
+  std::string why;
+  try {
+    of.store.emplace(of.blocks, cache_, cache_.disk - kept_bytes_);
+    kept_bytes_ += of.store->file_bytes();
+    if (of.store->kept() < of.blocks.size) why = "its limit is reached";
+    if (!of.store->writable()) why = "it may not be written";
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  if (of.store && !of.store->writable()) of.store.reset();
+  if (why.empty() || std::exchange(told_of_cache_, true)) return;
+  muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
+                                      " (" + why + "); the rest is fetched whenever it is wanted");
+}
+
+void http_folder::expect(std::span<const far_part> parts) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const far_part& part : parts) {
+      file& of = files_[part.file];
+      for (std::uint64_t block = part.begin / block_bytes; block * block_bytes < part.begin + part.size; ++block)
+        want(of, block, false);
+    }
+  }
+  ::curl_multi_wakeup(multi_);
+}
+
+const std::byte* http_folder::view(const far_part& part, bytes& held) {
+  file& of = [&]() -> file& {
+    const std::lock_guard lock(mutex_);
+    return files_[part.file];
+  }();
+  const std::uint64_t first = part.begin / block_bytes;
+  const std::uint64_t last = (part.begin + std::max<std::uint64_t>(part.size, 1) - 1) / block_bytes;
+  if (of.keeps(last)) {
+    for (std::uint64_t block = first; block <= last; ++block) (void)await(of, block);
+    return of.store->view(first, {}).data() + part.begin % block_bytes;
+  }
+  auto put_together = std::make_shared<std::vector<std::byte>>();
+  put_together->reserve(part.size);
+  for (std::uint64_t block = first; block <= last; ++block) {
+    const bytes alone = await(of, block);
+    const std::span<const std::byte> all = alone ? std::span(*alone) : of.store->view(block, {});
+    const std::uint64_t at = block * block_bytes;
+    const std::uint64_t begin = std::max(part.begin, at) - at;
+    const auto wanted = all.subspan(begin, std::min(part.begin + part.size - at, block_bytes) - begin);
+    put_together->insert(put_together->end(), wanted.begin(), wanted.end());
+  }
+  held = std::move(put_together);
+  return held->data();
+}
+
+// Waits for a block; null if it is kept on the disk.
+http_folder::bytes http_folder::await(file& of, std::uint64_t block) {
+  const bool kept = of.keeps(block);
+  auto& state = of.states[block];
+  if (kept && state.load(std::memory_order_acquire) == progress::here) return nullptr;
+  const auto key = std::pair<const file*, std::uint64_t>(&of, block);
+  std::unique_lock lock(mutex_);
+  given_up_.erase(key);
+  for (bool asked = false;;) {
+    if (kept && state == progress::here) return nullptr;
+    if (bytes found = kept ? nullptr : memory_.find(number_of(of, block))) return found;
+    if (const auto found = given_up_.find(key); found != given_up_.end()) {
+      const std::string why = found->second;
+      given_up_.erase(found);
+      throw data_error({server_.address_of(of.name), 0, 0, block * block_bytes}, why);
+    }
+    if (state == progress::here) state = progress::absent;  // it was, in memory
+    if (state == progress::absent || !std::exchange(asked, true)) {
+      want(of, block, true);
+      ::curl_multi_wakeup(multi_);
+    }
+    told_.wait(lock);
+  }
+}
+
+void http_folder::want(file& of, std::uint64_t block, bool at_once) {
+  auto& state = of.states[block];
+  if (state == progress::on_its_way || state == progress::here || (state == progress::wanted && !at_once)) return;
+  const place here{&of, block, clock::now()};
+  at_once ? wanted_.push_front(here) : wanted_.push_back(here);
+  state = progress::wanted;
+}
+
+void http_folder::tell(file& of, std::uint64_t block, progress state) {
+  of.states[block].store(state, std::memory_order_release);
+  told_.notify_all();
+}
+
+std::uint64_t http_folder::number_of(const file& of, std::uint64_t block) const noexcept {
+  return mix(of.blocks.key + block);
+}
+
+bool http_folder::lock_block(const file& of, std::uint64_t block, bool locked) const noexcept {
+  if (!locks_) return true;  // no process can tell another anything
+  constexpr std::uint64_t largest_offset = ~std::uint64_t{0} >> 2U;
+  struct flock range {};
+  range.l_type = locked ? F_WRLCK : F_UNLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(number_of(of, block) & largest_offset);
+  range.l_len = 1;
+  return ::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0;
+}
+
+void http_folder::run() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    begin_transfers();
+    const auto paused = std::chrono::ceil<std::chrono::milliseconds>(pause_until_ - clock::now());
+    constexpr std::chrono::milliseconds idle{1000};
+    const auto wait = wanted_.empty() ? idle : std::clamp(paused, between_looks, idle);
+    lock.unlock();
+    int running = 0;
+    ::curl_multi_perform(multi_, &running);
+    int left = 0;
+    while (const CURLMsg* const message = ::curl_multi_info_read(multi_, &left)) {
+      const auto ended = std::ranges::find_if(
+          transfers_, [&](const transfer& each) { return each.request.get() == message->easy_handle; });
+      if (message->msg == CURLMSG_DONE && ended != transfers_.end()) end(ended, message->data.result);
+    }
+    ::curl_multi_poll(multi_, nullptr, 0, static_cast<int>(wait.count()), nullptr);
+    lock.lock();
+  }
+}
+
+// Whether a block that is wanted is to be fetched now.
+bool http_folder::begins(const place& wanted) {
+  const auto [of, block, since] = wanted;
+  const auto is_here = [&] { return of->keeps(block) && !of->store->view(block, {}).empty(); };
+  if (is_here()) {
+    tell(*of, block, progress::here);
+    return false;
+  }
+  // Another process may have stopped amid it: not for ever.
+  if (of->keeps(block) && !lock_block(*of, block, true)) return seconds_since(since) > timeout_.count();
+  if (!is_here()) return true;  // the one that had it locked has not put it there
+  (void)lock_block(*of, block, false);
+  tell(*of, block, progress::here);
+  return false;
+}
+
+void http_folder::begin_transfers() {
+  if (clock::now() < pause_until_) return;
+  for (std::size_t k = 0; k < wanted_.size() && transfers_.size() < most_transfers;) {
+    const place next = wanted_[k];
+    if (next.of->states[next.block] == progress::wanted && !begins(next) &&
+        next.of->states[next.block] == progress::wanted) {
+      ++k;  // another process has it
+      continue;
+    }
+    wanted_.erase(wanted_.begin() + static_cast<std::ptrdiff_t>(k));
+    if (next.of->states[next.block] != progress::wanted) continue;
+    transfer made{this, next.of, next.block, next.block + 1};
+    const auto is_wanted = [&] {
+      return made.end < made.of->states.size() && made.of->states[made.end] == progress::wanted;
+    };
+    while (made.end - made.block < most_blocks_of_transfer && is_wanted() && begins({made.of, made.end, next.since}))
+      ++made.end;
+    begin(std::move(made));
+  }
+}
+
+void http_folder::begin(transfer made) {
+  for (std::uint64_t block = made.block; block < made.end; ++block) made.of->states[block] = progress::on_its_way;
+  transfer& here = transfers_.emplace_back(std::move(made));
+  here.request = server_.ask(here.of->name, &receive, &here);
+  const std::string range =
+      std::to_string(here.block * block_bytes) + "-" + std::to_string(here.of->end_of(here.end - 1) - 1);
+  ::curl_easy_setopt(here.request.get(), CURLOPT_RANGE, range.c_str());
+  ::curl_multi_add_handle(multi_, here.request.get());
+}
+
+// Whether the answer is a part of the file that is meant.
+bool http_folder::is_expected_answer(transfer& of) const {
+  constexpr long whole = 200, part = 206;
+  CURL* const request = of.request.get();
+  long status = 0;
+  ::curl_easy_getinfo(request, CURLINFO_RESPONSE_CODE, &status);
+  if (status != whole && status != part) return false;
+  std::uint64_t size = of.of->size;
+  curl_header* header = nullptr;
+  const char* const name = status == part ? "Content-Range" : "Content-Length";
+  if (::curl_easy_header(request, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) {
+    const std::string_view value = header->value;
+    size = parse_number<std::uint64_t>(value.substr(value.find('/') + 1)).value_or(size);
+  }
+  if (size != of.of->size) {
+    of.failure = {
+        false,
+        "the server has " + std::to_string(size) + " bytes, and the manifest says " + std::to_string(of.of->size),
+        "copy the file there again"};
+  } else if (status == whole && (of.block != 0 || of.of->end_of(of.end - 1) != size)) {
+    of.failure = {false, "the server does not send parts of files", "use another server, or copy the data to a disk"};
+  }
+  return of.failure.why.empty();
+}
+
+std::size_t http_folder::receive(char* data, std::size_t one, std::size_t count, void* to) noexcept {
+  transfer& of = *static_cast<transfer*>(to);
+  const std::size_t size = one * count;
+  try {
+    if (of.came.empty() && !of.folder->is_expected_answer(of)) return 0;
+    auto rest = std::as_bytes(std::span(data, size));
+    while (!rest.empty()) {
+      if (of.block == of.end) return 0;  // more than was asked for
+      const std::uint64_t missing = of.of->end_of(of.block) - of.block * block_bytes - of.came.size();
+      const auto piece = rest.first(std::min<std::size_t>(rest.size(), missing));
+      of.came.insert(of.came.end(), piece.begin(), piece.end());
+      rest = rest.subspan(piece.size());
+      if (piece.size() == missing) of.folder->keep(of);
+    }
+    return size;
+  } catch (const std::exception&) {  // no memory: as if the connection had broken
+    return 0;
+  }
+}
+
+void http_folder::keep(transfer& of) {
+  const std::lock_guard lock(mutex_);
+  if (of.of->keeps(of.block)) {
+    (void)of.of->store->put(of.block, of.came, {});
+    (void)lock_block(*of.of, of.block, false);
+    of.came.clear();
+  } else {
+    memory_.keep(number_of(*of.of, of.block),
+                 std::make_shared<const std::vector<std::byte>>(std::exchange(of.came, {})));
+  }
+  tell(*of.of, of.block++, progress::here);
+  failing_since_.reset();
+  pause_ = {};
+}
+
+void http_folder::end(transfers::iterator ended, CURLcode code) {
+  const std::lock_guard lock(mutex_);
+  ::curl_multi_remove_handle(multi_, ended->request.get());
+  request_failure failure =
+      ended->failure.why.empty() ? http_server::failure_of(ended->request.get(), code) : ended->failure;
+  if (failure.why.empty()) failure = {true, "the server has sent less than it was asked for", "look at its log"};
+  for (std::uint64_t block = ended->block; block < ended->end; ++block) (void)lock_block(*ended->of, block, false);
+  if (ended->block < ended->end && failure.again) {
+    const auto now = clock::now();
+    if (!failing_since_) failing_since_ = now;
+    pause_ = pause_ == pause_.zero() ? first_pause : std::min(2 * pause_, longest_pause);
+    pause_until_ = now + pause_;
+    if (seconds_since(*failing_since_) + seconds(pause_).count() > timeout_.count())
+      failure = tried_for(std::move(failure), timeout_);
+  }
+  for (std::uint64_t block = ended->end; block-- > ended->block;) {
+    ended->of->states[block] = progress::absent;
+    if (failure.again)
+      want(*ended->of, block, true);
+    else
+      given_up_[{ended->of, block}] = problem_of(failure);
+  }
+  told_.notify_all();
+  transfers_.erase(ended);
+}
+
+bool register_http() noexcept {
+  set_far_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<far_folder> {
+    return std::make_shared<http_folder>(address, options);
+  });
+  return true;
+}
+
+}  // namespace muster::inline v0::detail

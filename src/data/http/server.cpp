@@ -1,0 +1,134 @@
+#include "server.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+std::string first_of(const char* name, const char* other, const char* otherwise = "") {
+  const auto found = environment(name);
+  return found ? *found : environment(other).value_or(otherwise);
+}
+
+std::string escaped(std::string_view text) {
+  constexpr std::string_view plain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";  // RFC 3986, and the slash
+  constexpr std::string_view digits = "0123456789ABCDEF";
+  std::string made;
+  for (const char c : text) {
+    if (plain.find(c) != std::string_view::npos) {
+      made += c;
+      continue;
+    }
+    made += '%';
+    made += digits[static_cast<unsigned char>(c) >> 4U];
+    made += digits[static_cast<unsigned char>(c) & 15U];
+  }
+  return made;
+}
+
+// What will not pass by asking again.
+bool is_final(CURLcode code) noexcept {
+  return std::ranges::count(std::array{CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE, CURLE_SSL_ISSUER_ERROR,
+                                       CURLE_SSL_CERTPROBLEM, CURLE_UNSUPPORTED_PROTOCOL, CURLE_URL_MALFORMAT,
+                                       CURLE_TOO_MANY_REDIRECTS, CURLE_AUTH_ERROR},
+                            code) != 0;
+}
+
+}  // namespace
+
+http_server::http_server(std::string address, seconds timeout) : address_(std::move(address)), timeout_(timeout) {
+  static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
+  if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");
+  while (address_.ends_with('/')) address_.pop_back();
+  address_ += '/';
+  const auto host_at = address_.find("//") + 2;
+  const std::string_view host = std::string_view(address_).substr(host_at, address_.find('/', host_at) - host_at);
+  if (host.empty() || host.find('@') != std::string_view::npos) {  // the text may hold a password
+    throw configuration_error("an address of " + address_.substr(0, host_at) + " cannot be used (it has " +
+                              (host.empty() ? "no server" : "a name or password in it") +
+                              "); write such as https://server/folder, and names and passwords into ~/.netrc");
+  }
+  certificates_ = first_of("CURL_CA_BUNDLE", "SSL_CERT_FILE");
+  url_ = address_;
+  if (address_.starts_with("s3://")) use_bucket(address_.substr(host_at));
+}
+
+void http_server::use_bucket(const std::string& bucket_and_folder) {
+  const std::string region = first_of("AWS_REGION", "AWS_DEFAULT_REGION", "us-east-1");
+  const auto slash = bucket_and_folder.find('/');
+  const std::string bucket = bucket_and_folder.substr(0, slash);
+  std::string endpoint = first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  // A bucket with a dot has no certificate as a server of Amazon's.
+  const bool own_server = endpoint.empty() && bucket.find('.') == std::string::npos;
+  if (endpoint.empty()) endpoint = "https://" + (own_server ? bucket + "." : "") + "s3." + region + ".amazonaws.com";
+  url_ = endpoint + escaped(own_server ? bucket_and_folder.substr(slash) : "/" + bucket_and_folder);
+  user_ = environment("AWS_ACCESS_KEY_ID").value_or("");
+  password_ = environment("AWS_SECRET_ACCESS_KEY").value_or("");
+  if (user_.empty()) return;  // a public bucket
+  signature_ = "aws:amz:" + region + ":s3";
+  // The digest of no bytes, which is what requests send: Debian's libcurl signs without it.
+  constexpr const char* digest_of_nothing =
+      "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+  headers_.reset(::curl_slist_append(nullptr, digest_of_nothing));
+  if (const auto token = environment("AWS_SESSION_TOKEN"))
+    ::curl_slist_append(headers_.get(), ("x-amz-security-token: " + *token).c_str());
+}
+
+curl_request http_server::ask(const std::string& name, curl_write_callback take, void* to) const {
+  curl_request made(::curl_easy_init());
+  if (made == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
+  CURL* const easy = made.get();
+  constexpr double most_silence = 10;  // seconds
+  const double silence = std::clamp(timeout_.count(), 1.0, most_silence);
+  ::curl_easy_setopt(easy, CURLOPT_URL, (url_ + escaped(name)).c_str());
+  ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  ::curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, url_.starts_with("https") ? "https" : "http,https");
+  ::curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 1L);
+  ::curl_easy_setopt(easy, CURLOPT_MAXREDIRS, 5L);
+  ::curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(1000 * silence));
+  ::curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  ::curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(silence));
+  ::curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
+  ::curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take);
+  ::curl_easy_setopt(easy, CURLOPT_WRITEDATA, to);
+  if (!certificates_.empty()) ::curl_easy_setopt(easy, CURLOPT_CAINFO, certificates_.c_str());
+  if (signature_.empty()) {
+    ::curl_easy_setopt(easy, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
+    return made;
+  }
+  ::curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, signature_.c_str());
+  ::curl_easy_setopt(easy, CURLOPT_USERNAME, user_.c_str());
+  ::curl_easy_setopt(easy, CURLOPT_PASSWORD, password_.c_str());
+  ::curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
+  return made;
+}
+
+request_failure http_server::failure_of(CURL* request, CURLcode code) {
+  constexpr long not_signed_in = 401, forbidden = 403, absent = 404, too_slow = 408, too_short = 416, too_many = 429,
+                 servers_own = 500;
+  long status = 0;
+  ::curl_easy_getinfo(request, CURLINFO_RESPONSE_CODE, &status);
+  const std::string answer = "the server answers " + std::to_string(status);
+  if (status >= servers_own || status == too_slow || status == too_many)
+    return {true, answer, "go on from the last checkpoint when it works again"};
+  if (status == not_signed_in || status == forbidden)
+    return {false, answer + ": it may not be read", "check the key or password, and what it permits"};
+  if (status == absent) return {false, answer + ": it is not there", "check the address, or copy the file there"};
+  if (status == too_short) return {false, answer + ": it is shorter than it was", "copy the file there again"};
+  if (status >= 300) return {false, answer, "check the address"};
+  if (code == CURLE_OK) return {};
+  const std::string why = ::curl_easy_strerror(code);
+  if (is_final(code)) return {false, why, "check the address, and that the server's certificate is one to trust"};
+  return {true, why, "go on from the last checkpoint when the server is back"};
+}
+
+}  // namespace muster::inline v0::detail

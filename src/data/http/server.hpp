@@ -1,0 +1,54 @@
+// A server of HTTP or S3 as requests see it; private to muster::http.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <curl/curl.h>
+
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0::detail {
+
+struct free_easy {
+  void operator()(CURL* easy) const noexcept { ::curl_easy_cleanup(easy); }
+};
+struct free_list {
+  void operator()(curl_slist* list) const noexcept { ::curl_slist_free_all(list); }
+};
+using curl_request = std::unique_ptr<CURL, free_easy>;
+
+/// Why a request came to nothing.
+struct request_failure {
+  bool again = false;  ///< it may be another matter soon
+  std::string why{};   ///< empty: it did not fail
+  std::string suggestion{};
+};
+
+/// Where a folder lies, and how it is asked for. For S3 the names of Amazon's tools say how: AWS_ENDPOINT_URL_S3 or
+/// AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; for
+/// others ~/.netrc has names and passwords. CURL_CA_BUNDLE or SSL_CERT_FILE names certificates to trust.
+class http_server {
+ public:
+  /// Throws configuration_error for an address that is none, or has a password in it.
+  http_server(std::string address, seconds timeout);
+
+  /// What `name` in the folder is called in messages.
+  [[nodiscard]] std::string address_of(const std::string& name) const { return address_ + name; }
+  /// A request for it; `take`, with `to`, is called with the bytes that come, as libcurl has it.
+  [[nodiscard]] curl_request ask(const std::string& name, curl_write_callback take, void* to) const;
+  /// What a request that ended with `code` came to.
+  [[nodiscard]] static request_failure failure_of(CURL* request, CURLcode code);
+
+ private:
+  void use_bucket(const std::string& bucket_and_folder);
+
+  std::string address_;  // with a slash at its end
+  std::string url_;      // the same for libcurl
+  std::string signature_, user_, password_, certificates_;
+  std::unique_ptr<curl_slist, free_list> headers_;
+  seconds timeout_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,45 @@
+// The files of a folder on a server, as the reader of records sees them; private to muster's own sources.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/data/sources/http.hpp>
+
+namespace muster::inline v0::detail {
+
+/// Bytes [begin, begin + size) of a file that was added to a folder.
+struct far_part {
+  std::size_t file;
+  std::uint64_t begin;
+  std::uint64_t size;
+};
+
+/// Any thread may call any function. What waits for the server throws data_error with the file's address: at once where
+/// the server refuses it, after http_options::timeout where it does not answer.
+class far_folder {
+ public:
+  using bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  virtual ~far_folder() = default;
+  /// A small file, as it is now.
+  [[nodiscard]] virtual std::string text(const std::string& name) = 0;
+  /// Knows the file of so many bytes from now on, by the number returned. `content` tells it from others in the cache.
+  [[nodiscard]] virtual std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) = 0;
+  /// These parts will be wanted, and come meanwhile.
+  virtual void expect(std::span<const far_part> parts) = 0;
+  /// A part, which is waited for. It stays as long as this folder and `held`, which has it where the disk has not.
+  [[nodiscard]] virtual const std::byte* view(const far_part& part, bytes& held) = 0;
+};
+
+using far_opener = std::shared_ptr<far_folder> (*)(const std::string& address, const http_options& options);
+/// Sets what opens addresses, where muster::http is linked. Thread safe.
+void set_far_opener(far_opener opener) noexcept;
+/// Null for a path that is no address. Throws configuration_error for one where muster::http is not linked.
+[[nodiscard]] std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,162 @@
+#include <muster/elastic/place_shards.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/scatter.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/records/manifest.hpp>
+#include <muster/data/records/shards.hpp>
+#include <muster/data/records/writer.hpp>
+
+#include "../core/wire.hpp"
+#include "../data/records/layout.hpp"
+#include "../data/records/manifest_file.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string broadcast_text(group& ranks, std::string text, int root) {
+  std::uint64_t size = text.size();
+  broadcast(ranks, size, root);
+  text.resize(size);
+  if (size != 0) broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(text.data()), text.size()), root);
+  return text;
+}
+
+std::string name_of(int rank, std::uint64_t set) {
+  char name[48];
+  std::snprintf(name, sizeof name, "shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
+  return name;
+}
+
+// Whether the shard of this rank is there already.
+bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set) {
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+  const auto entries = detail::read_contents(folder.string(), false).entries;
+  const std::string end = name_of(0, set).substr(name_of(0, set).rfind('-'));
+  for (const manifest_entry& entry : entries) {
+    if (entry.file.ends_with(end)) continue;
+    throw configuration_error("'" + folder.string() +
+                              "' has other records already (nothing is overwritten); choose another folder");
+  }
+  const bool is_empty = std::ranges::find(entries, own, &manifest_entry::file) == entries.end();
+  return !entries.empty() && (is_empty || fs::exists(folder / own, ignored));
+}
+
+// Writes the records of a message.
+void append(record_file_writer& to, std::string_view message, std::size_t labels_each) {
+  detail::wire_reader reader(std::as_bytes(std::span(message)));
+  std::vector<float> labels(labels_each);
+  while (reader.good() && !reader.rest().empty()) {
+    for (float& label : labels) label = reader.number<float>();
+    const std::string_view record = reader.text();
+    to.append(std::as_bytes(std::span(record)), labels);
+  }
+}
+
+// What each rank gets of a run of records that begins with `first`.
+std::vector<std::string> messages_of(const detail::record_run& run, sample_id first, const shard_rule& rule) {
+  std::vector<detail::wire_writer> writers(rule.shards());
+  const std::size_t labels_each = run.sizes.empty() ? 0 : run.labels.size() / run.sizes.size();
+  std::size_t at = 0;
+  for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
+    const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
+    const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
+    detail::wire_writer& to = writers[rule(first + k, record, labels)];
+    for (const float label : labels) to.add(label);
+    to.add_text({reinterpret_cast<const char*>(record.data()), record.size()});
+  }
+  std::vector<std::string> messages;
+  for (auto& writer : writers) messages.push_back(writer.take());
+  return messages;
+}
+
+// Sends each rank its message; false once there are no more, which the root says by none.
+bool scatter_messages(group& ranks, const std::vector<std::string>& messages, std::string& mine, int root) {
+  const auto world = static_cast<std::size_t>(ranks.size());
+  std::vector<std::uint64_t> sizes(world);
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) sizes[rank] = messages[rank].size();
+  broadcast(ranks, sizes, root);
+  const std::uint64_t longest = std::ranges::max(sizes);
+  if (longest == 0) return false;
+  std::vector<std::uint8_t> all(messages.empty() ? 0 : longest * world);
+  for (std::size_t rank = 0; rank < messages.size(); ++rank)
+    std::ranges::copy(messages[rank], all.begin() + static_cast<std::ptrdiff_t>(rank * longest));
+  mine.resize(longest);
+  scatter(ranks, all, std::span(reinterpret_cast<std::uint8_t*>(mine.data()), mine.size()), root);
+  mine.resize(sizes[static_cast<std::size_t>(ranks.rank())]);
+  return true;
+}
+
+void write_manifest(const fs::path& folder, const std::vector<manifest_entry>& entries, const std::string& schema,
+                    int rank) {
+  const fs::path made = folder / ("MANIFEST.rank-" + std::to_string(rank));  // ranks may have one folder
+  fs::remove(made);
+  {
+    detail::manifest_file manifest(made.string(), true);
+    manifest.append(entries);
+    manifest.note(detail::schema_note + schema);
+  }
+  fs::rename(made, folder / manifest_name);
+}
+
+}  // namespace
+
+void place_shards(group& ranks, const std::optional<any_record_source>& from, const std::string& folder,
+                  const placement_options& how) {
+  const bool is_root = ranks.rank() == how.root;
+  const auto world = static_cast<std::uint32_t>(ranks.size());
+  if (is_root && !from) throw configuration_error("rank " + std::to_string(how.root) + " has no data to cut; pass it");
+  std::optional<shard_rule> rule;
+  if (is_root) rule.emplace(how.by, world, from->schema(), from->size());
+  std::uint64_t set = is_root ? digest().add(from->digest()).add(how.by).add(std::uint64_t{world}).value() : 0;
+  broadcast(ranks, set, how.root);
+  const std::string own = name_of(ranks.rank(), set);
+  if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
+
+  const std::string schema_text =
+      broadcast_text(ranks, is_root ? detail::records::schema_to_json(from->schema()) : "", how.root);
+  const record_schema schema = detail::records::schema_from_json(schema_text, folder, 0);
+  constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
+  constexpr std::uint64_t most_of_run = 4096;
+  const std::uint64_t each =
+      std::clamp<std::uint64_t>(run_bytes / std::max<std::size_t>(schema.record_bytes(), 1024), 1, most_of_run);
+  record_file_writer writer((fs::path(folder) / own).string(), schema);
+  detail::record_run run;
+  std::string mine;
+  std::uint64_t written = 0;
+  for (sample_id first = 0;; first += each) {
+    std::vector<std::string> messages;
+    if (is_root && first < from->size()) {
+      run.read(*from, first, std::min(each, from->size() - first), false);
+      messages = messages_of(run, first, *rule);
+    }
+    if (!scatter_messages(ranks, messages, mine, how.root)) break;
+    append(writer, mine, schema.labels.size());
+    written += mine.size();
+  }
+  const record_file_summary made = written != 0 ? writer.commit() : record_file_summary();
+  std::vector<std::uint64_t> of_all(3 * std::size_t{world});
+  allgather(ranks, std::array{made.records, made.bytes, made.digest}, of_all);
+  std::vector<manifest_entry> entries;
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    const auto* const facts = &of_all[3 * rank];
+    if (facts[0] != 0) entries.push_back({name_of(static_cast<int>(rank), set), facts[0], facts[1], facts[2]});
+  }
+  write_manifest(folder, entries, schema_text, ranks.rank());
+}
+
+}  // namespace muster::inline v0

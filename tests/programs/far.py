@@ -1,0 +1,309 @@
+"""Folders of records on real servers: nginx, and Swift's S3. Each block comes once for all processes of a host, also when
+server or reader are killed on the way; what a server cannot give is one line with the address.
+usage: far.py MUSTER_DATA nginx|s3"""
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import pathlib
+import pwd
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+program, which = sys.argv[1:3]
+BLOCK = 1 << 20
+random.seed(42)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def run(*words, status=0, **environment):
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=120, env=os.environ | environment)
+    assert done.returncode == status, (words, done.returncode, done.stdout, done.stderr)
+    if status:
+        assert done.stderr.count("\n") == 1, done.stderr
+    return done
+
+
+def digest_of(source, **environment):
+    return json.loads(run("verify", source, "--json", **environment).stdout)["digest"]
+
+
+def refused(source, *words, **environment):
+    said = run("inspect", source, status=3, **environment).stderr
+    for word in words:
+        assert word in said, (word, said)
+
+
+def make_records(folder, records=5000):
+    raw = folder / "raw.bin"
+    raw.write_bytes(random.randbytes(3073 * records))
+    run("convert", f"raw:{raw}?shape=3x32x32&offset=1&label=uint8@0", folder / "set", "--files", 3)
+    raw.unlink()
+
+
+class nginx:
+    """Serves a folder: /x as it is, /slow/x at a limited rate, /403/x and /500/x not at all."""
+
+    def __init__(self, folder):
+        self.folder, self.port, self.tls = folder, free_port(), free_port()
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", folder / "key", "-out", folder / "certificate",
+                        "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        temporary = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        user = "user root;" if os.getuid() == 0 else ""
+        (folder / "nginx.conf").write_text(f"""{user} worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/errors;
+            events {{ worker_connections 256; }}
+            http {{ log_format sent '$uri $body_bytes_sent'; access_log {folder}/access sent; {temporary}
+              server {{ listen 127.0.0.1:{self.port}; root {folder};
+                location /slow/ {{ alias {folder}/; limit_rate 500k; }}
+                location /403/ {{ return 403; }} location /500/ {{ return 500; }} }}
+              server {{ listen 127.0.0.1:{self.tls} ssl; root {folder}; ssl_certificate {folder}/certificate; ssl_certificate_key {folder}/key; }} }}""")
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(["nginx", "-c", self.folder / "nginx.conf", "-e", self.folder / "errors"], stderr=subprocess.DEVNULL,
+                                        start_new_session=True)
+        wait_for(self.port)
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def sent(self):
+        """Bytes of records that were sent since the last time."""
+        time.sleep(0.3)
+        lines = (self.folder / "access").read_text().splitlines()
+        (self.folder / "access").write_text("")
+        return sum(int(line.split()[1]) for line in lines if ".muster" in line)
+
+
+def wait_for(port):
+    for _ in range(600):
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.05)
+    sys.exit(f"nothing listens to port {port}")
+
+
+class stub:
+    """Answers every request with the same bytes and hangs up."""
+
+    def __init__(self, answer):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, args=(answer,), daemon=True).start()
+
+    def serve(self, answer):
+        while True:
+            to, _ = self.listener.accept()
+            with to:
+                to.recv(65536)
+                to.sendall(answer)
+
+
+def test_nginx(folder):
+    make_records(folder)
+    local = digest_of(f"records:{folder}/set")
+    whole = sum(file.stat().st_size for file in (folder / "set").glob("*.muster"))
+    server = nginx(folder)
+    base = f"http://127.0.0.1:{server.port}"
+    try:
+        # Three processes at once: each byte comes once. A second run needs the manifest alone.
+        shared = f"{base}/set?cache={folder}/cache"
+        readers = [subprocess.Popen([program, "verify", shared, "--json"], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        for reader in readers:
+            assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
+        assert server.sent() == whole, "each byte comes once"
+        assert digest_of(shared) == local and server.sent() == 0
+
+        # A cache that is damaged is made good.
+        cached = sorted((folder / "cache").glob("*.cache"))
+        assert len(cached) == 3
+        with cached[0].open("r+b") as file:
+            file.seek(2 * BLOCK)
+            file.write(random.randbytes(100))
+        assert digest_of(shared) == local and server.sent() == BLOCK
+
+        # The disk is bounded: what has no place is fetched again.
+        bounded = f"{base}/set?cache={folder}/small&disk={6 * BLOCK}"
+        assert digest_of(bounded) == local
+        used = sum(file.stat().st_blocks * 512 for file in (folder / "small").iterdir())
+        assert used <= 6 * BLOCK, used
+        server.sent()
+        assert digest_of(bounded) == local and 0 < server.sent() < whole
+
+        # The reader is killed on the way: the next one fetches the rest.
+        slow = f"{base}/slow/set?cache={folder}/killed"
+        reader = subprocess.Popen([program, "verify", slow])
+        time.sleep(3)
+        assert reader.poll() is None, "it was to be killed on the way"
+        reader.kill()
+        reader.wait()
+        before = server.sent()
+        assert digest_of(slow.replace("slow/", "")) == local
+        rest = server.sent()
+        assert 0 < rest < whole, (before, rest, whole)
+
+        # The server is killed on the way, and comes back.
+        reader = subprocess.Popen([program, "verify", f"{base}/slow/set?cache={folder}/again", "--json"], stdout=subprocess.PIPE, text=True)
+        time.sleep(2)
+        assert reader.poll() is None
+        server.kill()
+        time.sleep(1)
+        server.start()
+        assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
+
+        # The server is away for too long.
+        reader = subprocess.Popen([program, "verify", f"{base}/slow/set?cache={folder}/away&timeout=1"], stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        server.kill()
+        said = reader.communicate(timeout=120)[1]
+        assert reader.returncode == 3 and "tried again for 1 s" in said and said.count("\n") == 1, said
+        assert re.search(r"/slow/set/(records-\w+\.muster|MANIFEST)", said), said
+        server.start()
+
+        # What cannot be had.
+        options = f"?cache={folder}/refused&timeout=1"
+        refused(f"{base}/nowhere{options}", f"{base}/nowhere/MANIFEST: ", "404")
+        refused(f"{base}/403/set{options}", f"{base}/403/set/MANIFEST: ", "403")
+        refused(f"{base}/500/set{options}", f"{base}/500/set/MANIFEST: ", "500", "tried again for 1 s")
+        half = stub(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
+        refused(f"http://127.0.0.1:{half.port}/set{options}", "/set/MANIFEST: ", "tried again for 1 s")
+        refused(f"http://127.0.0.1:{free_port()}/set{options}", "/set/MANIFEST: ", "onnect")
+        encrypted = f"https://127.0.0.1:{server.tls}/set{options}"
+        refused(encrypted, f"https://127.0.0.1:{server.tls}/set/MANIFEST: ", "certificate")
+        assert digest_of(encrypted, SSL_CERT_FILE=str(folder / "certificate")) == local
+        said = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
+        assert "~/.netrc" in said and "secret" not in said, said
+
+        names = sorted(file.name for file in (folder / "set").glob("*.muster"))
+        for change in ("shorter", "longer", "other", "missing"):
+            broken = folder / change
+            shutil.copytree(folder / "set", broken)
+            file = broken / names[0]
+            if change == "shorter":
+                os.truncate(file, file.stat().st_size - 5000)
+            elif change == "longer":
+                os.truncate(file, file.stat().st_size + 5000)
+            elif change == "missing":
+                file.unlink()
+            else:
+                size = {name: (broken / name).stat().st_size for name in names}
+                alike = [name for name in names[1:] if size[name] == size[names[0]]]
+                other = alike[0] if alike else names[1]
+                if not alike:  # the first file differs in size from the others: those two are alike
+                    file, other = broken / names[1], names[2]
+                shutil.copy(folder / "set" / other, file)
+            words = {"shorter": "bytes, and the manifest says", "longer": "bytes, and the manifest says",
+                     "other": "is not the file that the manifest means", "missing": "404"}
+            refused(f"{base}/{change}?cache={folder}/cache-{change}&timeout=1", f"{base}/{change}/{file.name}", words[change])
+    finally:
+        server.kill()
+
+
+class swift:
+    """Swift with its S3, one server of each kind and one copy of everything."""
+    user, key = "test:tester", "testing"
+
+    def __init__(self, folder):
+        self.ports = {kind: free_port() for kind in ("account", "container", "object", "proxy")}
+        (folder / "node" / "d1").mkdir(parents=True)
+        (folder / "swift.conf").write_text("[swift-hash]\nswift_hash_path_suffix = x\n[storage-policy:0]\nname = one\ndefault = yes\n")
+        common = f"bind_ip = 127.0.0.1\nworkers = 0\nswift_dir = {folder}\ndevices = {folder}/node\nmount_check = false\n"
+        common += f"user = {pwd.getpwuid(os.getuid()).pw_name}\n"
+        for kind in ("account", "container", "object"):
+            builder = folder / f"{kind}.builder"
+            for words in (["create", "4", "1", "0"], ["add", "--region", "1", "--zone", "1", "--ip", "127.0.0.1", "--port",
+                           str(self.ports[kind]), "--device", "d1", "--weight", "1"], ["rebalance"]):
+                subprocess.run(["swift-ring-builder", builder, *words], check=False, capture_output=True)
+            (folder / f"{kind}.conf").write_text(f"[DEFAULT]\n{common}bind_port = {self.ports[kind]}\n"
+                                                 f"[pipeline:main]\npipeline = {kind}-server\n[app:{kind}-server]\nuse = egg:swift#{kind}\n")
+        (folder / "proxy.conf").write_text(
+            f"[DEFAULT]\n{common}bind_port = {self.ports['proxy']}\n[pipeline:main]\npipeline = catch_errors cache s3api tempauth proxy-server\n"
+            "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n[filter:catch_errors]\nuse = egg:swift#catch_errors\n[filter:cache]\nuse = egg:swift#memcache\nmemcache_servers = 127.0.0.1:1\n"
+            "[filter:s3api]\nuse = egg:swift#s3api\nlocation = us-east-1\n"
+            f"[filter:tempauth]\nuse = egg:swift#tempauth\nuser_test_tester = {self.key} .admin\n")
+        self.folder, self.processes = folder, {}
+        for kind in self.ports:
+            self.start(kind)
+
+    def start(self, kind):
+        self.processes[kind] = subprocess.Popen([f"swift-{kind}-server", self.folder / f"{kind}.conf"], stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL, start_new_session=True)
+        wait_for(self.ports[kind])
+
+    def kill(self, kind):
+        os.killpg(self.processes[kind].pid, signal.SIGKILL)
+        self.processes.pop(kind).wait()
+
+    def put(self, path, body=b""):
+        """Signed by hand, so that it is not libcurl alone that agrees with itself."""
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        digest, host = hashlib.sha256(body).hexdigest(), f"127.0.0.1:{self.ports['proxy']}"
+        names = "host;x-amz-content-sha256;x-amz-date"
+        request = f"PUT\n{path}\n\nhost:{host}\nx-amz-content-sha256:{digest}\nx-amz-date:{now}\n\n{names}\n{digest}"
+        scope = f"{now[:8]}/us-east-1/s3/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        key = ("AWS4" + self.key).encode()
+        for word in scope.split("/"):
+            key = hmac.new(key, word.encode(), hashlib.sha256).digest()
+        signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        connection = http.client.HTTPConnection(host)
+        connection.request("PUT", path, body, {"x-amz-date": now, "x-amz-content-sha256": digest, "Authorization":
+                           f"AWS4-HMAC-SHA256 Credential={self.user}/{scope}, SignedHeaders={names}, Signature={signature}"})
+        answer = connection.getresponse()
+        assert answer.status == 200, (path, answer.status, answer.read())
+
+
+def test_s3(folder):
+    make_records(folder)
+    local = digest_of(f"records:{folder}/set")
+    server = swift(folder)
+    try:
+        server.put("/bucket")
+        for file in (folder / "set").iterdir():
+            server.put(f"/bucket/some/set/{file.name}", file.read_bytes())
+        access = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.ports['proxy']}", "AWS_ACCESS_KEY_ID": server.user,
+                  "AWS_SECRET_ACCESS_KEY": server.key}
+        there = f"s3://bucket/some/set?cache={folder}/cache"
+        assert digest_of(there, **access) == local
+        assert digest_of(there, **access) == local
+        refused(f"s3://bucket/no/set?cache={folder}/cache", "s3://bucket/no/set/MANIFEST: ", "404", **access)
+        refused(there, "s3://bucket/some/set/MANIFEST: ", "403", **access | {"AWS_SECRET_ACCESS_KEY": "another"})
+
+        # Killed on the way: an object server that is away is a 503 of the proxy, or less than was asked for.
+        server.kill("object")
+        reader = subprocess.Popen([program, "verify", f"s3://bucket/some/set?cache={folder}/again", "--json"], stdout=subprocess.PIPE,
+                                  text=True, env=os.environ | access)
+        time.sleep(1)
+        assert reader.poll() is None
+        server.start("object")
+        assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
+    finally:
+        for kind in list(server.processes):
+            server.kill(kind)
+
+
+for name in ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+    os.environ.pop(name, None)
+needed = "nginx" if which == "nginx" else "swift-proxy-server"
+if shutil.which(needed) is None:
+    print(f"SKIPPED: {needed} is not installed")
+    sys.exit(0)
+with tempfile.TemporaryDirectory() as place:
+    (test_nginx if which == "nginx" else test_s3)(pathlib.Path(place))
+print("well")
