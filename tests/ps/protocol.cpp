@@ -6,6 +6,7 @@
 #include "catch.hpp"
 #include "simulated_checks.hpp"
 #include "simulated_faults.hpp"
+#include "simulated_leases.hpp"
 
 namespace {
 
@@ -88,4 +89,15 @@ TEST_CASE("without replicas ranges move and servers are suspected, and nothing i
     return of;
   });
   CHECK(seen.excused == 0);
+}
+
+TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins",
+          "[simulation]") {
+  const auto seen = simulate(1000, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.leases = true;
+    of.replicas = 1;
+    return of;
+  });
+  CHECK(seen.excused * 10 < seen.runs);
 }
