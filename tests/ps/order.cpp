@@ -294,6 +294,11 @@ TEST_CASE("what is no word of leases is refused") {
   ps::order_plan plan;
   asked.payload = std::as_bytes(std::span(&plan, 1));
   CHECK(ps::epoch_order::problem_with(asked).find("batch") != std::string::npos);
+  plan.from.batch = 4;
+  plan.from.size = 3;
+  CHECK(ps::epoch_order::problem_with(asked).empty());
+  plan.from.drop_last = 1;
+  CHECK_FALSE(ps::epoch_order::problem_with(asked).empty());
   asked.flags = 0;
   CHECK_FALSE(ps::epoch_order::problem_with(asked).empty());
 }

@@ -29,10 +29,17 @@ inline void run::work_by_leases(worker_process& one) {
   auto& core = one.core;
   auto& its = one.leased;
   if (one.done) return;
+  if (its.is_over) {
+    if (core.unacknowledged() > 0) return;
+    one.done = true;
+    return core.leave();
+  }
   if (its.held) return train_leased(one);
   const auto plan = plan_of(world_);
-  if (core.pushed(order_range()) == 0) claim(one, ps::order_word::begin, 0, std::as_bytes(std::span(&plan, 1)));
-  claim(one, ps::order_word::claim, core.clock_now(), {});
+  if (std::exchange(its.has_looked, true)) {
+    if (core.pushed(order_range()) == 0) claim(one, ps::order_word::begin, 0, std::as_bytes(std::span(&plan, 1)));
+    claim(one, ps::order_word::claim, core.clock_now(), {});
+  }  // else it begins where the others are
   ps::message asked{.flags = ps::leases, .offset = one.who.at, .count = one.who.incarnation};
   asked.place = core.clock_now();
   const auto pull = core.pull(order_range(), asked, true, now_);
@@ -49,9 +56,7 @@ inline void run::take_lease(worker_process& one, const ps::lease& told) {
   }
   one.core.move_clock(told.clock);
   its.joins = false;
-  if (told.what != ps::lease::kind::over) return;
-  one.done = over_ = true;
-  one.core.leave();
+  if (told.what == ps::lease::kind::over) its.is_over = over_ = true;
 }
 
 inline void run::train_leased(worker_process& one) {

@@ -104,10 +104,11 @@ class run {
   };
   // Of a worker whose batches the servers hand out.
   struct leased_work {
-    std::uint64_t asked = 0;  // the pull of the order
     std::optional<ps::lease> held;
     std::uint64_t batch = 0;  // of it
-    bool joins = false;       // its clock is not that of the others yet
+    bool has_looked = false;
+    bool is_over = false;
+    bool joins = false;  // its clock is not that of the others yet
   };
   struct worker_process final : process, ps::worker_outlet {
     run& in;

@@ -26,6 +26,7 @@ struct order_plan {
 struct lease {
   enum class kind : std::uint32_t {
     granted,  ///< it is the asking worker's
+    unknown,  ///< no worker has begun the order yet: the first has to
     later,    ///< other workers have all there is, and may die: to be asked again
     save,     ///< all before `from` is trained and counts: the tables can be saved, then `client::pass_save`
     over      ///< all is trained and counts

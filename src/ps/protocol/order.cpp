@@ -75,8 +75,11 @@ std::string epoch_order::problem_with(const message& asked) {
   order_plan plan;
   if (asked.payload.size() != sizeof plan) return "a plan has " + std::to_string(sizeof plan) + " bytes";
   std::memcpy(static_cast<void*>(&plan), asked.payload.data(), sizeof plan);
-  return plan.from.batch == 0 || batch_sampler::batch_size(plan.from) > plan.from.size ? "its batch is not of its data"
-                                                                                       : "";
+  auto start = plan.from;
+  start.position = 0;
+  const bool has_batches =
+      start.batch != 0 && plan.from.position <= start.size && batch_sampler::batch_size(start) != 0;
+  return has_batches ? "" : "its data has no batch";
 }
 
 void epoch_order::claim(const member& by, std::uint64_t clock, std::span<const member> workers) {
@@ -100,7 +103,9 @@ void epoch_order::claim(const member& by, std::uint64_t clock, std::span<const m
 }
 
 void epoch_order::deal(std::uint64_t clock, std::span<const member> workers) {
-  workers = workers.first(std::min<std::size_t>(workers.size(), batch_place::most_parts));
+  std::uint64_t most = batch_place::most_parts;
+  if (plan_.from.per_rank != 0) most = std::min(most, std::max<std::uint64_t>(1, plan_.from.size / plan_.from.batch));
+  workers = workers.first(std::min<std::size_t>(workers.size(), most));
   if (!returned_.empty()) return deal_returned(clock, workers);
   if (ends() || stops_to_save()) return;
   if (epoch_is_over()) {
@@ -167,6 +172,7 @@ lease epoch_order::answer(const member& to, std::uint64_t clock) const {
     told.settled = settled;
     return told;
   }
+  if (!begun_) told.what = lease::kind::unknown;
   const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
   if (begun_ && all_counts && stops_to_save()) told.what = lease::kind::save;
   if (begun_ && all_counts && ends() && !stops_to_save()) told.what = lease::kind::over;
@@ -194,8 +200,9 @@ const epoch_order::dealt* epoch_order::held_by(const member& who, std::uint64_t 
 bool epoch_order::epoch_is_over() const noexcept { return batch_sampler::batch_size(plan_.from) == 0; }
 
 bool epoch_order::ends() const noexcept {
+  const auto epochs_done = plan_.from.epoch + (epoch_is_over() ? 1 : 0);
   return (plan_.steps_limit != 0 && plan_.steps >= plan_.steps_limit) ||
-         (plan_.epochs_limit != 0 && epoch_is_over() && plan_.from.epoch + 1 >= plan_.epochs_limit);
+         (plan_.epochs_limit != 0 && epochs_done >= plan_.epochs_limit);
 }
 
 bool epoch_order::stops_to_save() const noexcept {

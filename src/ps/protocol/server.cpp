@@ -76,9 +76,11 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   }
   if (!std::isfinite(said.scale)) return refuse(from, said, "its scale is " + std::to_string(said.scale));
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
-  const bool late = sums && said.clock < range.folded;
+  const bool other_scale = sums && range.scale.value_or(said.scale) != said.scale;
+  // A part of a batch that another worker has not finished comes with later ones, perhaps of another scale.
+  const bool late = sums && (said.clock < range.folded || (other_scale && said.place != 0));
   const bool again = range.used.has(said.place);
-  if (sums && !late && !again && range.scale.value_or(said.scale) != said.scale) {
+  if (!late && !again && other_scale) {
     return refuse(from, said,
                   "its scale is " + std::to_string(said.scale) + ", and that of the others of clock " +
                       std::to_string(said.clock) + " is " + std::to_string(*range.scale),

@@ -155,6 +155,8 @@ class worker_process final : process, public worker_outlet {
     progress();
   }
 
+  void move_clock(std::uint64_t to) { core_.move_clock(to); }
+
   void progress() {
     now_ = clock::now();
     link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
