@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 
@@ -27,7 +28,7 @@ served::served(context& of, arena& values, std::string update, bool sparse)
                {{.name = "parameters", .size = sparse ? 0 : values.parameters().size(), .update = std::move(update)},
                 {.name = "order", .leases = true}})),
       workers_(of.world().split(job_.is_server() ? 1 : 0)),
-      alone_(of.world().split(of.world().rank())) {}
+      alone_(make_self_transport(), of.world().settings()) {}
 
 const ps::lease& served::next_lease() {
   using kind = ps::lease::kind;

@@ -26,7 +26,7 @@ class served {
   [[nodiscard]] bool is_first() { return !is_server() && job_.tables().is_first_worker(); }
   // The workers that were started together; for a server the servers. A death ends collectives among either.
   [[nodiscard]] group& workers() noexcept { return workers_; }
-  // This rank by itself.
+  // This rank by itself, whatever dies.
   [[nodiscard]] group& alone() noexcept { return alone_; }
   [[nodiscard]] bool is_sparse() const noexcept { return sparse_; }
 
