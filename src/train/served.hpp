@@ -23,7 +23,7 @@ class served {
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
   // Of the workers that live: it begins, evaluates and saves.
-  [[nodiscard]] bool is_first() { return !is_server() && job_.tables().is_first_worker(); }
+  [[nodiscard]] bool is_first() { return ended_first_.value_or(!is_server() && job_.tables().is_first_worker()); }
   // The workers that were started together; for a server the servers. A death ends collectives among either.
   [[nodiscard]] group& workers() noexcept { return workers_; }
   // This rank by itself, whatever dies.
@@ -58,7 +58,10 @@ class served {
   // Of the first worker: all others have finished.
   void wait_for_others() { job_.tables().wait_for_others(); }
   // Of a worker: the last call.
-  void finish() { job_.finish(); }
+  void finish() {
+    ended_first_ = is_first();  // soon the map names none
+    job_.finish();
+  }
 
  private:
   arena& arena_;
@@ -67,6 +70,7 @@ class served {
   group workers_;
   group alone_;
   ps::lease lease_;
+  std::optional<bool> ended_first_;
   std::uint64_t trained_ = 0;   // batches of it that were pushed
   std::uint64_t assigned_ = 0;  // bytes
   std::vector<std::uint64_t> elements_, pushed_elements_;
