@@ -33,13 +33,14 @@ struct lease {
   };
   kind what = kind::later;
   std::uint32_t part = 0;     ///< of `parts` in each batch
-  std::uint32_t parts = 1;    ///< workers when the batches were dealt
+  std::uint32_t parts = 1;    ///< workers when the batches were assigned
   std::uint32_t batches = 0;  ///< of one epoch
   std::uint64_t clock = 0;    ///< of the worker at its first batch: `client::move_clock`
   std::uint64_t steps = 0;    ///< batches before the first, of all epochs: the same number stands for the same samples
   std::uint64_t settled = 0;  ///< batches before which everything is trained and counts
   cursor from{};              ///< of the first
 
+  /// That part, as a loader takes it.
   [[nodiscard]] batch_shard shard() const noexcept { return {static_cast<int>(part), static_cast<int>(parts)}; }
 };
 
@@ -49,8 +50,11 @@ struct batch_place {
   std::uint64_t number = 0;   ///< 0: of no lease
   std::uint64_t settled = 0;  ///< all smaller numbers were applied everywhere
 
+  /// A batch is cut into no more.
   static constexpr std::uint64_t most_parts = 4096;
+  /// Of no lease.
   batch_place() = default;
+  /// The lease's part of its batch of that number, from 0.
   batch_place(const lease& of, std::uint64_t batch) noexcept
       : number((of.steps + batch + 1) * most_parts + of.part), settled((of.settled + 1) * most_parts) {}
 };

@@ -22,8 +22,8 @@ enum class order_word : std::uint32_t {
   pass = 2    ///< place: steps; the batches behind these may be handed out
 };
 
-/// Deals batches out in blocks: some that follow each other, cut into one part for each worker of the moment. A worker
-/// gets one part of a block, and what it has not finished when it leaves is dealt out again, before what follows.
+/// Assigns batches in blocks: some that follow each other, cut into one part for each worker of the moment. A worker
+/// gets one part of a block, and what it has not finished when it leaves is assigned again, before what follows.
 ///
 /// The parts of a block are by the workers' clocks in bulk: each has its own, of the same clocks, so that a clock's sum
 /// is of one batch. Otherwise a worker that is done takes the next part that is left, preferably its own.
@@ -64,9 +64,9 @@ class epoch_order {
 
   bool bulk_;
   bool begun_ = false;
-  order_plan plan_;          // `from` and `steps` are of what is dealt next
+  order_plan plan_;          // `from` and `steps` are of what is assigned next
   std::uint64_t saved_ = 0;  // steps, at the last place that was passed
-  std::uint64_t clock_ = 0;  // behind those of all parts that were dealt
+  std::uint64_t clock_ = 0;  // behind those of all parts that were assigned
   std::deque<dealt> open_;   // not claimed yet
   std::vector<dealt> held_;
   std::deque<lease> returned_;

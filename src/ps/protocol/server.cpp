@@ -94,7 +94,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   append(said.range, range, entry, now);
 }
 
-// How batches are dealt depends on the workers of this server's map: so the log has them.
+// How batches are assigned depends on the workers of this server's map: so the log has them.
 void server::hear_claim(const member& from, const message& said, held_range& range, clock::time_point now) {
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
   log_entry entry{.from = from, .push = said};
