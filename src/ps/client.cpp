@@ -9,6 +9,7 @@
 #include <muster/core/error.hpp>
 
 #include "../core/wire.hpp"
+#include "protocol/order.hpp"
 #include "runtime/worker_process.hpp"
 
 namespace muster::inline v0::ps {
@@ -18,6 +19,10 @@ void require(const table_layout& layout, std::uint32_t table, bool sparse) {
   if (table >= layout.tables().size()) {
     throw configuration_error("there is no table " + std::to_string(table) + " (the job has " +
                               std::to_string(layout.tables().size()) + "); they count from 0");
+  }
+  if (layout.tables()[table].leases) {
+    throw configuration_error("table '" + layout.tables()[table].name +
+                              "' has no values (it hands out leases); call next_lease()");
   }
   if ((layout.tables()[table].size == 0) == sparse) return;
   throw configuration_error("table '" + layout.tables()[table].name + "' is " + (sparse ? "dense" : "sparse") +
@@ -128,17 +133,19 @@ std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version 
 
 // ---- dense ----
 
-pending client::push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
+pending client::push_dense(std::uint32_t table, std::span<const float> values, const push_options& how,
                            std::uint8_t flags) {
-  require_slice(of_->layout(), table, offset, values.size());
-  require_scale(scale);
+  require_slice(of_->layout(), table, how.offset, values.size());
+  require_scale(how.scale);
   pending made;
-  for_each_part(of_->layout(), table, offset, values.size(),
+  for_each_part(of_->layout(), table, how.offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
                   message what{.flags = flags,
                                .offset = static_cast<std::uint32_t>(from),
                                .count = static_cast<std::uint32_t>(size),
-                               .scale = scale};
+                               .scale = how.scale,
+                               .place = how.place.number,
+                               .settled = how.place.settled};
                   const auto part = values.subspan(at, size);
                   if (flags == 0 && of_->encodes(size)) {
                     what.flags = encoded;
@@ -152,11 +159,11 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
 }
 
 pending client::push_async(std::uint32_t table, std::span<const float> values, const push_options& how) {
-  return push_dense(table, values, how.offset, how.scale, 0);
+  return push_dense(table, values, how, 0);
 }
 
 void client::assign(std::uint32_t table, std::span<const float> values, std::size_t offset) {
-  push_dense(table, values, offset, 1, assigns).wait();
+  push_dense(table, values, {.offset = offset}, assigns).wait();
 }
 
 pending client::pull_async(std::uint32_t table, std::span<float> values, std::size_t offset) {
@@ -183,7 +190,10 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
   const std::size_t width = of_->layout().tables()[table].width;
   pending made;
   for_each_range(of_->layout(), table, keys, [&](range_id range, std::span<const std::uint32_t> mine) {
-    message what{.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale};
+    message what{.count = static_cast<std::uint32_t>(mine.size()),
+                 .scale = how.scale,
+                 .place = how.place.number,
+                 .settled = how.place.settled};
     auto payload = chosen_rows(mine, keys.size(), {std::as_bytes(keys), std::as_bytes(rows)});
     if (of_->encodes(mine.size() * width)) {
       what.flags = encoded;
@@ -279,6 +289,57 @@ pending client::push_whole(range_id range, std::size_t offset, std::size_t count
   return made;
 }
 
+// ---- leases ----
+
+void client::tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t place, std::vector<std::byte> plan) {
+  const auto& layout = of_->layout();
+  if (table >= layout.tables().size() || !layout.tables()[table].leases) {
+    throw configuration_error("table " + std::to_string(table) +
+                              " hands out no leases (it has values); name one that was made with {.leases = true}");
+  }
+  pending made;
+  const message what{.flags = leases, .offset = word, .place = place, .settled = of_->core().clock_said()};
+  of_->push_part(made, layout.first(table), what, std::move(plan));
+  of_->begun(false);
+  if (word != static_cast<std::uint32_t>(order_word::claim)) made.wait();
+}
+
+void client::begin_order(std::uint32_t table, const order_plan& plan) {
+  const auto bytes = std::as_bytes(std::span(&plan, 1));
+  tell_order(table, static_cast<std::uint32_t>(order_word::begin), 0, {bytes.begin(), bytes.end()});
+}
+
+void client::pass_save(std::uint32_t table, std::uint64_t steps) {
+  tell_order(table, static_cast<std::uint32_t>(order_word::pass), steps);
+}
+
+lease client::next_lease(std::uint32_t table) {
+  // A worker begins where the others are: at an earlier clock they would wait for it.
+  if (of_->core().clock_now() == 0) of_->move_clock(ask_order(table).clock);
+  tell_order(table, static_cast<std::uint32_t>(order_word::claim), clock_now());
+  const auto told = ask_order(table);
+  of_->move_clock(told.clock);
+  return told;
+}
+
+lease client::ask_order(std::uint32_t table) {
+  const auto& self = of_->core().self();
+  message what{.flags = leases, .offset = self.at, .count = self.incarnation};
+  what.place = clock_now();
+  std::vector<std::byte> bytes;
+  pending made;
+  of_->pull_part(made, of_->layout().first(table), what, {.saved = &bytes});
+  of_->begun(true);
+  made.wait();
+  lease told;
+  if (bytes.size() != sizeof told) {
+    throw configuration_error("a lease of " + std::to_string(bytes.size()) + " bytes cannot be read (it has " +
+                              std::to_string(sizeof told) + " here); start all ranks with the same build");
+  }
+  std::memcpy(static_cast<void*>(&told), bytes.data(), sizeof told);
+  return told;
+}
+
 // ---- the rest ----
 
 void client::flush() {
@@ -294,5 +355,9 @@ void client::progress() { of_->progress(); }
 std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
 std::size_t client::servers() const noexcept { return of_->core().map().servers.size(); }
 std::size_t client::workers() const noexcept { return of_->core().map().workers.size(); }
+bool client::is_first_worker() const noexcept {
+  const auto& all = of_->core().map().workers;
+  return !all.empty() && all.front() == of_->core().self();
+}
 
 }  // namespace muster::inline v0::ps

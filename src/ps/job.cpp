@@ -57,7 +57,7 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
   }
   if (!any_codec(how).is_biased()) return;
   for (const auto& one : tables) {
-    if (one.size != 0) continue;
+    if (one.size != 0 || one.leases) continue;
     throw configuration_error(
         "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
         "' (sparse tables have no residuals for what the codec leaves out); use float16, bfloat16 or qsgd8");

@@ -101,12 +101,15 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
     if (one.width == 0) refuse(one, "its rows have no elements", "choose a width from 1");
     if (one.size != 0 && (one.most_rows != 0 || one.most_age != 0))
       refuse(one, "a dense table keeps all its elements", "bound only sparse tables");
+    if (one.leases && (one.size != 0 || one.width != 1 || one.ranges > 1))
+      refuse(one, "a table of leases has no values", "give it a name alone");
     (void)make_update(one.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
     const std::size_t spread = std::max<std::size_t>(1, servers) * ranges_a_server;
     if (one.size == 0) {
       length_.push_back(1);
-      ranges_.resize(ranges_.size() + (one.ranges != 0 ? one.ranges : spread), {index, 0, 0});
+      const std::size_t chosen = one.leases ? 1 : spread;
+      ranges_.resize(ranges_.size() + (one.ranges != 0 ? one.ranges : chosen), {index, 0, 0});
     } else {
       std::size_t length = one.ranges != 0 ? (one.size + one.ranges - 1) / one.ranges
                                            : std::max(smallest_range, (one.size + spread - 1) / spread);
@@ -125,7 +128,10 @@ std::uint64_t table_layout::digest() const noexcept {
   muster::digest all;
   for (const auto& one : tables_) {
     all.add(one.name).add(std::uint64_t{one.size}).add(std::uint64_t{one.width}).add(one.update);
-    all.add(std::uint64_t{one.most_rows}).add(one.most_age).add(std::as_bytes(std::span(&one.initial, 1)));
+    all.add(std::uint64_t{one.leases})
+        .add(std::uint64_t{one.most_rows})
+        .add(one.most_age)
+        .add(std::as_bytes(std::span(&one.initial, 1)));
   }
   return all.add(std::uint64_t{ranges_.size()}).value();
 }

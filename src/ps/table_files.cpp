@@ -36,6 +36,7 @@ std::string save_parts(job& of, const group& workers) {
   muster::detail::wire_writer to;
   const auto step = static_cast<range_id>(workers.size());
   for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step) {
+    if (of.layout().table_of(range).leases) continue;
     const auto bytes = of.tables().save(range);
     to.add(of.layout().range(range).table);
     to.add(std::uint64_t{bytes.size()});
@@ -66,8 +67,10 @@ void load_parts(job& of, const std::filesystem::path& path) {
 
 json describe(const table_layout& layout) {
   json tables = json::array();
-  for (const auto& one : layout.tables())
+  for (const auto& one : layout.tables()) {
+    if (one.leases) continue;
     tables.push_back({{"name", one.name}, {"size", one.size}, {"width", one.width}, {"update", one.update}});
+  }
   return tables;
 }
 

@@ -1,13 +1,23 @@
 #include "served.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
-#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 
 namespace muster::inline v0::detail {
+namespace {
+
+// The tables of a training's job.
+constexpr std::uint32_t parameters = 0;
+constexpr std::uint32_t order = 1;
+
+constexpr auto ask_again_after = std::chrono::milliseconds(4);
+
+}  // namespace
 
 served::served(context& of, arena& values, std::string update, bool sparse)
     : arena_(values),
@@ -15,35 +25,63 @@ served::served(context& of, arena& values, std::string update, bool sparse)
       job_(of, of.world(),
            ps::chosen_options(
                of.configuration(),
-               {{.name = "parameters", .size = sparse ? 0 : values.parameters().size(), .update = std::move(update)}})),
+               {{.name = "parameters", .size = sparse ? 0 : values.parameters().size(), .update = std::move(update)},
+                {.name = "order", .leases = true}})),
       workers_(of.world().split(job_.is_server() ? 1 : 0)),
-      alone_(of.world().split(of.world().rank())) {}
+      alone_(make_self_transport(), of.world().settings()) {}
 
-std::optional<ps::saved_tables> served::start(const std::string& folder, bool resume) {
-  if (!folder.empty()) savers_.emplace(job_.connect_workers());
+const ps::lease& served::next_lease() {
+  using kind = ps::lease::kind;
+  auto& tables = job_.tables();
+  const scoped_event waits(activity::aggregate, "lease", 0);
+  for (trained_ = 0;;) {
+    lease_ = tables.next_lease(order);
+    const bool is_of_first = lease_.what == kind::unknown || lease_.what == kind::save;
+    if (lease_.what != kind::later && (!is_of_first || is_first())) return lease_;
+    // Others may train for long, or die. Servers that are heard see to it that none is waited for in vain.
+    for (const auto until = clock::now() + ask_again_after; clock::now() < until;) {
+      tables.progress();
+      std::this_thread::sleep_for(ask_again_after / 10);
+    }
+  }
+}
+
+std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::order_plan plan) {
+  auto& tables = job_.tables();
+  const auto before = tables.bytes_pushed();
   std::optional<ps::saved_tables> saved;
-  if (savers_ && resume) saved = ps::load_tables(job_, *savers_, folder);
-  if (!saved && !sparse_ && is_first()) job_.tables().assign(0, std::as_const(arena_).parameters());
-  assigned_ = job_.tables().bytes_pushed();
-  barrier(workers_);  // none pulls before the parameters are there
+  if (!folder.empty()) saved = ps::load_tables(job_, alone_, folder);
+  if (!saved && !sparse_) tables.assign(parameters, std::as_const(arena_).parameters());
+  tables.flush();
+  if (saved) {
+    plan.from = saved->at.at;
+    plan.steps = saved->at.steps;
+  }
+  tables.begin_order(order, plan);
+  assigned_ += tables.bytes_pushed() - before;
   return saved;
 }
 
+void served::save(const std::string& folder) {
+  ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .at = lease_.from});
+  job_.tables().pass_save(order, lease_.steps);
+}
+
 void served::pull(std::span<const std::uint64_t> elements) {
-  const auto parameters = arena_.parameters();
-  const auto bytes = sparse_ ? elements.size() * sizeof(float) : parameters.size_bytes();
+  const auto values = arena_.parameters();
+  const auto bytes = sparse_ ? elements.size() * sizeof(float) : values.size_bytes();
   const scoped_event waits(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", bytes);
-  if (!sparse_) return job_.tables().pull(0, parameters);
+  if (!sparse_) return job_.tables().pull(parameters, values);
   elements_.assign(elements.begin(), elements.end());
   rows_.resize(elements_.size());
-  job_.tables().pull(0, elements_, rows_);
-  for (std::size_t k = 0; k < elements_.size(); ++k) parameters[elements_[k]] = rows_[k];
+  job_.tables().pull(parameters, elements_, rows_);
+  for (std::size_t k = 0; k < elements_.size(); ++k) values[elements_[k]] = rows_[k];
 }
 
 // From a copy, so that the next step need not wait until the servers have it.
 void served::push(double learning_rate) {
-  const ps::push_options how{.scale = static_cast<float>(learning_rate)};
+  const ps::push_options how{.scale = static_cast<float>(learning_rate), .place = {lease_, trained_}};
   {
     const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
     under_way_.wait();
@@ -51,13 +89,13 @@ void served::push(double learning_rate) {
   const auto gradients = arena_.gradients();
   if (!sparse_) {
     pushed_.assign(gradients.begin(), gradients.end());
-    under_way_ = job_.tables().push_async(0, pushed_, how);
+    under_way_ = job_.tables().push_async(parameters, pushed_, how);
     return;
   }
   pushed_elements_.swap(elements_);
   pushed_.resize(pushed_elements_.size());
   for (std::size_t k = 0; k < pushed_.size(); ++k) pushed_[k] = std::exchange(gradients[pushed_elements_[k]], 0.0f);
-  under_way_ = job_.tables().push_async(0, pushed_elements_, pushed_, how);
+  under_way_ = job_.tables().push_async(parameters, pushed_elements_, pushed_, how);
 }
 
 }  // namespace muster::inline v0::detail

@@ -22,26 +22,35 @@ class served {
   served(context& of, arena& values, std::string update, bool sparse);
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
-  [[nodiscard]] bool is_first() const noexcept { return !is_server() && workers_.rank() == 0; }
-  // The workers; for a server the servers. A server that dies ends collectives among either.
+  // Of the workers that live: it begins, evaluates and saves.
+  [[nodiscard]] bool is_first() { return ended_first_.value_or(!is_server() && job_.tables().is_first_worker()); }
+  // The workers that were started together; for a server the servers. A death ends collectives among either.
   [[nodiscard]] group& workers() noexcept { return workers_; }
-  // This rank by itself.
+  // This rank by itself, whatever dies.
   [[nodiscard]] group& alone() noexcept { return alone_; }
   [[nodiscard]] bool is_sparse() const noexcept { return sparse_; }
 
   // Of a server: until all workers have finished.
   void serve() { job_.serve(); }
-  // Collective over the workers: the table is the one that was saved in `folder`, or begins with the arena's
-  // parameters. Where there is a folder, `save` may be called.
-  std::optional<ps::saved_tables> start(const std::string& folder, bool resume);
-  // Collective over the workers.
-  void save(const std::string& folder, const state_position& at) { ps::save_tables(job_, *savers_, folder, at); }
+  // Of a worker: waits for a part of some batches, or for the end. Of the first one also for a place at which it is to
+  // save, and, where no worker has begun the order, for nothing.
+  const ps::lease& next_lease();
+  // What a step has while one is held; the part of each batch that it is to train.
+  [[nodiscard]] batch_shard shard() const noexcept { return lease_.shard(); }
+  // Of the first worker: the table is the one that was saved in `folder`, or begins with the arena's parameters; and
+  // what is to be trained, from where the table was saved, or from there.
+  std::optional<ps::saved_tables> begin(const std::string& folder, ps::order_plan plan);
+  // Of the first worker, when its lease is to save: writes the tables, and lets the others go on.
+  void save(const std::string& folder);
 
   // These elements of the arena, or all of a dense one, become the table's. The next push is of the same.
   void pull(std::span<const std::uint64_t> elements = {});
   // Hands the gradients over, with the learning rate; ends the worker's clock.
   void push(double learning_rate);
-  void end_clock() { job_.tables().next_clock(); }
+  void end_clock() {
+    ++trained_;
+    job_.tables().next_clock();
+  }
 
   // Of gradients, as they were encoded.
   [[nodiscard]] std::uint64_t bytes_pushed() { return is_server() ? 0 : job_.tables().bytes_pushed() - assigned_; }
@@ -49,7 +58,10 @@ class served {
   // Of the first worker: all others have finished.
   void wait_for_others() { job_.tables().wait_for_others(); }
   // Of a worker: the last call.
-  void finish() { job_.finish(); }
+  void finish() {
+    ended_first_ = is_first();  // soon the map names none
+    job_.finish();
+  }
 
  private:
   arena& arena_;
@@ -57,8 +69,10 @@ class served {
   ps::job job_;
   group workers_;
   group alone_;
-  std::optional<group> savers_;  // which the death of a server does not end
-  std::uint64_t assigned_ = 0;   // bytes
+  ps::lease lease_;
+  std::optional<bool> ended_first_;
+  std::uint64_t trained_ = 0;   // batches of it that were pushed
+  std::uint64_t assigned_ = 0;  // bytes
   std::vector<std::uint64_t> elements_, pushed_elements_;
   std::vector<float> rows_, pushed_;
   ps::pending under_way_;  // after what it reads

@@ -42,7 +42,8 @@ training_step::training_step(training& of, const step& now)
     : step(now.group(), now.generation(), now.number(), now), of_(&of) {}
 
 batch_shard training_step::shard() const noexcept {
-  batch_shard mine = step::shard();
+  const bool by_lease = of_->served_ && &group() == &of_->served_->workers();
+  batch_shard mine = by_lease ? of_->served_->shard() : step::shard();
   mine.virtual_shards = of_->sync_.options().virtual_shards;
   if (of_->balance_) mine.weights = of_->balance_->weights(generation());
   return mine;

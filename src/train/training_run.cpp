@@ -173,7 +173,6 @@ struct training::one_run {
     }
     if (of.on_servers_) {
       refuse_what_workers_cannot();
-      if (every.unit == interval::steps) limits.every = every.count;
       return;
     }
     if (!how.checkpoint.empty())
@@ -193,10 +192,13 @@ struct training::one_run {
 
  private:
   void refuse_what_workers_cannot() const;
+  void begin_on_servers();
+  void go_to(const ps::lease& lease);
+  void end_epochs_before(std::uint64_t epoch);
   void say_resumed();
   void say_ended(bool began_any);
   void conclude();
-  bool steps();
+  bool steps(run_limits to);
   void end_epoch(step& now);
   void agree_to_end(step& now);
   [[nodiscard]] std::optional<bool> is_due_by_position();
@@ -244,7 +246,8 @@ struct training::one_run {
   std::optional<term_handler> handler;
   run_limits limits;
   progress_line progress;
-  std::uint64_t ends = 0;  // the ranks agree that one was told to
+  std::optional<std::uint64_t> epochs_ended;  // with servers: those before that one were reported
+  std::uint64_t ends = 0;                     // the ranks agree that one was told to
   clock::time_point saved_at = clock::now();
   seconds save_cost{};
   clock::time_point began{};     // the steps since the last look at SIGTERM
@@ -376,12 +379,11 @@ void training::one_run::say_resumed() {
                of.state_.position().at.epoch + 1);
 }
 
-bool training::one_run::steps() {
+bool training::one_run::steps(run_limits to) {
   std::optional<tracker::batch_clock> batches;
   if (of.tracker_ != nullptr) batches.emplace(*of.tracker_);
   began = clock::now();
   began_with = of.state_.steps();
-  run_limits to = limits;
   if (is_stopped()) to.steps = of.state_.steps();
   const bool ran = of.session_.run(
       of.state_,
@@ -407,7 +409,7 @@ void training::one_run::train() {
   if (options.each_group && !of.context_.elastic()) options.each_group(of.session_.group(), false);
   if (store && options.resume && store->load(of.session_, of.state_)) say_resumed();
   bool began_any = false;
-  for (; steps(); began_any = true) {
+  for (; steps(limits); began_any = true) {
     (void)of.session_.evaluate(of.state_, [&](step& now) {
       agree_to_end(now);
       if (of.state_.epoch_is_over() || is_over()) end_epoch(now);
@@ -425,25 +427,57 @@ void training::one_run::train() {
   conclude();
 }
 
-// Each worker goes through its part of the data at its own pace; they meet to save the tables.
+// Each worker goes through parts of the data that the servers hand out, at its own pace; the first one saves.
 void training::one_run::train_on_servers() {
+  using kind = ps::lease::kind;
   auto& servers = *of.served_;
   if (servers.is_server()) return servers.serve();
   if (options.each_group) options.each_group(servers.workers(), false);
-  if (const auto saved = servers.start(options.checkpoint, options.resume)) {
-    of.state_.move_to(saved->at);
-    say_resumed();
-  }
   bool began_any = false;
-  for (; steps(); began_any = true) {
-    if (of.state_.epoch_is_over() || is_over()) (void)of.evaluate_once([&](step& now) { end_epoch(now); });
-    if (!options.checkpoint.empty() && is_due_by_position().value_or(false))
-      servers.save(options.checkpoint, of.state_.position());
+  for (bool is_over = false; !is_over;) {
+    const auto& lease = servers.next_lease();
+    if (lease.what == kind::unknown) {
+      begin_on_servers();
+      continue;
+    }
+    is_over = lease.what == kind::over;
+    go_to(lease);
+    if (lease.what == kind::granted) began_any = steps({.steps = lease.steps + lease.batches}) || began_any;
+    if (of.state_.epoch_is_over() || (is_over && began_any)) end_epochs_before(lease.from.epoch + 1);
+    if (lease.what == kind::save) servers.save(options.checkpoint);
   }
   if (of.is_root()) servers.wait_for_others();
   say_ended(began_any);
   conclude();
   servers.finish();
+}
+
+void training::one_run::begin_on_servers() {
+  ps::order_plan plan{.from = of.state_.position().at, .epochs_limit = options.epochs, .steps_limit = options.steps};
+  if (!options.checkpoint.empty())
+    (every.unit == interval::steps ? plan.steps_to_save : plan.epochs_to_save) = every.count;
+  const auto saved = of.served_->begin(options.resume ? options.checkpoint : "", plan);
+  if (!saved) return;
+  of.state_.move_to(saved->at);
+  epochs_ended = saved->at.at.epoch + (of.state_.epoch_is_over() ? 1 : 0);
+  say_resumed();
+}
+
+// Where the state is there already, what was read ahead stays.
+void training::one_run::go_to(const ps::lease& lease) {
+  if (!epochs_ended) epochs_ended = lease.from.epoch;  // those before are not this worker's to report
+  end_epochs_before(lease.from.epoch);
+  while (of.state_.position().at.epoch < lease.from.epoch) of.state_.next_epoch();
+  const auto here = of.state_.position();
+  if (here.steps != lease.steps || here.at != lease.from) of.state_.move_to({.steps = lease.steps, .at = lease.from});
+}
+
+// This worker has no more of them; others may.
+void training::one_run::end_epochs_before(std::uint64_t epoch) {
+  for (; *epochs_ended < epoch; ++*epochs_ended) {
+    while (of.state_.position().at.epoch < *epochs_ended) of.state_.next_epoch();
+    if (!of.evaluate_once([&](step& now) { end_epoch(now); })) of.here_ = {};
+  }
 }
 
 void training::one_run::conclude() {

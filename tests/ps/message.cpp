@@ -21,7 +21,7 @@ std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::m
     for (auto& byte : payload) byte = static_cast<std::byte>(draw());
     messages.push_back({static_cast<ps::message_kind>(1 + draw.below(14)), static_cast<std::uint8_t>(draw()), 0,
                         static_cast<ps::range_id>(draw()), static_cast<std::uint32_t>(draw()),
-                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, 0, payload});
+                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, 0, draw(), draw(), payload});
     const auto at = frame.size();
     frame.resize(at + ps::encoded_bytes(payload.size()));
     ps::encode(messages.back(), frame.data() + at);

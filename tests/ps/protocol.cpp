@@ -7,6 +7,7 @@
 #include "simulated_checks.hpp"
 #include "simulated_faults.hpp"
 #include "simulated_healing.hpp"
+#include "simulated_leases.hpp"
 
 namespace {
 
@@ -95,4 +96,15 @@ TEST_CASE("without replicas ranges move and servers are suspected, and nothing i
     return of;
   });
   CHECK(seen.excused == 0);
+}
+
+TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins",
+          "[simulation]") {
+  const auto seen = simulate(1000, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.leases = true;
+    of.replicas = 1;
+    return of;
+  });
+  CHECK(seen.excused * 10 < seen.runs);
 }

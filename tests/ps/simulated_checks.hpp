@@ -47,7 +47,7 @@ inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::u
   for (const auto at : map_.ranges[id].chain) {
     const auto* const entry = map_.server(at);
     const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
-    if (one != nullptr && one->values.last(id, who) < sequence)
+    if (one != nullptr && !has(*one, who, id, sequence))
       throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
                       std::to_string(id) + " is " + what + ", but not at server " + ps::to_string(one->who) +
                       ", which has " + std::to_string(one->values.last(id, who)));
@@ -56,6 +56,11 @@ inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::u
 
 inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps::message& values) {
   ++seen_.pulls;
+  if (world_.leases && values.range == order_range()) {
+    ps::lease told;
+    std::memcpy(static_cast<void*>(&told), values.payload.data(), sizeof told);
+    return take_lease(one, told);
+  }
   const auto [clock, when] = one.asked.at(pull);
   one.asked.erase(pull);
   std::vector<ledgers::row> rows(values.payload.size() / sizeof(ledgers::row));
@@ -63,6 +68,8 @@ inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps:
   std::map<ps::member, std::uint64_t> seen;
   for (const auto& row : rows) seen[row.from] = std::max(seen[row.from], row.sequence);
   for (const auto& [who, sequence] : seen) check_everywhere(who, values.range, sequence, "read");
+  std::set<std::uint64_t> places;
+  for (const auto& row : rows) places.insert(row.place);
   if (const auto own = one.own.find(pull); own != one.own.end()) {
     if (seen[one.who] < own->second) throw violation("a pull misses a push of its own worker");
     one.own.erase(own);
@@ -71,13 +78,15 @@ inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps:
   const std::uint64_t bound = world_.how.what == ps::consistency::kind::bulk ? 0 : world_.how.bound;
   for (const auto& [who, its] : processes_) {
     const auto* const other = dynamic_cast<const worker_process*>(its.get());
-    if (other == nullptr || !other->alive || !map_.has_worker(who)) continue;
+    if (other == nullptr || !other->alive || !map_.has_worker(who) || other->leased.joins) continue;
     if (other->core.clock_now() + bound < clock) throw violation("a worker is further ahead than the bound");
     const auto found = clocks_.find({values.range, who});
     if (found == clocks_.end()) continue;
     std::uint64_t due = 0;  // pushes of clocks that must have been seen
-    while (due < found->second.size() && found->second[due] + bound < clock) ++due;
-    if (seen[who] < due) {
+    bool all = true;        // those of places may be another worker's
+    for (; due < found->second.size() && found->second[due] + bound < clock; ++due)
+      all = all && (world_.leases ? places.contains(places_.at({values.range, who})[due]) : due < seen[who]);
+    if (!all) {
       throw violation("a pull by worker " + ps::to_string(one.who) + " of range " + std::to_string(values.range) +
                       " at clock " + std::to_string(clock) + ", asked at " +
                       std::to_string(std::chrono::duration<double, std::milli>(when.time_since_epoch()).count()) +
@@ -142,12 +151,13 @@ inline outcome run::settle() {
         throw violation("two copies of a range differ");
     }
     for (const auto& [key, sequence] : acknowledged_) {
-      if (key.first == id && head->values.last(id, key.second) < sequence)
+      if (key.first == id && !has(*head, key.second, id, sequence))
         throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(key.second) + " to range " +
                         std::to_string(id) + " was acknowledged, and server " + ps::to_string(head->who) + " has " +
                         std::to_string(head->values.last(id, key.second)));
     }
   }
+  if (world_.leases) check_order();
   return seen_;
 }
 

@@ -78,7 +78,7 @@ inline void run::one_fault() {
     tell(ps::to_string(one->who) + " does not reach some");
     after(draw(30, 1500), one->who, [](process& its) { its.cut = 0; });
   } else if (kind == 5 || kind == 8) {
-    join_server();
+    world_.leases&& chance(0.7) ? join_worker() : join_server();
   } else if (kind == 6 || kind == 9) {
     scale();
   } else if (kind == 7 && world_.lies) {

@@ -43,7 +43,8 @@ inline void run::heal_a_quorum() {
   }
   for (const auto& who : whole_) {
     auto* const worker = dynamic_cast<worker_process*>(find(who));
-    if (worker == nullptr || worker->done || worker->core.is_fenced()) continue;
+    // Of a worker with leases it is not known how many steps are left to it.
+    if (worker == nullptr || world_.leases || worker->done || worker->core.is_fenced()) continue;
     worker->steps += steps_to_see;
     must_progress_[who] = worker->step + steps_to_see;
   }

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ps/protocol/order.hpp"
 #include "ps/protocol/server.hpp"
 
 namespace simulation {
@@ -30,7 +31,8 @@ struct world {
   bool worker_crashes = true;
   bool pauses = true;
   bool partitions = true;
-  bool lies = true;  ///< suspicions of those that live
+  bool lies = true;     ///< suspicions of those that live
+  bool leases = false;  ///< workers train what servers hand out, and some join; `ranges` is the range of the order
   double loss = 0.03;
   double duplicates = 0.05;
 };
@@ -59,6 +61,7 @@ class ledgers final : public ps::range_storage {
     ps::member from;
     std::uint64_t sequence;
     std::uint64_t clock;
+    std::uint64_t place;
     friend bool operator==(const row&, const row&) = default;
   };
   struct ledger {
@@ -68,13 +71,16 @@ class ledgers final : public ps::range_storage {
     friend bool operator==(const ledger&, const ledger&) = default;
   };
 
-  ledgers(std::size_t ranges, bool bulk) : all_(ranges), bulk_(bulk) {}
+  ledgers(std::size_t ranges, bool bulk, bool leases)
+      : all_(ranges), bulk_(bulk), order_(bulk), order_at_(static_cast<ps::range_id>(leases ? ranges - 1 : ranges)) {}
 
-  std::string problem_with(ps::range_id, const ps::message& asked) const override {
+  std::string problem_with(ps::range_id range, const ps::message& asked) const override {
+    if (range == order_at_) return ps::epoch_order::problem_with(asked);
     const bool fits = asked.what != ps::message_kind::push || asked.payload.size() == sizeof(std::uint64_t);
     return fits ? "" : "a push is one number";
   }
   void apply(ps::range_id range, const ps::log_entry& entry) override {
+    if (range == order_at_) return order_.apply(entry);
     ledger& to = all_[range];
     if (entry.what == ps::log_entry::kind::fold) {
       for (const auto& one : to.rows) {
@@ -93,14 +99,23 @@ class ledgers final : public ps::range_storage {
       if (one.from == entry.from) before = one.sequence;
     }
     if (sequence <= before) throw violation("a push is applied twice");
-    if (sequence != before + 1) throw violation("a push is applied before an earlier one");
-    to.rows.push_back({entry.from, sequence, entry.push.clock});
+    if (sequence != before + 1 && entry.push.place == 0) throw violation("a push is applied before an earlier one");
+    if (has_place(range, entry.push.place)) throw violation("a part of a batch is applied twice");
+    to.rows.push_back({entry.from, sequence, entry.push.clock, entry.push.place});
     if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
   }
-  std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
+  std::vector<ps::member> holders(ps::range_id range) const override {
+    return range == order_at_ ? order_.holders() : std::vector<ps::member>();
+  }
+  std::span<const std::byte> read(ps::range_id range, const ps::message& pull) override {
+    if (range == order_at_) {
+      told_ = order_.answer({pull.offset, pull.count}, pull.place);
+      return std::as_bytes(std::span(&told_, 1));
+    }
     return std::as_bytes(std::span(seen(range)));
   }
   void save(ps::range_id range, muster::detail::wire_writer& to) const override {
+    if (range == order_at_) return order_.save(to);
     to.add(all_[range].open);
     for (const auto* rows : {&all_[range].rows, &all_[range].folded}) {
       to.add(std::uint64_t{rows->size()});
@@ -109,6 +124,7 @@ class ledgers final : public ps::range_storage {
   }
   bool load(ps::range_id range, std::span<const std::byte> saved) override {
     muster::detail::wire_reader in(saved);
+    if (range == order_at_) return order_.load(in);
     ledger read;
     read.open = in.number();
     for (auto* rows : {&read.rows, &read.folded}) {
@@ -118,7 +134,16 @@ class ledgers final : public ps::range_storage {
     all_[range] = std::move(read);
     return in.whole();
   }
-  void reset(ps::range_id range) override { all_[range] = {}; }
+  void reset(ps::range_id range) override {
+    all_[range] = {};
+    if (range == order_at_) order_ = ps::epoch_order(bulk_);
+  }
+
+  [[nodiscard]] bool has_place(ps::range_id range, std::uint64_t place) const {
+    return place != 0 && std::any_of(all_[range].rows.begin(), all_[range].rows.end(),
+                                     [&](const row& one) { return one.place == place; });
+  }
+  [[nodiscard]] const ps::epoch_order& order() const { return order_; }
 
   [[nodiscard]] const std::vector<row>& seen(ps::range_id range) const {
     return bulk_ ? all_[range].folded : all_[range].rows;
@@ -135,6 +160,9 @@ class ledgers final : public ps::range_storage {
  private:
   std::vector<ledger> all_;
   bool bulk_;
+  ps::epoch_order order_;
+  ps::range_id order_at_;
+  ps::lease told_;
 };
 
 }  // namespace simulation

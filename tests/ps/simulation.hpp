@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <set>
 #include <stdexcept>
@@ -44,7 +45,7 @@ class run {
     std::vector<ps::member> workers;
     for (int i = 0; i < of.servers; ++i) servers.push_back({{next_place_++, 1}});
     for (int i = 0; i < of.workers; ++i) workers.push_back({next_place_++, 1});
-    map_ = ps::first_map(servers, workers, of.ranges, of.replicas);
+    map_ = ps::first_map(servers, workers, of.ranges + (of.leases ? 1 : 0), of.replicas);
     for (const auto& one : servers) start_server(one.who, map_);
     for (const auto& one : workers) start_worker(one);
     plan_faults();
@@ -86,7 +87,7 @@ class run {
     ps::server core;
     server_process(run& of, ps::member self, const ps::shard_map& map)
         : in(of),
-          values(map.ranges.size(), of.world_.how.what == ps::consistency::kind::bulk),
+          values(map.ranges.size(), of.world_.how.what == ps::consistency::kind::bulk, of.world_.leases),
           core((who = self), of.settings_, values, *this, map) {}
     void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
@@ -105,6 +106,14 @@ class run {
     }
     void swap_failed() override { core.swap_failed(); }
   };
+  // Of a worker whose batches the servers hand out.
+  struct leased_work {
+    std::optional<ps::lease> held;
+    std::uint64_t batch = 0;  // of it
+    bool has_looked = false;
+    bool is_over = false;
+    bool joins = false;  // its clock is not that of the others yet
+  };
   struct worker_process final : process, ps::worker_outlet {
     run& in;
     bool made = false;
@@ -113,6 +122,7 @@ class run {
     int steps = in.world_.steps;
     bool pushes_next = false;
     bool done = false;
+    leased_work leased;
     std::map<std::uint64_t, std::pair<std::uint64_t, time>> asked;  // pulls: the clock, and when
     std::map<std::pair<ps::range_id, std::uint64_t>, std::unique_ptr<std::uint64_t>> memory;
     std::map<std::uint64_t, std::uint64_t> own;  // pulls: of the range's sequence that must be in it
@@ -291,6 +301,7 @@ class run {
     auto& core = one.core;
     if (core.is_fenced()) return;
     if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
+    if (world_.leases) return work_by_leases(one);
     if (one.step == one.steps) {
       if (core.unacknowledged() > 0) return;
       one.done = true;
@@ -324,6 +335,18 @@ class run {
     core.next_clock();
     ++one.step;
   }
+
+  // ---- what workers do whose batches are handed out ----
+  void work_by_leases(worker_process& one);
+  void claim(worker_process& one, ps::order_word what, std::uint64_t place, std::span<const std::byte> payload);
+  void take_lease(worker_process& one, const ps::lease& told);
+  void train_leased(worker_process& one);
+  void join_worker();
+  [[nodiscard]] ps::range_id order_range() const { return static_cast<ps::range_id>(world_.ranges); }
+  // Whether that server has what a worker pushed.
+  [[nodiscard]] bool has(const server_process& one, const ps::member& who, ps::range_id id,
+                         std::uint64_t sequence) const;
+  void check_order();
 
   // ---- faults ----
   process* anybody(bool server);
@@ -375,7 +398,10 @@ class run {
   std::map<ps::member, std::unique_ptr<process>> processes_;
   std::set<ps::member> looking_;
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> clocks_;  // of each push, by sequence
+  std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> places_;  // the same
   std::map<std::pair<ps::range_id, ps::member>, std::uint64_t> acknowledged_;
+  std::map<std::uint64_t, std::pair<ps::lease, std::uint64_t>> trained_;  // by place: the batch of a lease
+  bool over_ = false;
   int swaps_under_way_ = 0;
   std::set<ps::member> whole_;               // since the faults ended
   std::map<ps::member, int> must_progress_;  // of these the workers, and to which step

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
+#include <muster/ps/lease.hpp>
 #include <muster/ps/table.hpp>
 
 namespace muster::inline v0::ps {
@@ -56,6 +57,8 @@ class [[nodiscard]] pending {
 struct push_options {
   std::size_t offset = 0;  ///< dense: the element that the first value is for
   float scale = 1;  ///< times the table's learning rate, or times what is added; bulk: the same in all of a clock
+  /// The part of a batch that the values were computed from: of several pushes of one, each range applies one.
+  batch_place place{};
 };
 
 /// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,
@@ -104,6 +107,17 @@ class client {
 
   /// Waits until all pushes of this worker are committed.
   void flush();
+  /// Of a table of leases (`table_spec::leases`): what it hands out from now on, unless a worker has begun it already.
+  /// Waits.
+  void begin_order(std::uint32_t table, const order_plan& plan);
+  /// Asks that table for a part of some batches, and tells it what this worker has finished: the batches of its closed
+  /// clocks. What it is told may be that there is none now: then the clock has moved to where this worker is to go on,
+  /// and it is to ask again in a while. What a worker has not finished when it leaves the job, is fenced or dies,
+  /// others get. Waits for the answer alone.
+  [[nodiscard]] lease next_lease(std::uint32_t table);
+  /// All before that place is saved, or need not be: what follows is handed out. Waits.
+  void pass_save(std::uint32_t table, std::uint64_t steps);
+
   /// Ends a clock of this worker; may wait for slower workers, see `consistency`.
   void next_clock();
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
@@ -121,14 +135,16 @@ class client {
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
   /// Servers by this worker's shard map, with removed ones until their ranges have moved.
   [[nodiscard]] std::size_t servers() const noexcept;
-  /// Workers that have not finished and are not fenced.
+  /// Workers that have not finished and are not fenced; and whether this one is the first of them.
   [[nodiscard]] std::size_t workers() const noexcept;
+  [[nodiscard]] bool is_first_worker() const noexcept;
 
  private:
   friend class detail::worker_process;
-  pending push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
-                     std::uint8_t flags);
+  pending push_dense(std::uint32_t table, std::span<const float> values, const push_options& how, std::uint8_t flags);
 
+  void tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t place, std::vector<std::byte> plan = {});
+  [[nodiscard]] lease ask_order(std::uint32_t table);
   pending push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
 
   detail::worker_process* of_;

@@ -54,6 +54,8 @@ struct table_spec {
   std::string update = "add";  ///< see `make_update`
   float initial = 0;           ///< value of each element before the first update
   std::size_t ranges = 0;      ///< 0: chosen by its size and the servers
+  bool leases =
+      false;  ///< it has no values, and hands out the order of a training's samples: see `client::begin_order`
 
   // Bounds of a sparse table; a removed row is initialised again by the next push to it.
   std::size_t most_rows =

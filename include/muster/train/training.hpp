@@ -174,8 +174,9 @@ struct train_options {
 ///     });
 ///
 /// With `--mode ps` the last ranks are servers, which hold the parameters and apply the optimizer to what the others,
-/// the workers, push at their own pace (docs/parameter_server.md). `step.group()` is then the workers; epochs, reports
-/// and evaluations are those of the first worker alone, and checkpoints are the tables of the servers.
+/// the workers, push at their own pace (docs/parameter_server.md). They train what the servers hand out, and a worker
+/// that dies is replaced by the others. `step.group()` is then the workers that were started; epochs, reports and
+/// evaluations are those of the first worker that lives alone, and checkpoints are the tables of the servers.
 ///
 /// Owns the state (of the arguments and its own reports), the session, and the gradient_sync by `--mode` and
 /// `--compress`. It passes batches and epochs to a tracker among the owners, and the metric to a schedule. Arguments
@@ -229,7 +230,7 @@ class training {
     return evaluate_once([&f](step& now) { f(now); });
   }
 
-  /// Whether this is the rank that reports: rank 0 of the session, in mode ps the first worker.
+  /// Whether this is the rank that reports: rank 0 of the session, in mode ps the first worker that lives.
   [[nodiscard]] bool is_root();
 
   /// The finished epochs, including those before this process started.

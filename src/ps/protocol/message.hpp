@@ -18,9 +18,9 @@ namespace muster::inline v0::ps {
 enum class message_kind : std::uint8_t {
   // A worker's.
   push = 1,   ///< range, number: its sequence for that range, from 1; clock; version: that its values were computed
-              ///< from; offset, count, flags, payload: the table's
+              ///< from; place, settled: of `batch_place`; offset, count, flags, payload: the table's
   pull = 2,   ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
-              ///< offset, count, flags, payload: the table's
+              ///< place, offset, count, flags, payload: the table's
   pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `wants_word`, `says_goodbye`.
               ///< Servers send it to each other as a heartbeat
   // A server's to a worker.
@@ -58,6 +58,9 @@ inline constexpr std::uint8_t restores = 2;
 inline constexpr std::uint8_t encoded = 4;
 /// In those of a pull: what is asked for is all that there is of the range, as a checkpoint has it.
 inline constexpr std::uint8_t saves = 1;
+/// In those of a push or pull: it is about leases. A push: offset: `order_word`. A pull: place: the clock that a batch
+/// is wanted for; offset, count: the worker's place and incarnation; it waits for no clock.
+inline constexpr std::uint8_t leases = 8;
 
 /// One message, as it lies in a frame, but for the payload: that belongs to the caller that gave it.
 struct message {
@@ -72,6 +75,8 @@ struct message {
   std::uint64_t clock = 0;  ///< the epoch in kinds that have one
   float scale = 1;          ///< of a push: of the learning rate, or of what is added
   std::uint32_t bytes = 0;  ///< of the payload; of one that was read
+  std::uint64_t place = 0;
+  std::uint64_t settled = 0;
   std::span<const std::byte> payload{};
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return clock; }
@@ -92,18 +97,21 @@ struct log_entry {
   enum class kind : std::uint32_t {
     push = 0,  ///< of `from`, to be applied with `weight`
     fold = 1,  ///< bulk-synchronous: the sum of all pushes of a clock becomes one update
-    late = 2   ///< bulk-synchronous: a push of a clock after its sum was applied: an update by itself
+    late = 2,  ///< bulk-synchronous: a push of a clock after its sum was applied: an update by itself
+    gone = 3   ///< `from` has left the job: of a table of leases
   };
   kind what = kind::push;
-  float weight = 1;  ///< 0: it was too old, and is only remembered
+  float weight = 1;  ///< 0: it was too old, or another push was of its place, and is only remembered
   member from{};
   message push{};  ///< as it came; of a fold, its clock and scale
+
+  [[nodiscard]] bool is_push() const noexcept { return what == kind::push || what == kind::late; }
 };
 
 // Little-endian, as all machines that muster runs on are.
 inline constexpr std::size_t frame_head_bytes = 32;
-inline constexpr std::size_t message_head_bytes = 48;
-inline constexpr std::size_t log_entry_head_bytes = 64;
+inline constexpr std::size_t message_head_bytes = 64;
+inline constexpr std::size_t log_entry_head_bytes = 80;
 static_assert(sizeof(frame_head) == frame_head_bytes && offsetof(message, payload) == message_head_bytes &&
               offsetof(log_entry, push) + message_head_bytes == log_entry_head_bytes);
 inline constexpr std::size_t most_payload = std::size_t{1} << 30;
@@ -156,7 +164,7 @@ inline void encode(const message& what, std::byte* to) noexcept {
   std::memcpy(static_cast<void*>(&read), body.data(), log_entry_head_bytes);
   read.push.payload = body.subspan(log_entry_head_bytes);
   const bool folds = read.what == log_entry::kind::fold;
-  if (read.what > log_entry::kind::late || read.push.zero != 0 || !std::isfinite(read.weight) ||
+  if (read.what > log_entry::kind::gone || read.push.zero != 0 || !std::isfinite(read.weight) ||
       !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.from.at >= most_nodes))
     return std::nullopt;
   return read;

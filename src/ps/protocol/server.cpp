@@ -67,6 +67,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
     if (first_of_it || its.early == 0) ask_again(said.range, range, from, expected);
     return;
   }
+  if (said.flags == leases) return hear_claim(from, said, range, now);
   const bool sums = is_summed(said);
   if (sums && said.clock > range.folded) {  // it stays at its worker: here there is one clock's sum and no more
     if (first_of_it) its = {from.incarnation, its.to_acknowledge, its.age};
@@ -75,8 +76,11 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   }
   if (!std::isfinite(said.scale)) return refuse(from, said, "its scale is " + std::to_string(said.scale));
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
-  const bool late = sums && said.clock < range.folded;
-  if (sums && !late && range.scale.value_or(said.scale) != said.scale) {
+  const bool other_scale = sums && range.scale.value_or(said.scale) != said.scale;
+  // A part of a batch that another worker has not finished comes with later ones, perhaps of another scale.
+  const bool late = sums && (said.clock < range.folded || (other_scale && said.place != 0));
+  const bool again = range.used.has(said.place);
+  if (!late && !again && other_scale) {
     return refuse(from, said,
                   "its scale is " + std::to_string(said.scale) + ", and that of the others of clock " +
                       std::to_string(said.clock) + " is " + std::to_string(*range.scale),
@@ -85,7 +89,16 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   log_entry entry{.what = late ? log_entry::kind::late : log_entry::kind::push, .from = from, .push = said};
   const auto age = range.applied - std::min(range.applied, said.version);
   if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
+  if (again) entry.weight = 0;
   its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
+  append(said.range, range, entry, now);
+}
+
+// How batches are assigned depends on the workers of this server's map: so the log has them.
+void server::hear_claim(const member& from, const message& said, held_range& range, clock::time_point now) {
+  if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
+  log_entry entry{.from = from, .push = said};
+  if (said.payload.empty()) entry.push.payload = std::as_bytes(std::span(map_.workers));
   append(said.range, range, entry, now);
 }
 
@@ -122,7 +135,7 @@ bool server::is_ready(const member& from, const message& pull) const {
     const auto& its = range.workers[from.at];
     if (its.incarnation != from.incarnation || its.applied < pull.version) return false;
   }
-  return settings_.how.answers(pull.clock, slowest_, range.folded);
+  return pull.flags == leases || settings_.how.answers(pull.clock, slowest_, range.folded);
 }
 
 void server::send_values(const member& to, const message& pull) {
@@ -155,6 +168,7 @@ server::push_watermark& server::watermark_of(held_range& range, node_id worker) 
 void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
   if (range.successor == no_node) range.committed = range.applied;  // no other server is to have it
+  if (entry.what == log_entry::kind::gone) return values_.apply(id, entry);
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.push.clock + 1;
     range.scale.reset();
@@ -171,15 +185,17 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   auto& its = watermark_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
   its.applied = entry.push.number;
+  if (entry.push.flags != leases) range.used.add(entry.push.place, entry.push.settled);
+  if (entry.weight == 0) return;
   if (is_summed(entry.push) && entry.what == log_entry::kind::push) range.scale = entry.push.scale;
-  if (entry.weight != 0) values_.apply(id, entry);
+  values_.apply(id, entry);
 }
 
 // At the head, and behind it as entries come: applies, and hands on.
 void server::append(range_id id, held_range& range, const log_entry& entry, clock::time_point now) {
   apply(id, range, entry);
   if (range.successor == no_node) {  // the tail waits for no server: the common case, and without a queue
-    if (range.predecessor == no_node && entry.what != log_entry::kind::fold) {
+    if (range.predecessor == no_node && entry.is_push()) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
@@ -193,8 +209,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   std::ranges::copy(payload, kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
-  if (range.is_head() && entry.what != log_entry::kind::fold)
-    range.waiting.push_back({range.applied, entry.from, entry.push.number});
+  if (range.is_head() && entry.is_push()) range.waiting.push_back({range.applied, entry.from, entry.push.number});
   if (range.successor_is_learner && !range.successor_counts && range.kept_bytes > settings_.window)
     range.drop_kept();  // it will be given a copy
   settle(id, range);
@@ -298,6 +313,17 @@ void server::clocks_moved(clock::time_point now) {
   }
 }
 
+// Those of workers that the map does not name any more: others get them.
+void server::return_leases(clock::time_point now) {
+  for (range_id id = 0; id < ranges_.size(); ++id) {
+    auto& range = ranges_[id];
+    if (!range.serves()) continue;
+    for (const auto& who : values_.holders(id)) {
+      if (!map_.has_worker(who)) append(id, range, {.what = log_entry::kind::gone, .from = who}, now);
+    }
+  }
+}
+
 void server::look_for_the_silent(clock::time_point now) {
   if (peers_.tick(now, settings_.silence)) back_at_ = now;
   for (auto& [who, its] : peers_.all) {
@@ -315,6 +341,7 @@ void server::tick(clock::time_point now) {
   if (fenced_) return;
   look_for_the_silent(now);
   govern(now);
+  return_leases(now);
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.successor == no_node || !range.has_state || now - range.said < settings_.retry) continue;

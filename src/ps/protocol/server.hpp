@@ -16,6 +16,7 @@
 #include "peers.hpp"
 #include "settings.hpp"
 #include "shard_map.hpp"
+#include "used_places.hpp"
 
 namespace muster::inline v0::ps {
 
@@ -30,6 +31,8 @@ class range_storage {
   /// Carries out an entry of the log, the same at every server that has what came before it. Of pushes whose weight is
   /// 0 it is not told.
   virtual void apply(range_id range, const log_entry& entry) = 0;
+  /// The workers that hold leases of that range.
+  [[nodiscard]] virtual std::vector<member> holders(range_id) const { return {}; }
   /// What a pull asks for; valid until the next call.
   [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
   /// All that there is of a range.
@@ -142,6 +145,7 @@ class server {
     std::uint64_t committed = 0;
     std::uint64_t folded = 0;    // bulk: clocks with an applied sum; pushes of the next are summed
     std::optional<float> scale;  // of these, if there were any
+    used_places used;
     std::size_t kept_bytes = 0;
     clock::time_point said{};             // to the one behind, last
     std::deque<kept_entry> kept;          // what the one behind may have to be told
@@ -169,6 +173,7 @@ class server {
   void hear_worker(const member& from, const message& said, clock::time_point now);
   void hear_server(const member& from, const message& said, clock::time_point now);
   void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
+  void hear_claim(const member& from, const message& said, held_range& range, clock::time_point now);
   void hear_pull(const member& from, const message& said);
   void hear_pulse(const member& from, const message& said);
   void hear_entry(node_id from, const message& said, held_range& range, clock::time_point now);
@@ -190,9 +195,10 @@ class server {
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   [[nodiscard]] bool is_summed(const message& push) const noexcept {
-    return settings_.how.what == consistency::kind::bulk && (push.flags & (assigns | restores)) == 0;
+    return settings_.how.what == consistency::kind::bulk && (push.flags & (assigns | restores | leases)) == 0;
   }
   void clocks_moved(clock::time_point now);
+  void return_leases(clock::time_point now);
   void tell_server(node_id to, const message& what);
   void govern(clock::time_point now);
   [[nodiscard]] bool gives_up_suspects(clock::time_point now);

@@ -101,6 +101,7 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   all.add(range.folded, std::uint8_t{range.scale.has_value()}, range.scale.value_or(1.0f));
   all.add(std::uint64_t{range.workers.size()});
   for (const auto& its : range.workers) all.add(its.incarnation, its.applied);
+  range.used.save(all);
   values_.save(id, all);
   const std::string text = all.take();
   range.drop_kept();
@@ -121,7 +122,10 @@ void server::hear_copy(node_id from, const message& said, held_range& range) {
     const auto scale = in.number<float>();
     std::vector<push_watermark> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
     for (auto& its : workers) in.read(its.incarnation, its.applied);
+    used_places used;
+    used.load(in);
     if (!in.good() || !values_.load(said.range, in.rest())) return;
+    range.used = std::move(used);
     range.has_state = true;
     range.folded = folded;
     if (has_scale) range.scale = scale;

@@ -95,6 +95,15 @@ class worker {
     say_pulse();
   }
 
+  /// The next steps are of that clock and later ones: for what is between, the others need not wait. Never back.
+  void move_clock(std::uint64_t to) {
+    if (to <= clock_) return;
+    open_of_clock_.resize(open_of_clock_.size() + (to - clock_), 0);
+    clock_ = to;
+    close_clocks();
+    say_pulse();
+  }
+
   /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that
   /// no other worker needs to wait for this one. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }

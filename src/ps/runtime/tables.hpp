@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include <muster/ps/table.hpp>
 
 #include "../../core/copy.hpp"
+#include "../protocol/order.hpp"
 #include "../protocol/server.hpp"
 #include "push_codec.hpp"
 #include "row_store.hpp"
@@ -49,6 +51,7 @@ class tables final : public range_storage {
   [[nodiscard]] std::string problem_with(range_id range, const message& asked) const override {
     const auto& where = layout_.range(range);
     const auto& table = layout_.table_of(range);
+    if (table.leases) return epoch_order::problem_with(asked);
     const bool dense = where.size != 0;
     const bool pushes = asked.what == message_kind::push;
     const bool encodes = pushes && asked.flags == encoded;
@@ -75,6 +78,7 @@ class tables final : public range_storage {
 
   void apply(range_id range, const log_entry& entry) override {
     auto& kept = of(range);
+    if (kept.order) return kept.order->apply(entry);
     const auto& where = layout_.range(range);
     before_change_(range);
     const auto& push = entry.push;
@@ -96,8 +100,19 @@ class tables final : public range_storage {
       update_row(range, kept, key_at(push.payload, i), values.subspan(i * width, width), scale);
   }
 
+  [[nodiscard]] std::vector<member> holders(range_id range) const override {
+    const auto& order = kept_[range].order;
+    return order ? order->holders() : std::vector<member>();
+  }
+
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override {
     auto& kept = of(range);
+    if (kept.order) {
+      const lease told = kept.order->answer({pull.offset, pull.count}, pull.place);
+      const auto bytes = std::as_bytes(std::span(&told, 1));
+      answer_.assign(bytes.begin(), bytes.end());
+      return answer_;
+    }
     if (pull.flags == saves) {  // as `client::restore` reads it
       muster::detail::wire_writer all;
       if (layout_.range(range).size != 0) {
@@ -125,6 +140,7 @@ class tables final : public range_storage {
 
   void save(range_id range, muster::detail::wire_writer& to) const override {
     const auto& kept = kept_[range];
+    if (layout_.table_of(range).leases) return (kept.order ? *kept.order : epoch_order(bulk_)).save(to);
     to.add(std::uint64_t{kept.sums.size()});
     for (const auto& [worker, its] : kept.sums) {
       to.add(worker, std::uint64_t{its.dense.size()});
@@ -137,6 +153,7 @@ class tables final : public range_storage {
 
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override {
     muster::detail::wire_reader in(saved);
+    if (layout_.table_of(range).leases) return of(range).order->load(in);
     kept_range read;
     const auto& where = layout_.range(range);
     for (auto sums = in.number(); sums > 0 && in.good(); --sums) {
@@ -172,16 +189,18 @@ class tables final : public range_storage {
     row_store rows;  // sparse
   };
   struct kept_range {
-    buffer<float> dense;         // the values, and behind them the arrays of the update function
-    update_counts counts;        // of them
-    row_store rows;              // sparse: their values and what the update function remembers of them
-    std::map<member, sum> sums;  // of the clock that is open: added up in the order of workers when it is folded
+    buffer<float> dense;               // the values, and behind them the arrays of the update function
+    update_counts counts;              // of them
+    row_store rows;                    // sparse: their values and what the update function remembers of them
+    std::map<member, sum> sums;        // of the clock that is open: added up in the order of workers when it is folded
+    std::optional<epoch_order> order;  // of a table of leases, which has no values
   };
 
   // A dense range is made when it is first needed: a server holds the memory of its own ones only.
   kept_range& of(range_id range) {
     auto& kept = kept_[range];
     if (layout_.range(range).size != 0 && kept.dense.size() == 0) make(range, kept);
+    if (layout_.table_of(range).leases && !kept.order) kept.order.emplace(bulk_);
     return kept;
   }
 

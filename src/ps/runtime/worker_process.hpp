@@ -155,6 +155,8 @@ class worker_process final : process, public worker_outlet {
     progress();
   }
 
+  void move_clock(std::uint64_t to) { core_.move_clock(to); }
+
   void progress() {
     now_ = clock::now();
     link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
@@ -179,10 +181,13 @@ class worker_process final : process, public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what) {
     const auto until = deadline_after(options_.timeout);
+    // Servers that all answer may wait for a worker that hangs, which they are about to remove.
+    const auto late = until + protocol_.worker_silence;
     for (int idle = 0;; ++idle) {
       progress();
       if (ready()) return;
-      if ((core_.is_fenced() && !core_.is_leaving()) || now_ >= until) give_up(what);
+      const bool is_late = now_ >= until && (now_ >= late || !core_.silent(now_, protocol_.silence).empty());
+      if ((core_.is_fenced() && !core_.is_leaving()) || is_late) give_up(what);
       if (idle < spins_before_pause && !link_.should_yield()) continue;
       link_.pause(std::min(until, next_tick_));
     }

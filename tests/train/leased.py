@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Kills and stops workers and servers of a training with --mode ps: each sample must be used once an epoch, by whatever
+workers are left. The store is a muster-store of the test's own: any rank may die.
+
+usage: leased.py --program PATH --store-program PATH [--transport tcp|shm] [--rounds N] [--seed S]
+"""
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
+FENCED = 4  # the status of a rank that the others went on without
+parser = argparse.ArgumentParser()
+parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
+parser.add_argument("--program", required=True)
+parser.add_argument("--store-program", required=True)
+parser.add_argument("--rounds", type=int, default=1)
+parser.add_argument("--seed", type=int, default=int(time.time()))
+options = parser.parse_args()
+
+
+class Rank:
+    def __init__(self, rank, ranks, words, job, store):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
+                       "LOCAL_WORLD_SIZE": str(ranks), "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": job,
+                       "MUSTER_TRANSPORT": options.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
+        self.rank, self.says, self.harm = rank, "", None
+        self.process = subprocess.Popen([options.program, *words], env=environment, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT)
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    def listen(self):
+        self.says += (self.process.stdout.read() or b"").decode()
+
+    def is_over(self):
+        return self.process.poll() is not None
+
+
+def wait_for(ranks, holds, until):
+    while not holds():
+        for one in ranks:
+            one.listen()
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def harm(draw, ranks, one, until):
+    """Kills it, or stops it for a while: perhaps for longer than the others wait for it."""
+    one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+    one.process.send_signal(one.harm)
+    if one.harm == signal.SIGSTOP:
+        wait_for(ranks, lambda: False, min(until, time.monotonic() + draw.choice([0.3, 1, 6])))
+        one.process.send_signal(signal.SIGCONT)
+
+
+def problem_of(draw, ranks, workers):
+    until = time.monotonic() + LIMIT
+    if not wait_for(ranks, lambda: all("ready" in one.says or one.is_over() for one in ranks), until):
+        return "the job does not begin"
+    chosen = draw.sample(ranks[:workers], draw.randrange(1, workers))
+    if draw.random() < 0.5:  # replicas allow for one
+        chosen.append(draw.choice(ranks[workers:]))
+    for one in draw.sample(chosen, len(chosen)):
+        wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.6))
+        if not one.is_over():
+            harm(draw, ranks, one, until)
+    if not wait_for(ranks, lambda: all(one.is_over() for one in ranks), until):
+        return f"it hangs: {[one.rank for one in ranks if not one.is_over()]} are still there"
+    for one in ranks:
+        one.listen()
+        expected = {None: [0], signal.SIGKILL: [-signal.SIGKILL, 0], signal.SIGSTOP: [0, FENCED]}[one.harm]
+        if one.process.returncode not in expected:
+            return f"rank {one.rank} ends with {one.process.returncode}"
+    told = [line for one in ranks for line in one.says.splitlines() if "sample" in line]
+    if told != ["each sample was used once an epoch"]:
+        return f"a worker should say that each sample was used once an epoch, not {told}"
+    return ""
+
+
+harms = 0
+for turn in range(options.rounds):
+    draw = random.Random(options.seed + turn)
+    workers, servers = draw.randrange(2, 5), draw.randrange(2, 4)
+    words = ["--mode", "ps", "--servers", str(servers), "--timeout", "4", "--consistency",
+             draw.choice(["async", "bounded:2", "bulk"])]
+    with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, subprocess.Popen(
+            [options.store_program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as serving:
+        store = "tcp://" + serving.stdout.readline().split()[-1]
+        ranks = [Rank(rank, workers + servers, words, os.path.basename(folder), store)
+                 for rank in range(workers + servers)]
+        try:
+            problem = problem_of(draw, ranks, workers)
+        finally:
+            for one in ranks:
+                if one.process.poll() is None:
+                    one.process.kill()
+                one.process.wait()
+                one.listen()
+            serving.kill()
+    harms += sum(one.harm is not None for one in ranks)
+    if problem:
+        for one in ranks:
+            print(f"--- rank {one.rank} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
+        sys.exit(f"{' '.join(words)}, {workers} workers: {problem} (seed {options.seed + turn}; again: --seed "
+                 f"{options.seed + turn} --rounds 1)")
+print(f"{options.rounds} rounds, {harms} ranks killed or stopped, seed {options.seed}: each sample was used once an epoch")
