@@ -33,7 +33,7 @@ TEST_CASE("slices of the largest count there is do not overflow") {
 }
 
 TEST_CASE("a slice that is none is refused") {
-  for (const muster::batch_shard wrong :
+  for (const muster::batch_shard& wrong :
        {muster::batch_shard{-1, 2}, muster::batch_shard{2, 2}, muster::batch_shard{0, 0}, muster::batch_shard{0, -1}}) {
     CHECK_THROWS_AS(muster::part_of(10, wrong), muster::configuration_error);
   }
