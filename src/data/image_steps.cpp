@@ -82,7 +82,7 @@ std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& from) {
   return {side(0), side(1)};
 }
 
-loader add_step(loader to, std::string_view step) {
+loader with_step(loader to, std::string_view step) {
   constexpr std::string_view by_statistics = "standardise:";
   if (step.starts_with(by_statistics)) {
     auto words = step.substr(by_statistics.size());
@@ -175,7 +175,7 @@ prepare::prepare(const source_statistics& standardised, image_layout output)
 
 loader operator|(loader from, const prepare& steps) {
   if (steps.text.empty()) return from;
-  for (const auto step : split(steps.text, '|')) from = add_step(std::move(from), step);
+  for (const auto step : split(steps.text, '|')) from = with_step(std::move(from), step);
   return from;
 }
 

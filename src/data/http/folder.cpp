@@ -231,14 +231,15 @@ void http_folder::run() {
 
 // Whether a block that is wanted is to be fetched now.
 bool http_folder::begins(const place& wanted) {
-  const auto [of, block, since] = wanted;
+  auto* const of = wanted.of;
+  const auto block = wanted.block;
   const auto is_here = [&] { return of->keeps(block) && !of->store->view(block, {}).empty(); };
   if (is_here()) {
     tell(*of, block, progress::here);
     return false;
   }
   // Another process may have stopped amid it: not for ever.
-  if (of->keeps(block) && !lock_block(*of, block, true)) return seconds_since(since) > timeout_.count();
+  if (of->keeps(block) && !lock_block(*of, block, true)) return seconds_since(wanted.since) > timeout_.count();
   if (!is_here()) return true;  // the one that had it locked has not put it there
   (void)lock_block(*of, block, false);
   tell(*of, block, progress::here);

@@ -275,11 +275,8 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
   });
   CHECK(thrown[2] == nullptr);
   REQUIRE(is<muster::peer_failure>(thrown[0]));
-  try {
-    std::rethrow_exception(thrown[0]);
-  } catch (const muster::peer_failure& failure) {
-    CHECK(failure.ranks() == std::vector<int>{2});
-  }
+  // Rank 1, which is on another host, may have been the first to tell of it.
+  CHECK(text_of(thrown[0]).find("rank 2 is gone") != std::string::npos);
 }
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
