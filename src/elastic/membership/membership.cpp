@@ -355,7 +355,7 @@ void membership::adopt_suspicions(clock::time_point now) {
 bool membership::suspects_most(const heartbeat& said) const {
   const auto lives = [this](member_id id) { return is_in(id) && !dead_.contains(id); };
   const auto living = static_cast<std::ptrdiff_t>(record_.members.size() - dead_.size());
-  return living > 2 && 2 * std::ranges::count_if(said.suspects, lives) >= living;
+  return 2 * std::ranges::count_if(said.suspects, lives) > living;
 }
 
 // ---- heartbeats ----
