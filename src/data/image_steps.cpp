@@ -44,7 +44,7 @@ image_layout layout_of(spec_reader& from) {
   return from.choice_of("layout", image_layout::hwc, {{"hwc", image_layout::hwc}, {"chw", image_layout::chw}});
 }
 
-std::vector<std::string_view> split(std::string_view text, char at) {
+std::vector<std::string_view> parts_of(std::string_view text, char at) {
   std::vector<std::string_view> parts;
   for (std::size_t end = 0; end != std::string_view::npos; text.remove_prefix(std::min(end + 1, text.size()))) {
     end = text.find(at);
@@ -59,7 +59,7 @@ std::array<float, 3> three_of(spec_reader& from, const std::string& key, float f
   std::array<float, 3> numbers = {fallback, fallback, fallback};
   const auto text = from.take(key);
   if (!text) return numbers;
-  const auto parts = split(*text, '/');
+  const auto parts = parts_of(*text, '/');
   if (parts.size() != 1 && parts.size() != 3)
     from.refuse(key + " is not one number or three", "write such as " + key + "=0.485/0.456/0.406");
   for (std::size_t c = 0; c < 3; ++c) {
@@ -73,7 +73,7 @@ std::array<float, 3> three_of(spec_reader& from, const std::string& key, float f
 std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& from) {
   constexpr std::uint64_t most = 1 << 16;
   const std::string text = from.value("size");
-  const auto parts = split(text, 'x');
+  const auto parts = parts_of(text, 'x');
   if (parts.size() != 2)
     from.refuse("size '" + text + "' is not two numbers with x between them", "write such as 224x224");
   const auto side = [&](std::size_t k) {
@@ -175,7 +175,7 @@ prepare::prepare(const source_statistics& standardised, image_layout output)
 
 loader operator|(loader from, const prepare& steps) {
   if (steps.text.empty()) return from;
-  for (const auto step : split(steps.text, '|')) from = with_step(std::move(from), step);
+  for (const auto step : parts_of(steps.text, '|')) from = with_step(std::move(from), step);
   return from;
 }
 

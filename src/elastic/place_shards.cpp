@@ -35,7 +35,7 @@ std::string broadcast_text(group& ranks, std::string text, int root) {
   return text;
 }
 
-std::string name_of(int rank, std::uint64_t set) {
+std::string shard_file_of(int rank, std::uint64_t set) {
   char name[48];
   std::snprintf(name, sizeof name, "shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
   return name;
@@ -46,7 +46,7 @@ bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set
   std::error_code ignored;
   fs::create_directories(folder, ignored);
   const auto entries = detail::read_contents(folder.string(), false).entries;
-  const std::string end = name_of(0, set).substr(name_of(0, set).rfind('-'));
+  const std::string end = shard_file_of(0, set).substr(shard_file_of(0, set).rfind('-'));
   for (const manifest_entry& entry : entries) {
     if (entry.file.ends_with(end)) continue;
     throw configuration_error("'" + folder.string() +
@@ -124,7 +124,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   if (is_root) rule.emplace(how.by, world, from->schema(), from->size());
   std::uint64_t set = is_root ? digest().add(from->digest()).add(how.by).add(std::uint64_t{world}).value() : 0;
   broadcast(ranks, set, how.root);
-  const std::string own = name_of(ranks.rank(), set);
+  const std::string own = shard_file_of(ranks.rank(), set);
   if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
 
   const std::string schema_text =
@@ -154,7 +154,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   std::vector<manifest_entry> entries;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto* const facts = &of_all[3 * rank];
-    if (facts[0] != 0) entries.push_back({name_of(static_cast<int>(rank), set), facts[0], facts[1], facts[2]});
+    if (facts[0] != 0) entries.push_back({shard_file_of(static_cast<int>(rank), set), facts[0], facts[1], facts[2]});
   }
   write_manifest(folder, entries, schema_text, ranks.rank());
 }
