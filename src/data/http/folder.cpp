@@ -82,10 +82,10 @@ std::string http_folder::text(const std::string& name) {
     ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
     request_failure failure = http_server::failure_of(request.get(), ::curl_easy_perform(request.get()));
     if (failure.why.empty()) return text;
-    if (failure.again && seconds_since(start) + seconds(pause).count() > timeout_.count())
-      failure = tried_for(std::move(failure), timeout_);
+    const auto left = timeout_ - seconds(seconds_since(start));
+    if (failure.again && left.count() <= 0) failure = tried_for(std::move(failure), timeout_);
     if (!failure.again) throw data_error({server_.address_of(name)}, problem_of(failure));
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(std::min<seconds>(pause, left));
   }
 }
 
@@ -348,9 +348,9 @@ void http_folder::end(transfers::iterator ended, CURLcode code) {
     const auto now = clock::now();
     if (!failing_since_) failing_since_ = now;
     pause_ = pause_ == pause_.zero() ? first_pause : std::min(2 * pause_, longest_pause);
-    pause_until_ = now + pause_;
-    if (seconds_since(*failing_since_) + seconds(pause_).count() > timeout_.count())
-      failure = tried_for(std::move(failure), timeout_);
+    const auto left = timeout_ - seconds(now - *failing_since_);
+    if (left.count() <= 0) failure = tried_for(std::move(failure), timeout_);
+    pause_until_ = now + std::chrono::ceil<std::chrono::milliseconds>(std::min<seconds>(pause_, left));
   }
   for (std::uint64_t block = ended->end; block-- > ended->block;) {
     ended->of->states[block] = progress::absent;
