@@ -1,12 +1,7 @@
-#include <muster/train/training.hpp>
+#include "training_run.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cinttypes>
-#include <cmath>
-#include <csignal>
-#include <limits>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -14,18 +9,13 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/transports/local.hpp>
-#include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
-#include <muster/core/number.hpp>
-#include <muster/core/progress.hpp>
 #include <muster/elastic/departure.hpp>
-#include <muster/train/checkpoint.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
 #include "../core/wire.hpp"
-#include "served.hpp"
 #include "speed_balance.hpp"
 
 namespace muster::inline v0 {
@@ -40,88 +30,11 @@ constexpr seconds first_failure_within = std::chrono::hours(24);
 // Ranks agree so often, in seconds, whether one of them was told to end.
 constexpr double between_agreements = 1.0;
 
-std::atomic<bool> told_to_end{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
-
-// While one lives SIGTERM asks the training to end. Ranks that are threads share the handler.
-class term_handler {
- public:
-  term_handler() {
-    const std::lock_guard lock(mutex_);
-    if (handlers_++ > 0) return;
-    told_to_end = false;
-    struct sigaction ours {};
-    ours.sa_handler = [](int) { told_to_end = true; };
-    ours.sa_flags = SA_RESTART;
-    (void)::sigaction(SIGTERM, &ours, &former_);
-  }
-  term_handler(const term_handler&) = delete;
-  term_handler& operator=(const term_handler&) = delete;
-  ~term_handler() {
-    const std::lock_guard lock(mutex_);
-    if (--handlers_ == 0) (void)::sigaction(SIGTERM, &former_, nullptr);
-  }
-
- private:
-  inline static std::mutex mutex_;
-  inline static int handlers_ = 0;
-  inline static struct sigaction former_ {};
-};
-
 // The largest divisor of `count` that is not above `most`.
 std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
   std::uint64_t found = std::min(count, most);
   while (count % found != 0) --found;
   return found;
-}
-
-struct interval {
-  enum { epochs, steps, minutes, automatic } unit = epochs;
-  std::uint64_t count = 1;
-};
-
-interval parse_interval(const std::string& text) {
-  const auto space = text.find(' ');
-  const std::string count = space == std::string::npos ? "1" : text.substr(0, space);
-  std::string unit = space == std::string::npos ? text : text.substr(space + 1);
-  if (unit.ends_with('s')) unit.pop_back();
-  interval every;
-  if (text == "auto") return {interval::automatic, 1};
-  every.count = parse_number<std::uint64_t>(count).value_or(0);
-  if (unit == "step")
-    every.unit = interval::steps;
-  else if (unit == "minute")
-    every.unit = interval::minutes;
-  else if (unit != "epoch")
-    every.count = 0;
-  if (every.count == 0) {
-    throw configuration_error("checkpoints cannot be written every '" + text +
-                              R"(' (it is no number of epochs, steps or minutes); write "2 epochs", "500 steps", )"
-                              R"("10 minutes" or "auto")");
-  }
-  return every;
-}
-
-// "val_accuracy up": a report, and whether more of it is better.
-struct metric_of {
-  std::string name;
-  bool up = true;
-
-  [[nodiscard]] bool is_better(double value, double than) const noexcept {
-    return std::isnan(than) || (up ? value > than : value < than);
-  }
-};
-
-metric_of parse_metric(const std::string& text) {
-  const auto space = text.rfind(' ');
-  const std::string way = space == std::string::npos ? "" : text.substr(space + 1);
-  if (space == 0 || (way != "up" && way != "down")) {
-    throw configuration_error(
-        "metric '" + text +
-        R"(' cannot be used (it is no report's name and "up" or "down"); write "val_accuracy up" )"
-        R"(or "loss down")");
-  }
-  return {text.substr(0, space), way == "up"};
 }
 
 // The names that any rank has, in order: a rank without samples may have reported nothing.
@@ -159,101 +72,31 @@ void write_line(std::FILE* to, const epoch_summary& of) {
 
 }  // namespace
 
-struct training::one_run {
-  one_run(training& trained, const train_options& how, const std::function<void(training_step&)>& step)
-      : of(trained),
-        options(how),
-        f(step),
-        every(parse_interval(how.checkpoint_every)),
-        metric(parse_metric(how.metric)),
-        limits{.epochs = how.epochs, .steps = how.steps, .every = 0},
-        progress(how.log != nullptr) {
-    if (how.epochs == 0 && how.steps == 0) {
-      throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
-    }
-    if (of.on_servers_) {
-      refuse_what_workers_cannot();
-      return;
-    }
-    if (!how.checkpoint.empty())
-      store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
-    // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
-    if (!of.context_.elastic()) {
-      handler.emplace();
-      limits.every = 1;
-    } else if (store && every.unit != interval::epochs) {
-      limits.every = every.unit == interval::steps ? every.count : steps_between_looks;
-    }
+training::one_run::one_run(training& trained, const train_options& how, const std::function<void(training_step&)>& step)
+    : of(trained),
+      options(how),
+      f(step),
+      every(detail::parse_interval(how.checkpoint_every)),
+      metric(detail::parse_metric(how.metric)),
+      limits{.epochs = how.epochs, .steps = how.steps, .every = 0},
+      progress(how.log != nullptr) {
+  if (how.epochs == 0 && how.steps == 0) {
+    throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
   }
-
-  void train();
-  void train_on_servers();
-  void save_what_is_left();
-
- private:
-  void refuse_what_workers_cannot() const;
-  void begin_on_servers();
-  void go_to(const ps::lease& lease);
-  void end_epochs_before(std::uint64_t epoch);
-  void say_resumed();
-  void say_ended(bool began_any);
-  void conclude();
-  bool steps(run_limits to);
-  void end_epoch(step& now);
-  void agree_to_end(step& now);
-  [[nodiscard]] std::optional<bool> is_due_by_position();
-  [[nodiscard]] bool is_due(step& now);
-  [[nodiscard]] seconds between_saves() const;
-  void save();
-  void show_progress(const step& now);
-
-  [[nodiscard]] bool speaks() { return options.log != nullptr && of.is_root(); }
-  // Epochs since the best one.
-  [[nodiscard]] std::size_t since_best() const {
-    std::size_t best = 0;
-    for (std::size_t k = 1; k < of.epochs_.size(); ++k) {
-      if (metric.is_better(of.epochs_[k][metric.name], of.epochs_[best][metric.name])) best = k;
-    }
-    return of.epochs_.size() - 1 - best;
+  if (of.on_servers_) {
+    refuse_what_workers_cannot();
+    return;
   }
-  [[nodiscard]] bool is_out_of_patience() const { return options.patience != 0 && since_best() >= options.patience; }
-  // By what the last epoch came to: like all that ends a training, a function of the state.
-  [[nodiscard]] bool is_stopped() const {
-    return !of.epochs_.empty() &&
-           (is_out_of_patience() || (options.max_seconds > 0 && seconds_of_epochs() >= options.max_seconds) ||
-            (options.stop && options.stop(of.epochs_.back())));
+  if (!how.checkpoint.empty())
+    store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
+  // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
+  if (!of.context_.elastic()) {
+    handler.emplace();
+    limits.every = 1;
+  } else if (store && every.unit != detail::interval::epochs) {
+    limits.every = every.unit == detail::interval::steps ? every.count : steps_between_looks;
   }
-  [[nodiscard]] bool is_over() const {
-    const auto here = of.state_.position();
-    return (limits.steps != 0 && here.steps >= limits.steps) ||
-           (limits.epochs != 0 && of.state_.epoch_is_over() && here.at.epoch + 1 >= limits.epochs) || is_stopped();
-  }
-  [[nodiscard]] double seconds_of_epochs() const {
-    double all = 0;
-    for (const auto& epoch : of.epochs_) all += epoch.seconds;
-    return all;
-  }
-  [[nodiscard]] double goodness() const {
-    return of.epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : of.epochs_.back()[metric.name];
-  }
-
-  training& of;
-  const train_options& options;
-  const std::function<void(training_step&)>& f;
-  const interval every;
-  const metric_of metric;
-  std::optional<checkpoint> store;
-  std::optional<term_handler> handler;
-  run_limits limits;
-  progress_line progress;
-  std::optional<std::uint64_t> epochs_ended;  // with servers: those before that one were reported
-  std::uint64_t ends = 0;                     // the ranks agree that one was told to
-  clock::time_point saved_at = clock::now();
-  seconds save_cost{};
-  clock::time_point began{};     // the steps since the last look at SIGTERM
-  std::uint64_t began_with = 0;  // so many steps
-  double took = 0;
-};
+}
 
 // Its last word is the change of what no shadow puts back.
 void training::one_run::end_epoch(step& now) {
@@ -311,7 +154,7 @@ void training::one_run::end_epoch(step& now) {
 
 void training::one_run::agree_to_end(step& now) {
   if (of.context_.elastic()) return;
-  ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
+  ends = allreduce(now.group(), std::uint64_t{detail::told_to_end ? 1u : 0u}, muster::max);
   if (options.max_seconds > 0) {
     double trained = of.here_.seconds + seconds_of_epochs();
     broadcast(now.group(), trained, 0);
@@ -320,16 +163,16 @@ void training::one_run::agree_to_end(step& now) {
   const auto steps = static_cast<double>(of.state_.steps() - began_with);
   auto next = static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(took, 1e-6), 1.0, 1e6));
   broadcast(now.group(), next, 0);
-  limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
+  limits.every = store && every.unit == detail::interval::steps ? divisor_of(every.count, next) : next;
 }
 
 // Nothing where the clock decides.
 std::optional<bool> training::one_run::is_due_by_position() {
   if (is_over() || ends != 0) return true;
   if (options.patience != 0 && of.state_.epoch_is_over() && since_best() == 0) return true;
-  if (every.unit == interval::epochs)
+  if (every.unit == detail::interval::epochs)
     return of.state_.epoch_is_over() && (of.state_.position().at.epoch + 1) % every.count == 0;
-  if (every.unit == interval::steps) return of.state_.steps() % every.count == 0;
+  if (every.unit == detail::interval::steps) return of.state_.steps() % every.count == 0;
   return std::nullopt;
 }
 
@@ -342,7 +185,7 @@ bool training::one_run::is_due(step& now) {
 
 // A first one is written to know its cost.
 seconds training::one_run::between_saves() const {
-  if (every.unit == interval::minutes) return std::chrono::minutes(every.count);
+  if (every.unit == detail::interval::minutes) return std::chrono::minutes(every.count);
   if (save_cost.count() == 0) return {};
   const seconds trained{of.here_.seconds + seconds_of_epochs()};
   return checkpoint_interval(save_cost, (first_failure_within + trained) / (1.0 + static_cast<double>(of.failures_)));
@@ -427,59 +270,6 @@ void training::one_run::train() {
   conclude();
 }
 
-// Each worker goes through parts of the data that the servers hand out, at its own pace; the first one saves.
-void training::one_run::train_on_servers() {
-  using kind = ps::lease::kind;
-  auto& servers = *of.served_;
-  if (servers.is_server()) return servers.serve();
-  if (options.each_group) options.each_group(servers.workers(), false);
-  bool began_any = false;
-  for (bool is_over = false; !is_over;) {
-    const auto& lease = servers.next_lease();
-    if (lease.what == kind::unknown) {
-      begin_on_servers();
-      continue;
-    }
-    is_over = lease.what == kind::over;
-    go_to(lease);
-    if (lease.what == kind::granted) began_any = steps({.steps = lease.steps + lease.batches}) || began_any;
-    if (of.state_.epoch_is_over() || (is_over && began_any)) end_epochs_before(lease.from.epoch + 1);
-    if (lease.what == kind::save) servers.save(options.checkpoint);
-  }
-  if (of.is_root()) servers.wait_for_others();
-  say_ended(began_any);
-  conclude();
-  servers.finish();
-}
-
-void training::one_run::begin_on_servers() {
-  ps::order_plan plan{.from = of.state_.position().at, .epochs_limit = options.epochs, .steps_limit = options.steps};
-  if (!options.checkpoint.empty())
-    (every.unit == interval::steps ? plan.steps_to_save : plan.epochs_to_save) = every.count;
-  const auto saved = of.served_->begin(options.resume ? options.checkpoint : "", plan);
-  if (!saved) return;
-  of.state_.move_to(saved->at);
-  epochs_ended = saved->at.at.epoch + (of.state_.epoch_is_over() ? 1 : 0);
-  say_resumed();
-}
-
-// Where the state is there already, what was read ahead stays.
-void training::one_run::go_to(const ps::lease& lease) {
-  if (!epochs_ended) epochs_ended = lease.from.epoch;  // those before are not this worker's to report
-  end_epochs_before(lease.from.epoch);
-  while (of.state_.position().at.epoch < lease.from.epoch) of.state_.next_epoch();
-  const auto here = of.state_.position();
-  if (here.steps != lease.steps || here.at != lease.from) of.state_.move_to({.steps = lease.steps, .at = lease.from});
-}
-
-// This worker has no more of them; others may.
-void training::one_run::end_epochs_before(std::uint64_t epoch) {
-  for (; *epochs_ended < epoch; ++*epochs_ended) {
-    while (of.state_.position().at.epoch < *epochs_ended) of.state_.next_epoch();
-    if (!of.evaluate_once([&](step& now) { end_epoch(now); })) of.here_ = {};
-  }
-}
-
 void training::one_run::conclude() {
   if (!options.at_end && !of.on_servers_) return;
   (void)of.evaluate_once([&](step& now) {
@@ -497,27 +287,6 @@ void training::one_run::say_ended(bool began_any) {
   } else if (!of.epochs_.empty() && is_out_of_patience()) {
     std::fprintf(options.log, "ends: %s was best in epoch %zu\n", metric.name.c_str(),
                  of.epochs_.size() - since_best());
-  }
-}
-
-void training::one_run::refuse_what_workers_cannot() const {
-  const char* const used = options.max_seconds > 0                               ? "option max_seconds"
-                           : options.stop                                        ? "option stop"
-                           : options.patience != 0                               ? "option patience"
-                           : of.schedule_ != nullptr && of.schedule_->observes() ? "a plateau schedule"
-                                                                                 : nullptr;
-  if (used != nullptr) {
-    throw configuration_error(std::string(used) +
-                              " cannot be used in mode ps (one worker alone sees the results, and the others do not "
-                              "wait for it); leave it out, or use another mode");
-  }
-  if (!options.checkpoint.empty() && every.unit != interval::epochs && every.unit != interval::steps) {
-    throw configuration_error("checkpoints of servers cannot be written every '" + options.checkpoint_every +
-                              R"(' (each worker has a clock of its own); write "2 epochs" or "500 steps")");
-  }
-  if (of.ran_) {
-    throw configuration_error(
-        "a training in mode ps cannot run again (its servers have ended); give the first run all its epochs");
   }
 }
 
