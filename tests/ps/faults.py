@@ -24,6 +24,8 @@ import sys
 import tempfile
 import time
 
+from waiting import wait_for
+
 WHATS = ["server", "worker", "both", "stop", "scale", "move", "strangers", "break"]
 LIMIT = 60
 SKIP = 77
@@ -82,16 +84,6 @@ class Rank:
 
     def listen(self):
         self.says += (self.process.stdout.read() or b"").decode()
-
-
-def wait_for(ranks, holds, until):
-    while not holds():
-        for one in ranks:
-            one.listen()
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 LISTENS, STANDS = "0A", "01"

@@ -13,6 +13,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ps"))
+from waiting import wait_for  # noqa: E402
+
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 FENCED = 4  # the status of a rank that the others went on without
 parser = argparse.ArgumentParser()
@@ -39,16 +42,6 @@ class Rank:
 
     def is_over(self):
         return self.process.poll() is not None
-
-
-def wait_for(ranks, holds, until):
-    while not holds():
-        for one in ranks:
-            one.listen()
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def harm(draw, ranks, one, until):

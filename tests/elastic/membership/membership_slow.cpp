@@ -1,0 +1,101 @@
+// Members and connections that hold up the others.
+#include "elastic/membership/membership.hpp"
+
+#include <string>
+
+#include "../actions.hpp"
+#include "catch.hpp"
+
+TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
+  using namespace std::chrono_literals;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = GENERATE(false, true);
+  policy.min = GENERATE(1, 3);
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
+  recorded_actions wanted[3];
+  std::vector<muster::elastic::membership> all;
+  for (const auto& one : record.members) {
+    all.emplace_back(one, policy, wanted[all.size()], start);
+    all.back().learn(start, 1, record);
+  }
+  int notes = 0;
+  bool leaves = false;
+  const auto exchange = [&](muster::clock::time_point now) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i].tick(now);
+      for (const auto& what : wanted[i].take()) {
+        notes += std::holds_alternative<act::note>(what) ? 1 : 0;
+        const auto* const said = std::get_if<act::say>(&what);
+        if (said == nullptr) continue;
+        leaves = leaves || said->what.leaving;
+        CHECK((!said->what.leaving || said->what.from == 2));
+        for (auto& other : all) other.hear(now, said->what);
+      }
+    }
+  };
+  const auto work = [&](muster::clock::duration least_of_the_second) {
+    for (auto& one : all) one.worked(10ms);
+    all[1].worked(least_of_the_second);
+  };
+  work(29ms);  // in one step at least
+  for (auto t = 100ms; t < 500ms; t += 100ms) exchange(start + t);
+  CHECK(notes == 0);
+  work(35ms);
+  for (auto t = 500ms; t < 1s; t += 100ms) exchange(start + t);
+  CHECK(notes == 3);  // once at each of them
+  CHECK(leaves == (policy.slow_ones_leave && policy.min == 1));
+}
+
+TEST_CASE(
+    "a connection at a tenth of its fellows' bandwidth is named, and in the end the rank at which they end leaves") {
+  using namespace std::chrono_literals;
+  using muster::elastic::member_id;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = true;
+  const muster::clock::time_point start{};
+  recorded_actions wanted[4];
+  std::vector<muster::elastic::membership> all;
+  muster::elastic::generation_record record;
+  for (member_id id = 1; id <= 4; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
+  for (const auto& one : record.members) all.emplace_back(one, policy, wanted[all.size()], start);
+  std::vector<std::string> notes;
+  const auto generation_of = [&](std::vector<member_id> ids, std::vector<double> rates, muster::clock::duration from) {
+    ++record.generation;
+    record.members.clear();
+    for (const auto id : ids) record.members.push_back({id, id, id, 0, {}, "", ""});
+    member_id leaves = 0;
+    notes.clear();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      auto& one = all[ids[i] - 1];
+      one.learn(start + from, record.generation, record);
+      one.judged(ids[(i + 1) % ids.size()], rates[i], 0.0002s);
+    }
+    for (auto t = from; t < from + 900ms; t += 100ms) {
+      for (const auto id : ids) {
+        all[id - 1].tick(start + t);
+        for (const auto& what : wanted[id - 1].take()) {
+          if (const auto* const note = std::get_if<act::note>(&what)) notes.push_back(note->text);
+          const auto* const said = std::get_if<act::say>(&what);
+          if (said == nullptr) continue;
+          if (said->what.leaving) leaves = said->what.from;
+          for (const auto other : ids) all[other - 1].hear(start + t, said->what);
+        }
+      }
+    }
+    return leaves;
+  };
+  CHECK(generation_of({1, 2, 3, 4}, {1e9, 1.01e8, 4e9, 2e9}, 0s) == 0);
+  CHECK(notes.empty());
+  // From 2 to 3: the sender leaves first, and then 3, to which that of another is slow as well.
+  CHECK(generation_of({1, 2, 3, 4}, {1e9, 1e7, 4e9, 2e9}, 1s) == 2);
+  CHECK(notes.size() == 4);  // once at each
+  CHECK(notes.front() ==
+        "the connection from rank 1 to rank 2 is slow: 10 MB/s and 0.2 ms a round trip, the median of the ranks 1e+03 "
+        "MB/s");
+  CHECK(generation_of({1, 3, 4}, {1e7, 4e9, 2e9}, 2s) == 3);
+}
