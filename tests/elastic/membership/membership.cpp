@@ -222,6 +222,42 @@ TEST_CASE("a member whose connection broke is suspect unless it is heard within 
   }
 }
 
+TEST_CASE("a member that goes on to suspect more than half of a group is suspect itself, and that of a half is not") {
+  using namespace std::chrono_literals;
+  const bool whole = GENERATE(false, true);  // the other host is there but for what member 2 hears; or is cut off
+  const std::uint64_t size = whole ? 5 : 4;
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= size; ++id) record.members.push_back({id, id <= 2 ? 1u : 2u, id, 0, {}, "", ""});
+  recorded_actions wanted;
+  muster::elastic::membership one(record.members[0], policy, wanted, start);
+  one.learn(start, 1, record);
+  one.stopped(start);
+  std::uint64_t number = 0;
+  for (auto t = 100ms; t < 5000ms; t += 100ms) {
+    ++number;
+    for (std::uint64_t id = 2; id <= (whole ? size : 2); ++id) {
+      muster::elastic::heartbeat said;
+      said.from = id;
+      said.number = number;
+      said.generation = 1;
+      said.stopped = true;
+      for (std::uint64_t other = 3; id == 2 && other <= size; ++other) said.suspects.push_back(other);
+      one.hear(start + t, said);
+    }
+    one.tick(start + t);
+  }
+  std::vector<std::uint64_t> killed;
+  for (const auto& what : wanted.take()) {
+    if (const auto* const kill = std::get_if<act::kill>(&what)) killed.push_back(kill->who.id);
+  }
+  CHECK(one.is_suspect(2) == whole);
+  CHECK(killed.empty() == !whole);
+  for (const auto id : killed) CHECK(id == 2);
+}
+
 TEST_CASE("a member that was not watched is judged by its monitors, and for what it says in a change") {
   using namespace std::chrono_literals;
   muster::elastic::membership_policy policy;
