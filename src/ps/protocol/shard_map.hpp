@@ -91,8 +91,6 @@ struct shard_map {
                                                        std::span<const member> suspects);
 /// The map without a worker.
 [[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
-/// The map with one more; nothing where it has it.
-[[nodiscard]] std::optional<shard_map> with_worker(const shard_map& map, const member& who);
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
 /// others of them leave, and a new one holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
