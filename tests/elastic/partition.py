@@ -5,7 +5,7 @@ usage: partition.py WHAT --program PATH --store-program PATH [--resets N] [--see
   cut        the link of one of three hosts goes down: the other two go on; the third, without them and the store, ends with 12
   one-way    nothing leaves that host any more, and everything reaches it: the same, or with 10 where it hears first that it was fenced
   gone       all processes of that host are killed: two hosts go on
-  halves     two hosts of two ranks each are cut from each other: nobody has a majority, nobody goes on, all say so
+  halves     two hosts of two ranks each are cut from each other: neither has a majority, neither goes on, all say so
   slow       what leaves one of the hosts has a hundredth of the bandwidth of the others: it is named, and evicted by itself
   reset      the connections between two of the hosts are reset, again and again: all three go on together
 Ends with 77 and says why where there can be no such hosts.
@@ -88,7 +88,7 @@ def run_resets(network):
 
 
 def run_slow(network):
-    """Three hosts whose links are alike, then one of them far slower."""
+    """Three hosts with links that are alike, then one of them far slower."""
     *ranked, apart = network.hosts
     serving, store = hosts.serve_store(options.store_program, apart)
     crew = start(ranked, store, 1, epochs=1000000, values=500000, words=["--slow-ranks", "remove"])

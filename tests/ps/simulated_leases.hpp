@@ -1,4 +1,4 @@
-// Workers whose batches are handed out by the servers, some of which join: what they do, and that each sample is used
+// Workers that get their batches from the servers, some of which join: what they do, and that each sample is used
 // once at every range.
 #pragma once
 

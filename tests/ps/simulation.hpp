@@ -106,7 +106,7 @@ class run {
     }
     void swap_failed() override { core.swap_failed(); }
   };
-  // Of a worker whose batches the servers hand out.
+  // Of a worker that gets its batches from the servers.
   struct leased_work {
     std::optional<ps::lease> held;
     std::uint64_t batch = 0;  // of it
@@ -336,7 +336,7 @@ class run {
     ++one.step;
   }
 
-  // ---- what workers do whose batches are handed out ----
+  // ---- what workers do that get their batches from servers ----
   void work_by_leases(worker_process& one);
   void claim(worker_process& one, ps::order_word what, std::uint64_t place, std::span<const std::byte> payload);
   void take_lease(worker_process& one, const ps::lease& told);

@@ -1,6 +1,6 @@
-// A training on servers whose table counts how often each sample was used. Its model has an element for each sample,
-// and a sample's gradient is one there: so in the end each element is as many steps of the rate as the sample has
-// epochs.
+// A training on servers, with a table that counts how often each sample was used. Its model has an element for each
+// sample, and a sample's gradient is one there: so in the end each element is as many steps of the rate as the sample
+// has epochs.
 #include <muster/train/training.hpp>
 
 #include <unistd.h>

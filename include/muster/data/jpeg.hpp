@@ -30,7 +30,7 @@ struct image_window {
   std::uint32_t x = 0, y = 0, width = 0, height = 0;
 };
 
-/// What is known of JPEG. Both throw data_error, whose place is a byte of the record.
+/// What is known of JPEG. Both throw data_error with a byte of the record as its place.
 struct jpeg_functions {
   /// Width and height; x and y are 0.
   image_window (*size)(std::span<const std::byte> jpeg);
