@@ -120,6 +120,10 @@ void shm_native::make_offer_of_places() {
   };
   made.place.in = place(call_->in, bytes_in(), contribution::registered_in);
   made.place.out = place(call_->out, bytes_out(), contribution::registered_out);
+  if (plan_.shows && (made.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
+    copy_bytes(shm_.small(shm_.rank(), sequence_), call_->in, plan_.contributed);
+    made.flags |= contribution::shown;
+  }
   if (call_->kind == collective::broadcast && system_reads()) made.flags |= contribution::pulls;
   made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
@@ -247,6 +251,7 @@ shm_native::small_plan shm_native::plan_small() const {
     case collective::broadcast:
       return {bytes, at_root, false, !at_root, bytes <= small_limit};
     case collective::reduce:
+      return {bytes, !at_root, at_root, false, bytes <= small_limit, bytes <= shown_limit};
     case collective::gather:
       return {bytes, !at_root, at_root, false, bytes <= small_limit};
     case collective::scatter:
@@ -254,14 +259,17 @@ shm_native::small_plan shm_native::plan_small() const {
     case collective::allgather: {
       const std::size_t most = block_of(c.count, shm_.size() - 1, shm_.size()).count * c.element_size;
       const std::size_t own = block_of(c.count, shm_.rank(), shm_.size()).count * c.element_size;
-      return {own, true, true, false, most <= small_limit};
+      return {own, true, true, false, most <= small_limit, most <= shown_limit};
     }
     case collective::all_to_all:
       return {bytes * size(), true, true, false, bytes * size() <= small_limit};
     case collective::barrier:
     case collective::finish:
       return {0, true, true, false, true};
-    default:  // allreduce, reduce_scatter
+    case collective::allreduce:
+      // Two ranks read as much so as in blocks, with one synchronisation less; more ranks read more.
+      return {bytes, true, true, false, bytes <= small_limit, size() == 2 && bytes <= shown_limit / 2};
+    default:  // reduce_scatter
       return {bytes, true, true, false, bytes <= small_limit};
   }
 }

@@ -14,8 +14,8 @@ namespace muster::inline v0::detail {
 
 /// One native collective at a time, in one of three ways:
 ///
-/// - small: every rank contributes its data in its slot and does for itself what is to be done with all
-/// contributions;
+/// - small: every rank contributes its data in its slot and does for itself what is to be done with all contributions;
+///   so also up to `shown_limit`, where no buffer is registered;
 /// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to the ranks
 ///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
 ///   that no rank has begun, so that it waits for none that has no core just now;
@@ -69,6 +69,7 @@ class shm_native {
     bool awaits_all = true;  // else the root alone, or no rank
     bool awaits_root = false;
     bool fits = false;
+    bool shows = false;  // all of it with the places of its buffers, if these are private
   };
   [[nodiscard]] small_plan plan_small() const;
   [[nodiscard]] bool advance_small();
@@ -82,6 +83,7 @@ class shm_native {
   [[nodiscard]] bool takes(int rank, int block) const noexcept;
   [[nodiscard]] bool others_take() const noexcept;
   [[nodiscard]] bool is_direct();
+  [[nodiscard]] bool all_show() const noexcept;
   [[nodiscard]] std::size_t chunk_bytes() const noexcept;
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;

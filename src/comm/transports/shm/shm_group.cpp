@@ -34,7 +34,7 @@ slot_layout::slot_layout(int ranks) noexcept {
   fifo_bytes = n <= 8 ? 131072 : n <= 32 ? 65536 : 16384;
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);
-  staging = small + slot_head::turns * small_limit;
+  staging = small + slot_head::turns * shown_limit;
   posts = staging + staging_bytes;
   fifos = round_up(posts + n * sizeof(post), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);

@@ -19,6 +19,8 @@ inline constexpr std::size_t cache_line = 64;
 /// neighbours of a line too, and a line that another rank fetched has to be won back before it can be written.
 inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
+/// The same, where no rank's buffer is registered: to copy so much costs less than one more synchronisation.
+inline constexpr std::size_t shown_limit = std::size_t{128} << 10;
 inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
 
 /// What a rank brings to a collective. The sequence is written last: a rank that sees it sees the rest. What fits lies
@@ -29,7 +31,7 @@ struct alignas(apart) contribution {
     std::uint64_t in;
     std::uint64_t out;
   };
-  enum : std::uint32_t { registered_in = 1, registered_out = 2, pulls = 4 };  // the last as one rank's word for all
+  enum : std::uint32_t { registered_in = 1, registered_out = 2, shown = 4, pulls = 8 };  // the last: of one for all
 
   std::atomic<std::uint64_t> sequence;  // see `sequence_word`
   std::uint32_t flags;
@@ -125,7 +127,7 @@ class shm_group {
   [[nodiscard]] slot_head& mine() noexcept { return *mine_; }
   /// The payload of a contribution that does not fit its line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t sequence) noexcept {
-    return start(rank) + layout_.small + sequence % slot_head::turns * small_limit;
+    return start(rank) + layout_.small + sequence % slot_head::turns * shown_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
   [[nodiscard]] post& posts(int from, int to) noexcept {
