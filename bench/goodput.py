@@ -2,7 +2,7 @@
 """How much of its samples a job still trains while ranks die, stop and join: samples in a second of a live rank, beside those of the
 same job without a fault.
 
-usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps]
+usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps] [--rounds 1]
                   [--peers torchrun,torchft --torch PYTHON] [--seed 1] [--json FILE]
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
@@ -12,7 +12,8 @@ to its loss. A joining process of a torchrun job is the one that torchrun starts
 live. Workers of a parameter server (two servers with a replica, which no fault is done to) do not join: faults end at two workers.
 
 The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
-neither is among the samples of the table. Each system runs without faults and then with them.
+neither is among the samples of the table. Each system runs without faults and then with them, so often in turns (--rounds) where others
+use the machine as well; the figures are sums over the rounds.
 """
 import argparse
 import json
@@ -35,6 +36,7 @@ parser.add_argument("--ranks", type=int, default=8)
 parser.add_argument("--modes", default="allreduce,ps")
 parser.add_argument("--peers", default="", help="torchrun, torchft; their scripts are in bench/peers")
 parser.add_argument("--torch", default=sys.executable, help="a Python that has the peers")
+parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--samples", type=int, default=20480, help="of an epoch; a multiple of the global batch")
 parser.add_argument("--batch", type=int, default=32, help="of a rank")
@@ -106,7 +108,9 @@ class Muster:
         self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
 
     def lose(self, draw, how):
-        victim = draw.choice([one for one in self.workers if one.lost is None and one.begun])
+        victim = draw.choice([one for one in self.workers if one.lost is None and one.begun and not one.is_over()] or [None])
+        if victim is None:
+            return  # they end at this moment
         victim.lost = time.monotonic()
         os.kill(victim.pid, how)
 
@@ -151,9 +155,9 @@ class Torchrun:
         return options.ranks * (end - begin)
 
 
-def run(system, mode, with_faults):
+def run(system, mode, with_faults, number):
     """What a job has trained in which time; an error if it does not end."""
-    draw = random.Random(options.seed)
+    draw = random.Random(options.seed + number)
     faults = {"SIGKILL": 0, "SIGSTOP": 0, "join": 0}
     with tempfile.TemporaryDirectory(prefix="muster-goodput-") as folder:
         job = system(mode, folder)
@@ -193,10 +197,8 @@ def run(system, mode, with_faults):
                 one.close()
     wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled", told)
     lost, doubled = (float(word) for word in wrong.groups()) if wrong else (0.0, 0.0)
-    once = options.samples * epochs - lost
-    live = job.live_seconds(begin, end)
-    return {"faults": faults, "seconds": end - begin, "live_rank_seconds": live, "samples": once, "lost": lost, "doubled": doubled,
-            "rate": once / live}
+    return {**faults, "seconds": end - begin, "live_rank_seconds": job.live_seconds(begin, end), "samples": options.samples * epochs - lost,
+            "lost": lost, "doubled": doubled}
 
 
 def problem(job, what):
@@ -213,14 +215,19 @@ print(f"| {options.ranks} ranks, {epochs} epochs of {options.samples} samples, a
       "kills, stops, joins | samples in a live rank-second: without faults | with | share | lost | doubled |\n|---|---|---|---|---|---|---|")
 rows = []
 for name, system, mode in systems:
-    quiet = run(system, mode, False)
-    disturbed = run(system, mode, True)
+    sums = {False: {}, True: {}}
+    for number in range(options.rounds):
+        for with_faults, to in sums.items():
+            for key, value in run(system, mode, with_faults, number).items():
+                to[key] = to[key] + value if key in to else value
+    quiet, disturbed = sums.values()
     rows.append({"system": name, "quiet": quiet, "disturbed": disturbed})
     wrong = quiet.get("problem") or disturbed.get("problem")
     if wrong:
         print(f"| {name} | {wrong} | | | | | |", flush=True)
         continue
-    print(f"| {name} | {', '.join(str(count) for count in disturbed['faults'].values())} | {quiet['rate']:.1f} | {disturbed['rate']:.1f} | "
-          f"{100 * disturbed['rate'] / quiet['rate']:.1f} % | {disturbed['lost']:.0f} | {disturbed['doubled']:.0f} |", flush=True)
+    rates = [one["samples"] / one["live_rank_seconds"] for one in (quiet, disturbed)]
+    print(f"| {name} | {', '.join(str(disturbed[what]) for what in ('SIGKILL', 'SIGSTOP', 'join'))} | {rates[0]:.1f} | {rates[1]:.1f} | "
+          f"{100 * rates[1] / rates[0]:.1f} % | {disturbed['lost']:.0f} | {disturbed['doubled']:.0f} |", flush=True)
 if options.json:
     options.json.write_text(json.dumps({"options": {key: str(value) for key, value in vars(options).items()}, "rows": rows}, indent=1))
