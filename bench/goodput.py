@@ -9,7 +9,7 @@ Each job trains a small network on samples of --sample-time milliseconds each, i
 length is a number of epochs, those that --ranks ranks train in --seconds. Every --interval seconds there is a fault: by turns a rank
 is lost, by SIGKILL or by SIGSTOP for good as the seed draws it, and another process joins. A rank is live from the start of its process
 to its loss. A joining process of a torchrun job is the one that torchrun starts again by itself, at once, so all its ranks are always
-live. Workers of a parameter server (two servers with a replica, which no fault is done to) do not join: faults end at two workers.
+live. Workers of a parameter server (two servers with a replica, which no fault is done to) do not join: faults end when half of them are lost.
 
 The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
 neither is among the samples of the table. Each system runs without faults and then with them, so often in turns (--rounds) where others
@@ -179,7 +179,7 @@ def run(system, mode, with_faults, number):
                     return problem(job, "it hangs")
                 if all(one.is_over() for one in job.workers) and told is None:
                     return problem(job, "its ranks have ended early")
-                if with_faults and now >= due and (job.joins or missing < options.ranks - 2 or system is Torchrun):
+                if with_faults and now >= due and (job.joins or missing < options.ranks // 2 or system is Torchrun):
                     if missing % 2 and job.joins:
                         job.join()
                         faults["join"] += 1
