@@ -10,8 +10,6 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Ranks meet every so many steps.
-constexpr std::uint64_t steps_between = 10;
 // A window is several periods of a cgroup's quota (0.1 s), in which a rank runs and stands still; of its own time.
 constexpr double window_seconds = 0.5;
 // So much is left of a measurement when the next window counts. A window that is so many times faster or slower than
@@ -70,12 +68,14 @@ double speed_estimate::rate() noexcept {
 }
 
 void speed_balance::meet(step& with) {
-  if (with.generation() == generation_ && with.number() % steps_between != 0) return;
+  const bool is_new = with.generation() != generation_;
+  if (is_new) first_ = with.number();
+  if (!meet_after(with.number() - first_)) return;
   const double own = own_.rate();
   std::vector<double> all(static_cast<std::size_t>(with.group().size()));
   allgather(with.group(), std::span(&own, 1), all);
   auto next = weights_by(all);
-  if (with.generation() != generation_ || differ(weights_, next)) weights_ = std::move(next);
+  if (is_new || differ(weights_, next)) weights_ = std::move(next);
   generation_ = with.generation();
 }
 

@@ -19,6 +19,11 @@ namespace muster::inline v0::detail {
 /// Whether a step with the first takes a fiftieth longer than with the second, which are by speed; null is equal parts.
 [[nodiscard]] bool differ(const rank_weights& one, const rank_weights& other);
 
+/// Whether ranks tell one another their speeds so many steps after the group formed.
+[[nodiscard]] constexpr bool meet_after(std::uint64_t steps) noexcept {
+  return steps % 10 == 0 || steps == 2 || steps == 5;  // equal parts no longer than it takes to measure
+}
+
 /// Samples a second of one rank, from what its steps took.
 class speed_estimate {
  public:
@@ -41,8 +46,7 @@ class speed_estimate {
 /// Measures this rank and agrees with the others. Used by the thread that is the rank.
 class speed_balance {
  public:
-  /// Collective, before a step: every so many steps, and when ranks have come or gone, they tell one another how fast
-  /// they are.
+  /// Collective, before a step.
   void meet(step& with);
   /// Calls `f`, which returns how many samples of this rank it has worked on.
   template <class F>
@@ -59,6 +63,7 @@ class speed_balance {
 
  private:
   std::uint64_t generation_ = ~std::uint64_t{0};
+  std::uint64_t first_ = 0;  // its first step
   rank_weights weights_;
   speed_estimate own_;
 };
