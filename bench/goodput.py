@@ -47,6 +47,7 @@ epochs = max(1, round(options.ranks * options.seconds * 1000 / options.sample_ti
 WORDS = ["--samples", options.samples, "--epochs", epochs, "--batch", options.ranks * options.batch, "--hidden", 32, "--sample-time",
          options.sample_time]
 SERVERS = 2
+LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait as long for one that is stopped
 
 
 class Process:
@@ -100,7 +101,7 @@ class Muster:
 
     def start(self, rank):
         how = {"MUSTER_ELASTIC": "on"} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
-        words = [] if self.mode == "allreduce" else ["--servers", SERVERS]
+        words = [] if self.mode == "allreduce" else ["--servers", SERVERS, "--timeout", LEASE]
         return Process([options.build / "tests/train/test_leased", "--mode", self.mode, *words, *WORDS], RANK=str(rank),
                        WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, **how)
 
