@@ -10,10 +10,12 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Ranks meet every so many steps, and what they have measured before so long, of their own time, counts half: several
-// periods of a cgroup's quota (0.1 s).
-constexpr std::uint64_t steps_between = 10;
-constexpr double memory_seconds = 1.0;
+// A window is several periods of a cgroup's quota (0.1 s), in which a rank runs and stands still; of its own time.
+constexpr double window_seconds = 0.5;
+// So much is left of a measurement when the next window counts. A window that is so many times faster or slower than
+// what is known is no noise: the rank has got another speed, and what was before tells nothing of it.
+constexpr double left_of_older = 0.75;
+constexpr double other_speed = 1.5;
 
 }  // namespace
 
@@ -30,35 +32,51 @@ rank_weights weights_by(const std::vector<double>& speeds) {
 }
 
 bool differ(const rank_weights& one, const rank_weights& other) {
-  if (!one || !other || one->size() != other->size()) return one != other;
-  for (std::size_t rank = 0; rank < one->size(); ++rank) {
-    const double before = (*one)[rank];
-    if (std::abs(before - (*other)[rank]) > before / 20) return true;
+  if (!other || (one && one->size() != other->size())) return one != other;
+  const auto share = [](const rank_weights& of, std::size_t rank) {
+    return (*of)[rank] / std::accumulate(of->begin(), of->end(), 0.0);
+  };
+  const auto ranks = other->size();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double now = one ? share(one, rank) : 1.0 / static_cast<double>(ranks);
+    if (now > 1.02 * share(other, rank)) return true;
   }
   return false;
 }
 
+void speed_estimate::note(std::uint64_t samples, double seconds) noexcept {
+  if (samples == 0 || seconds <= 0) return;
+  idle_ = false;
+  window_.samples += static_cast<double>(samples);
+  window_.seconds += seconds;
+}
+
+double speed_estimate::rate() noexcept {
+  if (std::exchange(idle_, true)) {
+    known_.samples *= 1.25;
+    window_.samples *= 1.25;
+  }
+  const sums all{known_.samples + window_.samples, known_.seconds + window_.seconds};
+  if (window_.seconds < window_seconds) return all.rate();
+  const double change = known_.seconds > 0 ? window_.rate() / known_.rate() : 1.0;
+  if (change > other_speed || change * other_speed < 1)
+    known_ = window_;
+  else
+    known_ = {left_of_older * known_.samples + window_.samples, left_of_older * known_.seconds + window_.seconds};
+  window_ = {};
+  return known_.rate();
+}
+
 void speed_balance::meet(step& with) {
-  if (with.generation() == generation_ && with.number() % steps_between != 0) return;
-  // Without samples nothing is measured: it is given more each time, until it has some.
-  if (idle_) samples_ *= 1.25;
-  idle_ = true;
-  const double own = seconds_ > 0 ? samples_ / seconds_ : 0.0;
+  const bool is_new = with.generation() != generation_;
+  if (is_new) first_ = with.number();
+  if (!meet_after(with.number() - first_)) return;
+  const double own = own_.rate();
   std::vector<double> all(static_cast<std::size_t>(with.group().size()));
   allgather(with.group(), std::span(&own, 1), all);
   auto next = weights_by(all);
-  if (with.generation() != generation_ || differ(weights_, next)) weights_ = std::move(next);
+  if (is_new || differ(weights_, next)) weights_ = std::move(next);
   generation_ = with.generation();
-  if (seconds_ < memory_seconds) return;
-  samples_ /= 2;
-  seconds_ /= 2;
-}
-
-void speed_balance::note(std::uint64_t samples, seconds own) noexcept {
-  if (samples == 0 || own.count() <= 0) return;
-  idle_ = false;
-  samples_ += static_cast<double>(samples);
-  seconds_ += own.count();
 }
 
 }  // namespace muster::inline v0::detail

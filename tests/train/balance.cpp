@@ -1,10 +1,13 @@
 // Ranks that share each batch by their speed.
 #include "train/speed_balance.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <muster/core/error.hpp>
@@ -56,10 +59,95 @@ TEST_CASE("weights by speed: an unknown one is a mean one, none is 0, and small 
   CHECK(*weights_by({100, 100, 50}) == std::vector<std::uint32_t>{4000, 4000, 2000});
   CHECK(*weights_by({0, 100, 50}) == std::vector<std::uint32_t>{3333, 4444, 2222});
   CHECK(*weights_by({1e-9, 1}) == std::vector<std::uint32_t>{1, 10000});
-  CHECK_FALSE(differ(weights_of({5000, 5000}), weights_of({5200, 4800})));
-  CHECK(differ(weights_of({5000, 5000}), weights_of({5300, 4700})));
-  CHECK(differ(nullptr, weights_of({5000, 5000})));
+  CHECK_FALSE(differ(weights_of({5000, 5000}), weights_of({5080, 4920})));
+  CHECK(differ(weights_of({5000, 5000}), weights_of({5200, 4800})));
+  CHECK_FALSE(differ(nullptr, weights_of({5000, 5000})));
+  CHECK(differ(nullptr, weights_of({5200, 4800})));
+  CHECK(differ(weights_of({5000, 5000}), weights_of({1, 1, 1})));
+  CHECK(differ(weights_of({5000, 5000}), nullptr));
   CHECK_FALSE(differ(nullptr, nullptr));
+}
+
+namespace {
+
+// A rank that works on so many samples a second, in one of three ways: evenly; under a quota, which lets it run at full
+// speed and then stand still until its period is over; or with times that vary.
+struct simulated_rank {
+  double speed;
+  double period = 0;  // seconds of a quota's period, of which it runs a quarter; 0: none
+  double noise = 0;
+
+  double time_of(std::uint64_t samples, muster::random_stream& draw) const {
+    const double even = static_cast<double>(samples) / speed;
+    if (period <= 0) return even * std::exp(noise * draw.normal() - noise * noise / 2);
+    double work = even / 4, took = 0, left = period / 4 * draw.uniform();
+    for (; work > left; work -= std::exchange(left, period / 4)) took += left + period * 3 / 4;
+    return took + work;
+  }
+};
+
+// The ranks' time for steps of 600 samples, against that of a step whose parts are by their speeds.
+class simulated_job {
+ public:
+  explicit simulated_job(std::vector<simulated_rank> of) : ranks(std::move(of)), estimates_(ranks.size()) {}
+
+  // How much longer the mean step of these takes.
+  double steps(int count) {
+    double sum = 0;
+    for (int k = 0; k < count; ++k) sum += step();
+    return sum / count;
+  }
+
+  std::vector<simulated_rank> ranks;
+
+ private:
+  double step() {
+    if (muster::detail::meet_after(step_++)) {
+      std::vector<double> rates;
+      for (auto& one : estimates_) rates.push_back(one.rate());
+      auto next = muster::detail::weights_by(rates);
+      if (muster::detail::differ(weights_, next)) weights_ = std::move(next);
+    }
+    double sum = 0, longest = 0;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto samples =
+          muster::part_of(600, {static_cast<int>(r), static_cast<int>(ranks.size()), 0, weights_}).size();
+      estimates_[r].note(samples, ranks[r].time_of(samples, draw_));
+      sum += ranks[r].speed;
+      longest = std::max(longest, static_cast<double>(samples) / ranks[r].speed);
+    }
+    return longest * sum / 600 - 1;
+  }
+
+  std::vector<muster::detail::speed_estimate> estimates_;
+  muster::rank_weights weights_;
+  muster::random_stream draw_{20261126, 2};
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("parts are by speed within 20 steps and stay so, also when a rank's speed changes") {
+  const auto [name, period, noise, most] = GENERATE(table<std::string, double, double, double>({
+      {"even", 0.0, 0.02, 0.02},
+      {"a short quota", 0.01, 0.0, 0.02},
+      {"a quota's period of a sixth of a step", 0.1, 0.0, 0.03},
+      {"a period of half a step", 0.3, 0.0, 0.08},
+      {"noise", 0.0, 0.2, 0.08},
+  }));
+  CAPTURE(name);
+  simulated_job job({{400, period, noise}, {400, period, noise}, {200, period, noise}});
+  job.steps(2);
+  CHECK(job.steps(18) < 0.15);  // equal parts: 0.67
+  CHECK(job.steps(20) < most);
+  CHECK(job.steps(300) < most);
+  job.ranks[1].speed = 100;  // no measurement before this one may hold the next parts up
+  job.steps(20);
+  CHECK(job.steps(20) < most);
+  job.ranks[1].speed = 400;
+  job.steps(20);
+  CHECK(job.steps(20) < most);
+  CHECK(job.steps(300) < most);
 }
 
 TEST_CASE("a rank that takes longer for a sample gets fewer of them, and each is used once") {

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""How much of its samples a job still trains while ranks die, stop and join: samples in a second of a live rank, beside those of the
+same job without a fault.
+
+usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps] [--rounds 1]
+                  [--peers torchrun,torchft --torch PYTHON] [--seed 1] [--json FILE]
+
+Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
+length is a number of epochs, those that --ranks ranks train in --seconds. Every --interval seconds there is a fault: by turns a rank
+is lost, by SIGKILL or by SIGSTOP for good as the seed draws it, and another process joins. A rank is live from the start of its process
+to its loss. A joining process of a torchrun job is the one that torchrun starts again by itself, at once, so all its ranks are always
+live. Workers of a parameter server (two servers with a replica, which no fault is done to) do not join: faults end when half of them are lost.
+
+The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
+neither is among the samples of the table. Each system runs without faults and then with them, so often in turns (--rounds) where others
+use the machine as well; the figures are sums over the rounds.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PEER = pathlib.Path(__file__).resolve().parent / "peers/goodput_torch.py"
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
+parser.add_argument("--seconds", type=float, default=1800)
+parser.add_argument("--interval", type=float, default=15)
+parser.add_argument("--ranks", type=int, default=8)
+parser.add_argument("--modes", default="allreduce,ps")
+parser.add_argument("--peers", default="", help="torchrun, torchft; their scripts are in bench/peers")
+parser.add_argument("--torch", default=sys.executable, help="a Python that has the peers")
+parser.add_argument("--rounds", type=int, default=1)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--samples", type=int, default=20480, help="of an epoch; a multiple of the global batch")
+parser.add_argument("--batch", type=int, default=32, help="of a rank")
+parser.add_argument("--sample-time", type=float, default=1, help="milliseconds")
+parser.add_argument("--json", type=pathlib.Path)
+options = parser.parse_args()
+epochs = max(1, round(options.ranks * options.seconds * 1000 / options.sample_time / options.samples))
+WORDS = ["--samples", options.samples, "--epochs", epochs, "--batch", options.ranks * options.batch, "--hidden", 32, "--sample-time",
+         options.sample_time]
+SERVERS = 2
+LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait as long for one that is stopped
+
+
+class Process:
+    """One that a job has started, and what it says."""
+
+    def __init__(self, words, **environment):
+        self.begun = self.lost = None
+        self.says, self.rest = [], b""
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([str(word) for word in words], env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors)
+        self.started = time.monotonic()
+        self.pid = self.process.pid
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    def listen(self):
+        """The lines that have come since."""
+        *lines, self.rest = (self.rest + (self.process.stdout.read() or b"")).split(b"\n")
+        came = [line.decode() for line in lines]
+        self.says += came
+        if self.begun is None and any(line.startswith("begins") for line in came):
+            self.begun = time.monotonic()
+        return came
+
+    def is_over(self):
+        return self.process.poll() is not None
+
+    def close(self):
+        if not self.is_over():
+            self.process.kill()
+        self.process.wait()
+        self.listen()
+        self.process.stdout.close()
+
+
+class Muster:
+    """Ranks with a muster-store of their own, so that any of them may die."""
+
+    def __init__(self, mode, folder):
+        self.mode, self.joins = mode, mode == "allreduce"
+        self.name = os.path.basename(folder)
+        self.beside = [Process([options.build / "src/programs/muster-store", "--listen", "127.0.0.1:0"])]
+        while not self.beside[0].listen():
+            time.sleep(0.01)
+        self.store = "tcp://" + self.beside[0].says[0].split()[-1]
+        self.workers = []
+        self.all = options.ranks + (0 if mode == "allreduce" else SERVERS)
+        for rank in range(options.ranks):
+            self.join(rank)
+        self.beside += [self.start(rank) for rank in range(options.ranks, self.all)]
+
+    def start(self, rank):
+        how = {"MUSTER_ELASTIC": "on"} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
+        words = [] if self.mode == "allreduce" else ["--servers", SERVERS, "--timeout", LEASE]
+        return Process([options.build / "tests/train/test_leased", "--mode", self.mode, *words, *WORDS], RANK=str(rank),
+                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, **how)
+
+    def join(self, rank=None):
+        self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
+
+    def lose(self, draw, how):
+        victim = draw.choice([one for one in self.workers if one.lost is None and one.begun and not one.is_over()] or [None])
+        if victim is None:
+            return  # they end at this moment
+        victim.lost = time.monotonic()
+        os.kill(victim.pid, how)
+
+    def live_seconds(self, begin, end):
+        return sum(max(0, (one.lost or end) - max(begin, one.started)) for one in self.workers)
+
+
+class TorchFT(Muster):
+    """A replica group of one process each, and a lighthouse."""
+
+    def __init__(self, mode, folder):
+        self.joins, self.workers = True, []
+        self.beside = [Process([options.torch, PEER, "lighthouse"])]
+        while not self.beside[0].says:
+            self.beside[0].listen()
+            time.sleep(0.05)
+        for _ in range(options.ranks):
+            self.join()
+
+    def join(self):
+        self.workers.append(Process([options.torch, PEER, "torchft", options.ranks, *WORDS],
+                                    REPLICA=str(len(self.workers)), TORCHFT_LIGHTHOUSE=self.beside[0].says[0].split()[-1]))
+
+
+class Torchrun:
+    """One agent, which starts all ranks again from the last checkpoint when one of them fails."""
+    joins = False
+
+    def __init__(self, mode, folder):
+        self.workers = [Process([options.torch, PEER, "torchrun", options.ranks, folder, *WORDS])]
+        self.beside = []
+
+    def lose(self, draw, how):
+        # The last so many processes that began.
+        pids = [int(line.split()[-1]) for line in self.workers[0].says if line.startswith("begins")][-options.ranks:]
+        try:
+            os.kill(draw.choice(pids), how)
+        except ProcessLookupError:
+            pass  # it starts again at this moment
+
+    def live_seconds(self, begin, end):
+        return options.ranks * (end - begin)
+
+
+def run(system, mode, with_faults, number):
+    """What a job has trained in which time; an error if it does not end."""
+    draw = random.Random(options.seed + number)
+    faults = {"SIGKILL": 0, "SIGSTOP": 0, "join": 0}
+    with tempfile.TemporaryDirectory(prefix="muster-goodput-") as folder:
+        job = system(mode, folder)
+        try:
+            ready_by = time.monotonic() + 120
+            while sum(line.startswith("begins") for one in job.workers for line in one.says) < options.ranks:
+                for one in job.workers:
+                    one.listen()
+                if time.monotonic() > ready_by or all(one.is_over() for one in job.workers):
+                    return problem(job, "it does not begin")
+                time.sleep(0.01)
+            begin = time.monotonic()
+            due, missing, told = begin + options.interval, 0, None
+            while told is None:
+                for one in job.workers:
+                    told = told or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
+                now = time.monotonic()
+                if now > begin + 4 * options.seconds + 60:
+                    return problem(job, "it hangs")
+                if all(one.is_over() for one in job.workers) and told is None:
+                    return problem(job, "its ranks have ended early")
+                if with_faults and now >= due and (job.joins or missing < options.ranks // 2 or system is Torchrun):
+                    if missing % 2 and job.joins:
+                        job.join()
+                        faults["join"] += 1
+                        missing = 0
+                    else:
+                        how = draw.choice(["SIGKILL", "SIGSTOP"])
+                        job.lose(draw, getattr(signal, how))
+                        faults[how] += 1
+                        missing += 1
+                    due += options.interval
+                time.sleep(0.005)
+            end = time.monotonic()
+        finally:
+            for one in job.workers + job.beside:
+                one.close()
+    wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled", told)
+    lost, doubled = (float(word) for word in wrong.groups()) if wrong else (0.0, 0.0)
+    return {**faults, "seconds": end - begin, "live_rank_seconds": job.live_seconds(begin, end), "samples": options.samples * epochs - lost,
+            "lost": lost, "doubled": doubled}
+
+
+def problem(job, what):
+    for one in job.workers + job.beside:
+        one.errors.seek(0)
+    tail = [f"{one.pid} {one.process.poll()} {one.says[-2:]} {one.errors.read()[-600:].decode()}" for one in job.workers]
+    print("\n".join(tail), file=sys.stderr)
+    return {"problem": what}
+
+
+systems = [(f"muster, {mode}", Muster, mode) for mode in options.modes.split(",") if mode]
+systems += [(name, {"torchrun": Torchrun, "torchft": TorchFT}[name], "allreduce") for name in options.peers.split(",") if name]
+print(f"| {options.ranks} ranks, {epochs} epochs of {options.samples} samples, a fault every {options.interval:g} s, seed {options.seed} | "
+      "kills, stops, joins | samples in a live rank-second: without faults | with | share | lost | doubled |\n|---|---|---|---|---|---|---|")
+rows = []
+for name, system, mode in systems:
+    sums = {False: {}, True: {}}
+    for number in range(options.rounds):
+        for with_faults, to in sums.items():
+            for key, value in run(system, mode, with_faults, number).items():
+                to[key] = to[key] + value if key in to else value
+    quiet, disturbed = sums.values()
+    rows.append({"system": name, "quiet": quiet, "disturbed": disturbed})
+    wrong = quiet.get("problem") or disturbed.get("problem")
+    if wrong:
+        print(f"| {name} | {wrong} | | | | | |", flush=True)
+        continue
+    rates = [one["samples"] / one["live_rank_seconds"] for one in (quiet, disturbed)]
+    print(f"| {name} | {', '.join(str(disturbed[what]) for what in ('SIGKILL', 'SIGSTOP', 'join'))} | {rates[0]:.1f} | {rates[1]:.1f} | "
+          f"{100 * rates[1] / rates[0]:.1f} % | {disturbed['lost']:.0f} | {disturbed['doubled']:.0f} |", flush=True)
+if options.json:
+    options.json.write_text(json.dumps({"options": {key: str(value) for key, value in vars(options).items()}, "rows": rows}, indent=1))
