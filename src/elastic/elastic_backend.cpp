@@ -197,10 +197,20 @@ class elastic_backend final : public session_backend {
   void committed(const state& of) noexcept override {
     say_progress(of);
     service_->worked(work_);
-    if (const auto slowest = links_.look(group_->transport())) {
-      const auto& quality = slowest->quality;
-      const auto to = slowest->peer < 0 ? 0 : record_.members[static_cast<std::size_t>(slowest->peer)].id;
-      service_->tell([&](auto& protocol, auto) { protocol.judged(to, quality.bandwidth, seconds(quality.latency)); });
+    if (const auto judged = links_.look(group_->transport())) {
+      const auto steps = static_cast<double>(context_.configuration().integer(setting::slow_steps));
+      const auto named = [&](const link_watch::seen_link& one) {
+        return elastic::link_seen{
+            .to = one.peer < 0 ? 0 : record_.members[static_cast<std::size_t>(one.peer)].id,
+            .rate = static_cast<std::uint64_t>(one.quality.bandwidth),
+            .latency = static_cast<std::uint64_t>(1e6 * one.quality.latency),
+            .takes = static_cast<std::uint64_t>(1e6 * static_cast<double>(one.quality.sent) /
+                                                std::max(1.0, one.quality.bandwidth) / steps),
+        };
+      };
+      std::vector<elastic::link_seen> all;  // once in many steps
+      std::ranges::transform(judged->all, std::back_inserter(all), named);
+      service_->judged(named(judged->slowest), std::move(all));
     }
     if (first_step_) tell_first_step();
   }
@@ -283,9 +293,7 @@ class elastic_backend final : public session_backend {
     group_.emplace(
         std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));
     host_ = made.host;
-    // Half of the steps, so that some judgement is of these alone, whenever it begins to be slow.
-    const auto steps = static_cast<std::size_t>(context_.configuration().integer(setting::slow_steps));
-    links_.begin(group_->size(), std::max<std::size_t>(steps / 2, 1));
+    links_.begin(group_->size(), static_cast<std::size_t>(context_.configuration().integer(setting::slow_steps)));
     constexpr std::size_t former_ones_kept = 4;
     while (former_.size() > former_ones_kept) forget_oldest();
   }

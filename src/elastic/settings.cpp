@@ -15,7 +15,7 @@ constexpr setting_info slow_factor{"slow-factor",
                                    "elastic: a straggler takes longer than K times the median of the ranks",
                                    detail::from(1, 1000000),
                                    true};
-constexpr setting_info slow_steps{"slow-steps", "N", "20", "elastic: in each of N successive steps",
+constexpr setting_info slow_steps{"slow-steps", "N", "15", "elastic: in each of N successive steps",
                                   detail::from(1, 100000)};
 constexpr setting_info mode{
     "mode", "NAME", "allreduce",

@@ -22,17 +22,22 @@
 #include <muster/core/error.hpp>
 
 #include "print.hpp"
+#include "top.hpp"
 
 namespace {
 
 constexpr const char* usage =
-    "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n\n"
+    "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n"
+    "       muster-info top [--json] [--job NAME] [--rendezvous WHERE] [--token TEXT]\n\n"
     "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
     "that the launched world (or --ranks N) would choose at each size, and the settings with the origin of each.\n"
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints the times, and\n"
     "                 the rules that choose the fastest\n"
     "  --save FILE    also writes the rules, for --algorithm / MUSTER_ALGORITHM\n"
     "  --json         prints one JSON object\n"
+    "  top            of a running elastic job: the steps of each rank, and what traffic shows of its connections; on "
+    "a\n"
+    "                 terminal again each second, else once. Finds a job of this host; others by --rendezvous\n"
     "  --help         prints this text\n";
 
 struct arguments {
@@ -214,6 +219,7 @@ int main(int argc, char** argv) {
     return muster::run_main(argc, argv, body, {.help = [] { return std::string(usage); }});
   }
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "top") return watch_job(argc - 1, argv + 1, usage);
     return describe_all(argc, argv);
   } catch (...) {
     std::fprintf(stderr, "muster-info: %s\n", muster::describe(std::current_exception()).c_str());

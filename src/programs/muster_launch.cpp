@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
@@ -173,6 +174,10 @@ class launcher {
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     common_["MUSTER_TOKEN"] = token;
+    try {  // for muster-info top
+      store_->announce(muster::temporary_folder() + "/" + muster::detail::store_name(job_));
+    } catch (const muster::configuration_error&) {  // there is no such folder: the ranks need none
+    }
   }
 
   // Where ranks that wait in vain write down where they are; none where there is no place for that.

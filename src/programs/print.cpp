@@ -8,6 +8,7 @@ namespace {
 // Words and numbers as they are, those of lists and objects with commas.
 std::string on_one_line(const json& value) {
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_null() || (value.is_array() && value.empty())) return "-";
   if (!value.is_structured()) return value.dump();
   std::string line;
   for (const auto& [name, part] : value.items())

@@ -1,13 +1,16 @@
 #include <muster/train/tracker.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
@@ -41,6 +44,20 @@ const goal_metric& metric_named(const std::string& name) {
   const auto meant = closest(name, known);
   throw configuration_error("no goal is named '" + name + "' (known: accuracy, val_loss, train_loss, train_accuracy)" +
                             (meant ? "; did you mean '" + *meant + "'?" : "; write such as accuracy=0.85"));
+}
+
+// A system call for each rank, once an epoch.
+rank_report describe_rank(group& world, double samples, double own_seconds) {
+  rank_report made{.samples = samples, .own_seconds = own_seconds, .links = {}};
+  std::vector<std::pair<link_quality, int>> all;
+  for (int peer = 0; peer < world.size(); ++peer) {
+    const auto seen = world.transport().quality(peer);
+    if (seen.sent > 0 && seen.bandwidth > 0) all.emplace_back(seen, peer);
+  }
+  std::ranges::sort(all, std::greater(), [](const auto& one) { return one.first.sent; });
+  for (std::size_t i = 0; i < std::min(all.size(), made.links.size()); ++i)
+    made.links[i] = {static_cast<double>(all[i].second), all[i].first.bandwidth, all[i].first.latency};
+  return made;
 }
 
 }  // namespace
@@ -121,6 +138,7 @@ void tracker::record(const event& event) noexcept {
 
 const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metrics) {
   measured total = std::exchange(here_, {});  // now: where this fails, an elastic session ends the epoch once more
+  const auto here = describe_rank(world, total.samples, total.spent.train - total.spent.communication);
   measured slowest = total;
   slowest.spent.compute = 0;  // of whole phases, with what they communicated
   for (std::size_t i = 0; i < phase_count; ++i)
@@ -131,6 +149,9 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
   };
   allreduce(world, numbers(slowest), max);
   allreduce(world, numbers(total), sum);
+  std::vector<rank_report> all(static_cast<std::size_t>(world.size()));
+  allgather(world, std::span(&here, 1), std::span(all));
+  ranks_ = std::move(all);
   world_size_ = world.size();
   transport_ = world.abilities().name;
 
@@ -250,6 +271,19 @@ std::string tracker::json() const {
                            {"half_at_most", course_.push_ages.at_most(0.5)},
                            {"most_at_most", course_.push_ages.at_most(0.95)},
                            {"all_at_most", course_.push_ages.at_most(1.0)}};
+  }
+  report["ranks"] = ordered_json::array();
+  for (const auto& one : ranks_) {
+    ordered_json links = ordered_json::array();
+    for (const auto& link : one.links) {
+      if (link.to < 0) break;
+      links.push_back({{"to", static_cast<int>(link.to)},
+                       {"bytes_per_second", link.bandwidth},
+                       {"round_trip_seconds", link.latency}});
+    }
+    const double rate = one.own_seconds > 0 ? one.samples / one.own_seconds : 0;
+    report["ranks"].push_back(
+        {{"rank", report["ranks"].size()}, {"own_samples_per_second", rate}, {"links", std::move(links)}});
   }
   report["epochs"] = std::move(epochs);
   report["annotations"] = annotations_;

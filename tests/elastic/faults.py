@@ -16,7 +16,6 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   anew       rank 0 is killed, then the store that it has started, and rank 0 is started again: it begins both anew, and
              the others, which the new store does not know, end with 10 (with --store file)
   leave      SIGTERM of a rank: it ends with 143, the others well
-  slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
   store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd or
              muster-store)
   restarts   ten times the store ends and comes back, while ranks are killed and join: the others end well (with the same)
@@ -48,7 +47,7 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "anew", "leave", "slow", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "anew", "leave", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -351,15 +350,6 @@ def act_leave(job):
         raise Failure(f"the rank that left ends with {status}: {victim.lines[-2:]} {victim.errors}")
 
 
-def act_slow(job):
-    job.await_start()
-    victim = job.join("--work", "100")
-    job.end_well(but=[victim])
-    status = victim.end()
-    if status != 15 or "is slow: 1" not in "".join("".join(rank.errors) for rank in job.crew):
-        raise Failure(f"the slow rank ends with {status}: {[rank.errors for rank in job.crew]}")
-
-
 def act_store(job):
     job.await_start()
     job.nap(0.1)
@@ -515,8 +505,7 @@ for number in range(options.first, options.first + options.rounds):
              "split": ["--epochs", "40", "--quorum-timeout", "20"],
              "anew": ["--epochs", "60", "--quorum-timeout", "4"],
              "lost": ["--epochs", "100000", "--quorum-timeout", "3"],
-             "restarts": ["--epochs", "120", "--quorum-timeout", "20"],
-             "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--quorum-timeout", "10"])
+             "restarts": ["--epochs", "120", "--quorum-timeout", "20"]}.get(options.what, ["--quorum-timeout", "10"])
     STORE = {"etcd": Etcd, "muster-store": Store, "launch": Launch}.get(options.store, lambda: None)()
     job = Job(draw, number, 4 if options.what == "split" else 3, flags)
     try:

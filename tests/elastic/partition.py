@@ -6,7 +6,6 @@ usage: partition.py WHAT --program PATH --store-program PATH [--resets N] [--see
   one-way    nothing leaves that host any more, and everything reaches it: the same, or with 10 where it hears first that it was fenced
   gone       all processes of that host are killed: two hosts go on
   halves     two hosts of two ranks each are cut from each other: neither has a majority, neither goes on, all say so
-  slow       what leaves one of the hosts has a hundredth of the bandwidth of the others: it is named, and evicted by itself
   reset      the connections between two of the hosts are reset, again and again: all three go on together
 Ends with 77 and says why where there can be no such hosts.
 """
@@ -24,7 +23,7 @@ from muster_bench import hosts  # noqa: E402
 from ranks import DEADLINE, Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["cut", "one-way", "gone", "halves", "reset", "slow"])
+parser.add_argument("what", choices=["cut", "one-way", "gone", "halves", "reset"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
 parser.add_argument("--resets", type=int, default=5)
@@ -32,14 +31,14 @@ parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_
 options = parser.parse_args()
 
 
-def start(ranked, store, per_host, epochs=15, values=50000, words=()):
+def start(ranked, store, per_host, epochs=15):
     where = [host for host in ranked for _ in range(per_host)]
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
                            MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store)
-        flags = ["--samples", "500", "--batch", "50", "--epochs", str(epochs), "--values", str(values), "--steps", "--quorum-timeout", "5"]
-        crew.append(Process(rank, host.inside(options.program, *flags, *words), environment))
+        flags = ["--samples", "500", "--batch", "50", "--epochs", str(epochs), "--values", "50000", "--steps", "--quorum-timeout", "5"]
+        crew.append(Process(rank, host.inside(options.program, *flags), environment))
         crew[-1].host = host
     return crew
 
@@ -80,37 +79,6 @@ def run_resets(network):
                 raise Failure(f"rank {rank.rank} ends with {status}, after generations of others {alone}: {wrong} {rank.errors}")
         print(f"{options.resets} resets, {len(generations_of(crew[0]))} generations of {len(crew)} ranks, a new one after "
               f"{sorted(took)[len(took) // 2] * 1e3:.0f} ms (median; at most {max(took[1:]) * 1e3:.0f})")
-    finally:
-        for rank in crew:
-            rank.close()
-        serving.kill()
-        serving.wait()
-
-
-def run_slow(network):
-    """Three hosts with links that are alike, then one of them far slower."""
-    *ranked, apart = network.hosts
-    serving, store = hosts.serve_store(options.store_program, apart)
-    crew = start(ranked, store, 1, epochs=1000000, values=500000, words=["--slow-ranks", "remove"])
-    try:
-        for rank in crew:
-            rank.expect("ready")
-            while len(steps_of(rank)) < 100:
-                rank.read(time.monotonic() + DEADLINE)
-        if any(len(generations_of(rank)) != 1 for rank in crew):
-            raise Failure("a rank has left, and nothing is slow")
-        victim = random.Random(options.seed).choice(crew)
-        before = len(steps_of(victim))
-        victim.host.limit(50_000_000)
-        status = victim.end()
-        took = len(steps_of(victim)) - before
-        print(f"rank {victim.rank} leaves after {took} steps")
-        for rank in crew:
-            if rank is not victim:
-                os.kill(rank.pid, signal.SIGTERM)
-        rest = [rank.end() for rank in crew if rank is not victim]
-        if status != 15 or rest != [143] * 2 or "is slow" not in "".join("".join(rank.errors) for rank in crew):
-            raise Failure(f"the slow rank ends with {status}, the others with {rest}: {[rank.errors for rank in crew]}")
     finally:
         for rank in crew:
             rank.close()
@@ -162,7 +130,7 @@ if reason:
     sys.exit(hosts.SKIP)
 with hosts.Network(3 if options.what == "halves" else 4) as network:
     try:
-        {"reset": run_resets, "slow": run_slow}.get(options.what, run)(network)
+        (run_resets if options.what == "reset" else run)(network)
     except Failure as failure:
         sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store-program "
                  f"{options.store_program} --seed {options.seed}")

@@ -2,17 +2,20 @@
 // ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to
 // it.
 //
-// usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--ballast MB]
-//                            [--steps] [--checkpoint FOLDER] [--disk MB]
+// usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
+//                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
-//   --work     what each step takes beside that
+//   --work     what each step takes beside that, asleep
+//   --burn     and of a processor
 //   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes a second that files are written and read at
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
+//              and "named TEXT" when the log names a rank or a connection as slow
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
 // GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -27,6 +30,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/elastic/elastic.hpp>
 #include <muster/train/checkpoint.hpp>
@@ -61,6 +65,7 @@ struct words {
   std::uint64_t epochs = 4;
   std::size_t values = 200000;
   double work = 10;
+  double burn = 0;
   std::size_t ballast = 0;  // bytes
   bool steps = false;
   std::string checkpoint;
@@ -76,6 +81,7 @@ words read_words(int argc, char** argv) {
     if (name == "--epochs") read.epochs = static_cast<std::uint64_t>(number());
     if (name == "--values") read.values = static_cast<std::size_t>(number());
     if (name == "--work") read.work = number();
+    if (name == "--burn") read.burn = number();
     if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") read.steps = true;
@@ -87,6 +93,21 @@ words read_words(int argc, char** argv) {
 void say(const std::string& line) {
   const std::string whole = line + "\n";
   (void)!::write(STDOUT_FILENO, whole.data(), whole.size());
+}
+
+// Milliseconds of a processor that this thread had.
+double processor_time() {
+  timespec had{};
+  (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+  return 1e3 * static_cast<double>(had.tv_sec) + 1e-6 * static_cast<double>(had.tv_nsec);
+}
+
+// Between the steps, so that a reader can count them.
+void name_what_is_slow() {
+  muster::set_log_callback([](const muster::log_message& message) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(message.text.size()), message.text.data());
+    if (message.text.find(" slow: ") != std::string_view::npos) say("named " + std::string(message.text));
+  });
 }
 
 std::uint64_t mark_of(std::uint64_t id, std::uint64_t epoch) { return muster::mix(id * 1000003 + epoch * 7 + 1); }
@@ -136,6 +157,7 @@ class generations final : public muster::event_sink {
 };
 
 void train(muster::context& context, const words& asked) {
+  if (asked.steps) name_what_is_slow();
   auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
   model learned(context, asked.values, asked.ballast);
   muster::state state{learned, loader.cursor()};
@@ -168,6 +190,8 @@ void train(muster::context& context, const words& asked) {
     std::uint64_t mine = 0;
     for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
+    for (const double until = asked.burn > 0 ? processor_time() + asked.burn : 0; processor_time() < until;) {
+    }
     for (float& g : learned.gradient) g = static_cast<float>(batch.samples.size());
     muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
     learned.brought[0] = mine;

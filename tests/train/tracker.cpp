@@ -203,6 +203,11 @@ TEST_CASE("rank 0 writes the report and what was not measured is null") {
   const auto path = std::filesystem::temp_directory_path() / ("muster-tracker-" + std::to_string(getpid()) + ".json");
   test::run_ranks(2, [&](muster::group& world) {
     muster::tracker tracker(world);
+    {
+      auto batches = tracker.batches();
+      pass_time();
+      tracker.add_samples(world.rank() == 0 ? 10 : 0);
+    }
     tracker.annotate("seed", world.rank() == 0 ? "1" : "of another rank");
     tracker.annotate("file", "not UTF-8: \xff");
     tracker.end_epoch(world, {.train_loss = 0.25});
@@ -218,7 +223,9 @@ TEST_CASE("rank 0 writes the report and what was not measured is null") {
   CHECK(report["epochs"][0]["train_loss"] == 0.25);
   CHECK(report["epochs"][0]["val_accuracy"].is_null());
   CHECK(report["epochs"][0]["train_accuracy"].is_null());
-  CHECK(report["samples_per_second"] == 0.0);
+  REQUIRE(report["ranks"].size() == 2);  // each by itself
+  CHECK(report["ranks"][0]["own_samples_per_second"] > 0);
+  CHECK(report["ranks"][1] == nlohmann::json({{"rank", 1}, {"own_samples_per_second", 0.0}, {"links", {}}}));
 }
 
 TEST_CASE("a goal that cannot be read is refused with a way out") {

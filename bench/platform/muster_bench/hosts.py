@@ -85,8 +85,8 @@ class Host:
         """Nothing leaves it any more, and nobody is told."""
         self.queue("blackhole")
 
-    def limit(self, bits_per_second):
-        self.queue("tbf", "rate", f"{bits_per_second}bit", "burst", "256kb", "latency", "50ms")
+    def limit(self, bits_per_second, burst="256kb"):
+        self.queue("tbf", "rate", f"{bits_per_second}bit", "burst", burst, "latency", "50ms")
 
     def shape(self, bits_per_second=0, seconds=0.0, loss=0.0):
         """Its link to the switch, in each direction: how much passes, how long a packet takes, and what share is lost of what comes."""

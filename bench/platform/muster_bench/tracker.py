@@ -159,7 +159,7 @@ class Tracker:
                 **_figures(*map(total, ("samples", "train_seconds", "compute_seconds", "communication_seconds", "communication_bytes",
                                         "data_wait_seconds")), mean),
                 "phases": {name: {"max_seconds": most, "mean_seconds": middle} for name, (most, middle) in self._phases.items()},
-                "push_ages": None, "epochs": self._epochs, "annotations": self._annotations}
+                "push_ages": None, "ranks": [], "epochs": self._epochs, "annotations": self._annotations}
 
     def write(self, path):
         if self._rank != 0:

@@ -74,6 +74,19 @@ struct epoch_report {
   [[nodiscard]] double samples_per_second() const noexcept;
 };
 
+/// A rank in the last epoch, and its busiest connections as traffic over them has shown them (`link_quality`).
+struct rank_report {
+  static constexpr std::size_t most_links = 8;
+  struct link {
+    double to = -1;        ///< the rank that it leads to; below 0: none
+    double bandwidth = 0;  ///< bytes a second
+    double latency = 0;    ///< seconds of the shortest round trip
+  };
+  double samples = 0;
+  double own_seconds = 0;              ///< on the batch clock, without its time in collectives
+  std::array<link, most_links> links;  ///< the busiest first; none where the system does not say, as over shm
+};
+
 /// Times the phases of training on every rank, records the events of the library (core/events.hpp), and reports both as
 /// JSON (docs/tracker.md).
 ///
@@ -132,6 +145,8 @@ class tracker final : public event_sink {
 
   /// The epochs that ended, in order; the same at every rank.
   [[nodiscard]] const std::vector<epoch_report>& epochs() const noexcept { return epochs_; }
+  /// The ranks of the last epoch that ended here, by rank; the same at every rank.
+  [[nodiscard]] const std::vector<rank_report>& ranks() const noexcept { return ranks_; }
   /// Time on the batch clock at the end of the first epoch that reached the goal; nothing before that or without a
   /// goal. The same at every rank.
   [[nodiscard]] std::optional<double> time_to_goal() const noexcept {
@@ -181,6 +196,7 @@ class tracker final : public event_sink {
   double waited_before_phase_ = 0;
   course course_;
   std::vector<epoch_report> epochs_;
+  std::vector<rank_report> ranks_;
   std::map<std::string, std::string> annotations_;
   scoped_event_sink installed_{*this};
 };

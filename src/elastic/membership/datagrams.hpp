@@ -84,18 +84,26 @@ class datagram_socket {
   /// The next that is genuine; nothing when there is none now.
   [[nodiscard]] std::optional<std::string> receive() {
     for (;;) {
-      const auto n = ::recv(file_.get(), room_.data(), room_.size(), 0);
+      sockaddr_storage from{};
+      socklen_t length = sizeof from;
+      auto* const sender = reinterpret_cast<sockaddr*>(&from);
+      const auto n = ::recvfrom(file_.get(), room_.data(), room_.size(), 0, sender, &length);
       if (n < 0 && (errno == ECONNREFUSED || errno == EINTR)) continue;  // what became of one that was sent
       if (n < 0) return std::nullopt;
       const std::string_view whole(room_.data(), static_cast<std::size_t>(n));
       if (whole.size() < mac_bytes) continue;
       const auto text = whole.substr(mac_bytes);
-      if (secret_.has_signed(text, whole.substr(0, mac_bytes))) return std::string(text);
+      if (!secret_.has_signed(text, whole.substr(0, mac_bytes))) continue;
+      sender_ = address(sender, length);
+      return std::string(text);
     }
   }
+  /// Of the last one that was received.
+  [[nodiscard]] const address& sender() const noexcept { return sender_; }
 
  private:
   descriptor file_;
+  address sender_;
   job_secret secret_;
   std::string place_;
   std::string room_;

@@ -37,7 +37,7 @@ void membership::tick(clock::time_point now) {
     announce(now);
   }
   look(now);
-  if (ended_ || now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat)) return;
+  if (ended_ || (!has_become_slow() && now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat))) return;
   if (is_member()) {
     find_slow_members(now);
     find_slow_links(now);
@@ -135,11 +135,7 @@ void membership::worked(clock::duration least) {
   own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
-void membership::judged(member_id to, double bandwidth, seconds latency) {
-  own_.link_to = to;
-  own_.link_rate = static_cast<std::uint64_t>(bandwidth);
-  own_.link_latency = static_cast<std::uint64_t>(1e6 * latency.count());
-}
+void membership::judged(const link_seen& slowest) { own_.slowest = slowest; }
 
 void membership::stopped(clock::time_point now) {
   if (ended_ || own_.stopped || !is_member()) return;
@@ -221,8 +217,9 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   silent_.clear();
   cut_.clear();
   slow_.clear();
+  slow_above_ = 0;
   told_of_.clear();
-  own_.link_to = own_.link_rate = own_.link_latency = 0;
+  own_.slowest = {};
   own_.stopped = must_stop_ = wish_ = false;
   own_.work = own_.halt = furthest_ = 0;
   out_.form(next);

@@ -116,8 +116,8 @@ class membership {
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step took at least in the last steps, without waiting for others.
   void worked(clock::duration least);
-  /// Of its connections with much traffic the slowest: where it leads, bytes a second, seconds of a round trip.
-  void judged(member_id to, double bandwidth, seconds latency);
+  /// Of its connections with much traffic the slowest; it leads to no member (0) where none has.
+  void judged(const link_seen& slowest);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.
@@ -164,9 +164,10 @@ class membership {
   void look(clock::time_point now);
   void find_silent_members(clock::time_point now);
   void plan_reconfiguration(clock::time_point now);
+  [[nodiscard]] bool has_become_slow() const;
   void find_slow_members(clock::time_point now);
   void find_slow_links(clock::time_point now);
-  [[nodiscard]] bool can_be_spared() const;
+  [[nodiscard]] bool can_be_spared(clock::time_point now) const;
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool is_given_up(const member& one) const;
@@ -220,6 +221,7 @@ class membership {
   std::set<std::pair<member_id, member_id>> accused_before_;
   std::map<member_id, cut> cut_;  // members that this one's connection to broke
   std::map<member_id, std::string> slow_;
+  double slow_above_ = 0;                // microseconds of a step, as of the last heartbeats; 0: not known yet
   std::map<member_id, int> slow_links_;  // how often one ended there, in this generation and those before
   clock::time_point slow_said_{};        // when this member heard of the last one
   std::set<member_id> told_of_;          // ranks at which a slow one begins

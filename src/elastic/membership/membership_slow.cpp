@@ -12,6 +12,8 @@ namespace {
 
 // A slow connection has so small a part of the median's bandwidth.
 constexpr std::uint64_t slow_link_factor = 10;
+// What takes less of a step holds up no rank, and is noise: microseconds.
+constexpr std::uint64_t least_of_a_step = 2000;
 
 std::string megabytes(std::uint64_t rate) {
   char text[48];
@@ -21,8 +23,16 @@ std::string megabytes(std::uint64_t rate) {
 
 }  // namespace
 
-bool membership::can_be_spared() const {
-  return record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
+// A process that waits for room takes the place of one that leaves.
+bool membership::can_be_spared(clock::time_point now) const {
+  const auto spares = std::ranges::count_if(record_.waiting, [&](const member& one) { return is_heard(now, one.id); });
+  const auto left = static_cast<std::ptrdiff_t>(record_.members.size()) - 1 + spares;
+  return left >= std::max(policy_.min, 1);
+}
+
+// What the others of a slow member wait for is named at once, and not with the next heartbeat.
+bool membership::has_become_slow() const {
+  return slow_above_ > 0 && !must_stop_ && static_cast<double>(own_.work) > slow_above_ && !slow_.contains(self_.id);
 }
 
 // All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
@@ -32,10 +42,10 @@ void membership::find_slow_members(clock::time_point now) {
   std::vector<std::uint64_t> all;
   std::ranges::transform(record_.members, std::back_inserter(all), work_of);
   if (std::ranges::count(all, 0u) > 0) return;  // until all have done some steps
+  constexpr double of_no_matter = 1000;         // microseconds
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>((all.size() - 1) / 2);
   std::ranges::nth_element(all, middle);
-  constexpr double of_no_matter = 1000;  // microseconds
-  const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
+  const double limit = slow_above_ = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
   for (const auto& one : record_.members) {
     if (static_cast<double>(work_of(one)) <= limit) continue;
     const auto text = "slow: " + std::to_string(work_of(one) / 1000) +
@@ -43,7 +53,7 @@ void membership::find_slow_members(clock::time_point now) {
     if (slow_.emplace(one.id, text).second) out_.note(name(one.id) + " is " + text);
   }
   const bool is_slowest = std::ranges::max_element(record_.members, {}, work_of)->id == self_.id;
-  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared()) leave(now);
+  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared(now)) leave(now);
 }
 
 // Either end may be the reason, and it slows down what comes to it as well, by late acknowledgements. It is taken for
@@ -53,7 +63,7 @@ void membership::find_slow_links(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
   std::vector<std::uint64_t> rates;
   for (const auto& one : record_.members) {
-    if (const auto& said = heartbeat_of(one.id); is_in(said.link_to)) rates.push_back(said.link_rate);
+    if (const auto& said = heartbeat_of(one.id); is_in(said.slowest.to)) rates.push_back(said.slowest.rate);
   }
   constexpr std::size_t fellows = 3;  // of two it is not known which is slow
   if (rates.size() < fellows || rates.size() < record_.members.size()) return;
@@ -61,19 +71,20 @@ void membership::find_slow_links(clock::time_point now) {
   std::ranges::nth_element(rates, middle);
   for (const auto& one : record_.members) {
     const auto& said = heartbeat_of(one.id);
-    if (said.link_rate > *middle / slow_link_factor || !told_of_.insert(one.id).second) continue;
+    const bool is_slow = said.slowest.rate <= *middle / slow_link_factor && said.slowest.takes >= least_of_a_step;
+    if (!is_slow || !told_of_.insert(one.id).second) continue;
     char latency[32];
-    std::snprintf(latency, sizeof latency, "%.3g ms", 1e-3 * static_cast<double>(said.link_latency));
-    const auto text = "slow: " + megabytes(said.link_rate) + " and " + latency +
+    std::snprintf(latency, sizeof latency, "%.3g ms", 1e-3 * static_cast<double>(said.slowest.latency));
+    const auto text = "slow: " + megabytes(said.slowest.rate) + " and " + latency +
                       " a round trip, the median of the ranks " + megabytes(*middle);
-    out_.note("the connection from " + name(one.id) + " to " + name(said.link_to) + " is " + text);
+    out_.note("the connection from " + name(one.id) + " to " + name(said.slowest.to) + " is " + text);
     slow_.emplace(one.id, "its connection is " + text);
     ++slow_links_[one.id];
-    ++slow_links_[said.link_to];
+    ++slow_links_[said.slowest.to];
     slow_said_ = now;
   }
   const bool all_said = !told_of_.empty() && now - slow_said_ > 2 * policy_.beat;
-  if (!all_said || wish_ || !policy_.slow_ones_leave || !can_be_spared()) return;
+  if (!all_said || wish_ || !policy_.slow_ones_leave || !can_be_spared(now)) return;
   const auto at_fault = std::ranges::max_element(record_.members, {}, [this](const member& one) {
     const auto ends = slow_links_.find(one.id);
     return std::pair(ends == slow_links_.end() ? 0 : ends->second, told_of_.contains(one.id));

@@ -10,7 +10,7 @@ namespace muster::inline v0::elastic {
 namespace {
 
 constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0207;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0208;
 
 using detail::wire_reader;
 using detail::wire_writer;
@@ -27,6 +27,14 @@ void add(wire_writer& out, const std::vector<member>& members) {
     out.add_text(one.words);
     out.add_text(one.endpoints);
   }
+}
+
+void add(wire_writer& out, const link_seen& one) { out.add(one.to, one.rate, one.latency, one.takes); }
+
+link_seen read_link(wire_reader& in) {
+  link_seen read;
+  in.read(read.to, read.rate, read.latency, read.takes);
+  return read;
 }
 
 std::vector<member_id> read_ids(wire_reader& in) {
@@ -84,10 +92,13 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, from, number, generation, step, cursor, halt, work, link_to, link_rate, link_latency);
+  out.add(word_magic, from, number, generation, step, cursor, halt, work);
+  add(out, slowest);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   add(out, dead);
   add(out, suspects);
+  out.add(std::uint64_t{links.size()});
+  for (const auto& one : links) add(out, one);
   out.add_text(endpoints);
   return out.take();
 }
@@ -96,11 +107,13 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.link_to,
-          read.link_rate, read.link_latency);
+  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work);
+  read.slowest = read_link(in);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = read_ids(in);
   read.suspects = read_ids(in);
+  read.links.resize(in.count(4 * sizeof(std::uint64_t)));
+  for (auto& one : read.links) one = read_link(in);
   read.endpoints = in.text();
   if (!known || !in.whole()) return std::nullopt;
   return read;

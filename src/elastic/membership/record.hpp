@@ -51,10 +51,20 @@ struct generation_record {
   [[nodiscard]] static generation_record decode(std::string_view text);
 };
 
+/// What traffic has shown of a member's connection to another.
+struct link_seen {
+  member_id to = 0;
+  std::uint64_t rate = 0;     ///< bytes a second
+  std::uint64_t latency = 0;  ///< microseconds of a round trip
+  std::uint64_t takes = 0;    ///< microseconds of a step, at that rate
+
+  bool operator==(const link_seen&) const = default;
+};
+
 /// What a member says of itself, again and again, to all others: its whole state in the present generation. Nothing
 /// depends on one of them arriving, nor on their order: the highest number of a sender counts.
 struct heartbeat {
-  member_id from = 0;
+  member_id from = 0;  ///< 0: a process that is no member asks for one, as `muster-info top` does
   std::uint64_t number = 0;
   std::uint64_t generation = 0;
   bool stopped = false;      ///< it takes no more part in this generation, whatever comes
@@ -65,11 +75,10 @@ struct heartbeat {
   std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
   std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, in the shortest of its
                            ///< last ones: it has been as slow as that in all of them; 0: not known yet
-  member_id link_to = 0;   ///< of its connections with much traffic the slowest leads there; 0: not known
-  std::uint64_t link_rate = 0;     ///< bytes a second over that
-  std::uint64_t link_latency = 0;  ///< microseconds of a round trip over it
+  link_seen slowest;       ///< of its connections with much traffic; to 0: not known
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
+  std::vector<link_seen> links;  ///< that carried anything; said to a process that asked, and not among members
   std::string endpoints;
 
   [[nodiscard]] std::string encode() const;

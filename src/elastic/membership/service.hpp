@@ -111,6 +111,13 @@ class membership_service final : elastic::membership_outlet {
     return std::exchange(to_form_, std::nullopt);
   }
 
+  /// What the traffic of the last steps shows of this rank's connections.
+  void judged(const elastic::link_seen& slowest, std::vector<elastic::link_seen> all) {
+    const std::lock_guard held(mutex_);
+    protocol_.judged(slowest);
+    links_ = std::move(all);
+  }
+
   /// Something happened to this rank: `event(protocol, now)` tells the protocol, which acts at once.
   template <class Event>
   auto tell(const Event& event) {
@@ -163,12 +170,21 @@ class membership_service final : elastic::membership_outlet {
       const auto now = begin_turn();
       look_at_record(now);
       while (const auto text = words_->receive()) {
-        if (const auto said = elastic::heartbeat::decode(*text)) protocol_.hear(now, *said);
+        const auto said = elastic::heartbeat::decode(*text);
+        if (said && said->from == 0) answer();
+        if (said && said->from != 0) protocol_.hear(now, *said);
       }
       look_at_lives(now);
       look_at_signals(now);
       protocol_.tick(now);
     }
+  }
+
+  // To a process that watches the job and is not in it. Nothing depends on it, and nothing is kept of it.
+  void answer() {
+    auto said = protocol_.heartbeat_of(self_.id);
+    said.links = links_;
+    words_->send(said.encode(), {words_->sender()});
   }
 
   // Before any event: what the rank has done since the last one.
@@ -215,8 +231,8 @@ class membership_service final : elastic::membership_outlet {
       text += " rank " + std::to_string(rank++) + " is process " + std::to_string(one.process.process) +
               (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")");
       if (said.work != 0) text += ", " + std::to_string(said.work) + " us of a step its own";
-      if (const auto to = protocol_.record().rank_of(said.link_to)) {
-        text += ", " + std::to_string(said.link_rate) + " B/s and " + std::to_string(said.link_latency) +
+      if (const auto to = protocol_.record().rank_of(said.slowest.to)) {
+        text += ", " + std::to_string(said.slowest.rate) + " B/s and " + std::to_string(said.slowest.latency) +
                 " us over its slowest connection, to rank " + std::to_string(*to);
       }
       text += ";";
@@ -267,6 +283,7 @@ class membership_service final : elastic::membership_outlet {
       tell([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, who.id, why); });
     });
     to_form_ = {group, present_};
+    links_.clear();
     stop_.store(false, std::memory_order_release);
     halt_.store(0, std::memory_order_release);
     for (const auto& one : group.members) (void)life_of(one);
@@ -317,6 +334,7 @@ class membership_service final : elastic::membership_outlet {
   std::map<elastic::member_id, life> lives_;
   std::map<elastic::member_id, std::vector<address>> places_;
   std::optional<next_generation> to_form_;
+  std::vector<elastic::link_seen> links_;  // of this rank, that carried anything
   std::shared_ptr<revocation> present_;
   std::exception_ptr over_;  // departure, or what the thread threw
 

@@ -3,8 +3,56 @@
 
 #include <string>
 
+#include <muster/core/random.hpp>
+
 #include "../actions.hpp"
 #include "catch.hpp"
+#include "elastic/link_watch.hpp"
+
+namespace {
+
+// A transport of three ranks whose connections have what rates the test says.
+struct said_rates {
+  muster::link_quality links[3];
+  [[nodiscard]] muster::link_quality quality(int peer) const { return links[peer]; }
+};
+
+}  // namespace
+
+TEST_CASE("a connection is judged by the best of the last steps, so chance makes none slow") {
+  constexpr double fast = 1e9;
+  constexpr double slow = 1e7;
+  muster::detail::link_watch under_test;
+  under_test.begin(3, 15);
+  said_rates over;
+  muster::random_stream draw(20261126);
+  const auto step = [&](double rate) {
+    for (int peer : {1, 2}) {
+      over.links[peer].sent += 1000000;
+      over.links[peer].bandwidth = peer == 1 ? rate : fast;
+    }
+    return under_test.look(over);
+  };
+  // In each step for itself: three of ten times ten times slower than the others.
+  for (int i = 0; i < 100000; ++i) {
+    const auto judged = step(draw.uniform() < 0.3 ? slow : fast);
+    if (judged) REQUIRE((judged->slowest.quality.bandwidth == fast && judged->all.size() == 2));
+  }
+  int took = 0;
+  for (bool is_found = false; !is_found; ++took) {
+    const auto judged = step(slow);
+    is_found = judged && judged->slowest.peer == 1 && judged->slowest.quality.bandwidth == slow;
+  }
+  CHECK(took <= 17);
+  CHECK(took >= 15);
+  // What carries little waits for the rank.
+  over.links[1].bandwidth = slow;
+  for (int i = 0; i < 30; ++i) {
+    over.links[2].sent += 1000000;
+    const auto judged = under_test.look(over);
+    if (judged && i >= 20) CHECK(judged->slowest.peer == 2);
+  }
+}
 
 TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
   using namespace std::chrono_literals;
@@ -50,6 +98,47 @@ TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") 
   CHECK(leaves == (policy.slow_ones_leave && policy.min == 1));
 }
 
+TEST_CASE("a slow member is named at once, and leaves where a process waits that can take its place") {
+  using namespace std::chrono_literals;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = true;
+  policy.min = policy.max = 3;
+  const bool has_spare = GENERATE(false, true);
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
+  record.waiting.push_back({4, 4, 4, 0, {}, "", ""});
+  recorded_actions wanted;
+  muster::elastic::membership slow(record.members[1], policy, wanted, start);
+  slow.learn(start, 1, record);
+  const auto hear = [&](std::uint64_t from, std::uint64_t generation, std::uint64_t work) {
+    muster::elastic::heartbeat said;
+    said.from = from;
+    said.number = 1;
+    said.generation = generation;
+    said.work = work;
+    slow.hear(start + 99ms, said);
+  };
+  hear(1, 1, 10000);
+  hear(3, 1, 10000);
+  if (has_spare) hear(4, 0, 0);
+  slow.worked(10ms);
+  slow.tick(start + 100ms);
+  (void)wanted.take();
+  slow.worked(101ms);
+  slow.tick(start + 110ms);  // not with the next heartbeat
+  bool is_named = false;
+  bool leaves = false;
+  for (const auto& what : wanted.take()) {
+    is_named = is_named || std::holds_alternative<act::note>(what);
+    if (const auto* const said = std::get_if<act::say>(&what)) leaves = leaves || said->what.leaving;
+  }
+  CHECK(is_named);
+  CHECK(leaves == has_spare);
+}
+
 TEST_CASE(
     "a connection at a tenth of its fellows' bandwidth is named, and in the end the rank at which they end leaves") {
   using namespace std::chrono_literals;
@@ -64,6 +153,7 @@ TEST_CASE(
   for (member_id id = 1; id <= 4; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
   for (const auto& one : record.members) all.emplace_back(one, policy, wanted[all.size()], start);
   std::vector<std::string> notes;
+  std::uint64_t takes = 1999;
   const auto generation_of = [&](std::vector<member_id> ids, std::vector<double> rates, muster::clock::duration from) {
     ++record.generation;
     record.members.clear();
@@ -73,7 +163,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < ids.size(); ++i) {
       auto& one = all[ids[i] - 1];
       one.learn(start + from, record.generation, record);
-      one.judged(ids[(i + 1) % ids.size()], rates[i], 0.0002s);
+      one.judged({ids[(i + 1) % ids.size()], static_cast<std::uint64_t>(rates[i]), 200, takes});
     }
     for (auto t = from; t < from + 900ms; t += 100ms) {
       for (const auto id : ids) {
@@ -91,6 +181,9 @@ TEST_CASE(
   };
   CHECK(generation_of({1, 2, 3, 4}, {1e9, 1.01e8, 4e9, 2e9}, 0s) == 0);
   CHECK(notes.empty());
+  CHECK(generation_of({1, 2, 3, 4}, {1e9, 1e7, 4e9, 2e9}, 0s) == 0);  // and no step waits for it
+  CHECK(notes.empty());
+  takes = 2000;
   // From 2 to 3: the sender leaves first, and then 3, to which that of another is slow as well.
   CHECK(generation_of({1, 2, 3, 4}, {1e9, 1e7, 4e9, 2e9}, 1s) == 2);
   CHECK(notes.size() == 4);  // once at each

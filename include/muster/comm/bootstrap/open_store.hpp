@@ -44,6 +44,9 @@ namespace detail {
 /// says. Throws configuration_error for ranks that were started by hand and share neither that nor a tcp:// address.
 [[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
+/// This user and that job, as part of the name of a file or key.
+[[nodiscard]] std::string store_name(std::string_view job);
+
 /// What a store is opened for.
 struct store_opening {
   const settings& configuration;
@@ -52,8 +55,7 @@ struct store_opening {
   clock::time_point until;
 
   [[nodiscard]] bool is_elastic() const { return configuration.value(setting::elastic) == "on"; }
-  /// This user and job, as part of the name of a file or key.
-  [[nodiscard]] std::string name() const;
+  [[nodiscard]] std::string name() const { return store_name(job_name(configuration, launch)); }
 };
 
 /// Opens a store of one kind, at the place that stands behind the kind: "host:port", a folder. Nothing, and why, where

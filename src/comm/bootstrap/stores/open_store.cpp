@@ -98,8 +98,8 @@ std::string detail::job_name(const settings& configuration, const launch_env& la
                             "MUSTER_JOB=NAME, the same at all ranks, or MASTER_ADDR and MASTER_PORT");
 }
 
-std::string detail::store_opening::name() const {
-  std::string made = job_name(configuration, launch).substr(0, 200);
+std::string detail::store_name(std::string_view job) {
+  std::string made(job.substr(0, 200));
   for (char& c : made) {
     const bool plain =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace muster::inline v0::detail {
@@ -13,8 +14,12 @@ link_quality quality_of(int file) noexcept {
   socklen_t length = sizeof seen;
   constexpr std::size_t needed = offsetof(tcp_info, tcpi_delivery_rate) + sizeof seen.tcpi_delivery_rate;
   if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &seen, &length) != 0 || length < needed) return {};
+  // What it may have under way in a round trip. Where the ends wait for a processor the rate of delivery is anything,
+  // while the system answers for them: this is low only where packets wait for each other on the way.
+  const double window = 1.0 * seen.tcpi_snd_cwnd * seen.tcpi_snd_mss;
+  const double carries = seen.tcpi_rtt > 0 ? window / (1e-6 * seen.tcpi_rtt) : 0;
   return {.sent = seen.tcpi_bytes_acked,
-          .bandwidth = static_cast<double>(seen.tcpi_delivery_rate),
+          .bandwidth = std::max(static_cast<double>(seen.tcpi_delivery_rate), carries),
           .latency = 1e-6 * seen.tcpi_min_rtt};
 }
 

@@ -1,0 +1,220 @@
+#include "top.hpp"
+
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+
+#ifndef MUSTER_HAS_TCP
+
+int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
+  throw muster::configuration_error(
+      "top has nothing to ask a job with (this muster was built without tcp); build it with MUSTER_TCP=ON");
+}
+
+#else
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <muster/comm/bootstrap/launch_env.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
+#include <muster/comm/bootstrap/tcp_store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/clock.hpp>
+
+#include "../comm/bootstrap/stores/tcp/store_file.hpp"
+#include "../comm/net/socket.hpp"
+#include "../elastic/membership/datagrams.hpp"
+#include "../elastic/membership/record.hpp"
+#include "print.hpp"
+
+namespace {
+
+using muster::clock;
+using muster::detail::store_presence;
+using muster::elastic::heartbeat;
+using muster::elastic::member_id;
+
+constexpr std::chrono::seconds interval{1};
+constexpr std::chrono::milliseconds patience{500};  // with a rank that does not answer
+
+[[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error("top " + text); }
+
+// A job as its store has it.
+struct job {
+  std::string name;
+  std::string token;
+  muster::elastic::generation_record record;
+};
+
+// The file of the job's store, of those that this user's running stores have in the folder.
+std::string file_in(const std::string& folder, const muster::settings& configuration) {
+  const auto& asked = configuration.value(muster::setting::job);
+  const auto prefix = muster::detail::store_name("");
+  std::vector<std::string> found;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) {
+    const auto name = at->path().filename().string();
+    if (!name.starts_with(prefix) || (asked != "auto" && name != muster::detail::store_name(asked))) continue;
+    try {
+      const auto place = muster::detail::read_store_file(at->path());
+      if (muster::detail::look_for_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
+    } catch (const muster::detail::socket_error&) {  // another user's, or no such file
+    }
+  }
+  if (found.size() == 1) return folder + "/" + prefix + found.front();
+  if (found.empty()) {
+    refuse("finds no running job" + (asked == "auto" ? "" : " '" + asked + "'") +
+           " (no store of this user is named in " + folder +
+           "); if there is one elsewhere, set --rendezvous to what its ranks have");
+  }
+  std::ranges::sort(found);
+  std::string names;
+  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
+  refuse("finds " + std::to_string(found.size()) + " running jobs (" + names + "); choose one by --job NAME");
+}
+
+// The store is open for a moment alone: a job that begins anew there must find that all others have left.
+job look_for_job(const muster::settings& configuration) {
+  const auto& place = configuration.value(muster::setting::rendezvous);
+  const auto until = muster::deadline_after(std::chrono::seconds(3));
+  job found;
+  found.token = configuration.value(muster::setting::token);
+  std::unique_ptr<muster::any_store> store;
+  if (place.starts_with("tcp://")) {
+    store = std::make_unique<muster::tcp_store>(place.substr(6), found.token == "auto" ? "" : found.token, until);
+    found.name = place;
+  } else if (place.starts_with("etcd")) {
+    store = muster::open_store(configuration, muster::launch_env{});
+    found.name = configuration.value(muster::setting::job);
+  } else {
+    const auto file =
+        file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
+    store = std::make_unique<muster::tcp_store>(std::string(muster::detail::store_file_scheme) + file, "", until);
+    found.name = std::filesystem::path(file).filename().string().substr(muster::detail::store_name("").size());
+    if (const auto drawn = store->get("token", until)) {
+      found.token = drawn.value;
+    } else if (found.token == "auto") {
+      found.token = muster::detail::read_store_file(file).token;  // of muster-launch, which gives its ranks the same
+    }
+  }
+  if (found.token == "auto") found.token = store->get("token", until).value;
+  const auto record = store->get("elastic/record", until);
+  if (record) found.record = muster::elastic::generation_record::decode(record.value);
+  if (found.record.members.empty()) {
+    refuse("finds no group in the job at " + store->where() +
+           " (it is none that is elastic, or has not begun); wait, or see the tracker's report of the job");
+  }
+  return found;
+}
+
+// What the members answered, and when.
+struct answers {
+  clock::time_point at;
+  std::map<member_id, heartbeat> of;
+};
+
+answers ask(const job& of) {
+  muster::detail::datagram_socket words("auto", "muster-info", of.token);
+  std::vector<muster::detail::address> places;
+  for (const auto& one : of.record.members) {
+    const auto its = words.read_place(one.words, false);
+    places.insert(places.end(), its.begin(), its.end());
+  }
+  answers heard{.at = clock::now(), .of = {}};
+  words.send(heartbeat{}.encode(), places);
+  const auto until = muster::deadline_after(patience);
+  while (heard.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
+    while (const auto text = words.receive()) {
+      if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->from)) heard.of[said->from] = *said;
+    }
+  }
+  return heard;
+}
+
+// To three digits.
+double rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return std::strtod(text, nullptr);
+}
+
+json describe(const job& of, const answers& before, const answers& now) {
+  json ranks = json::array();
+  std::uint64_t furthest = 0;
+  for (const auto& one : of.record.members) {
+    const auto earlier = before.of.find(one.id);
+    const auto found = now.of.find(one.id);
+    const auto said = found == now.of.end() ? heartbeat() : found->second;
+    json row = {{"rank", ranks.size()},        {"process", one.process.process}, {"answers", said.from != 0},
+                {"steps_per_second", nullptr}, {"own_step_ms", nullptr},         {"links", json::array()}};
+    furthest = std::max(furthest, said.step);
+    if (earlier != before.of.end() && said.step >= earlier->second.step) {
+      const auto steps = static_cast<double>(said.step - earlier->second.step);
+      row["steps_per_second"] = rounded(steps / muster::seconds(now.at - before.at).count());
+    }
+    if (said.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(said.work));
+    for (const auto& link : said.links) {
+      const auto to = of.record.rank_of(link.to);
+      if (!to) continue;
+      row["links"].push_back({{"to", *to},
+                              {"megabytes_per_second", rounded(1e-6 * static_cast<double>(link.rate))},
+                              {"round_trip_ms", rounded(1e-3 * static_cast<double>(link.latency))}});
+    }
+    ranks.push_back(std::move(row));
+  }
+  return {{"job", of.name},
+          {"generation", of.record.generation},
+          {"step", furthest},
+          {"waiting", of.record.waiting.size()},
+          {"ranks", std::move(ranks)}};
+}
+
+}  // namespace
+
+int watch_job(int argc, char** argv, const char* usage) {
+  const muster::settings configuration(argc, argv);
+  if (const auto text = muster::answer_to(configuration.asks(), usage); !text.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
+  bool as_json = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--json") throw muster::unknown_argument(argv[i], {"--json"});
+    as_json = true;
+  }
+  auto found = look_for_job(configuration);
+  const bool again = !as_json && ::isatty(STDOUT_FILENO) != 0;
+  auto before = ask(found);
+  for (;;) {
+    std::this_thread::sleep_until(before.at + interval);
+    auto now = ask(found);
+    if (again) std::fputs("\x1b[H\x1b[J", stdout);
+    show(describe(found, before, now), as_json);
+    if (!again) return 0;
+    std::fflush(stdout);
+    before = std::move(now);
+    try {
+      found = look_for_job(configuration);
+    } catch (const muster::error&) {
+      std::printf("the job has ended\n");
+      return 0;
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,6 @@
+// muster-info top: the ranks of a running elastic job, and what they say of themselves.
+#pragma once
+
+/// Prints them, again and again on a terminal until the job has ended, else once; returns the exit status. Throws
+/// configuration_error when there is no such job. `usage` answers --help.
+int watch_job(int argc, char** argv, const char* usage);
