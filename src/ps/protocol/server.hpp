@@ -84,6 +84,11 @@ class server {
   /// Time passes; about ten times in `retry`.
   void tick(clock::time_point now);
 
+  /// What was sent and not answered may be lost: servers of chains are told again with the next tick, and workers ask.
+  void send_again() noexcept {
+    for (auto& range : ranges_) range.said = {};
+  }
+
   /// A server or worker is gone: certainly, or as far as can be told. Those of which that is not certain are given up
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them

@@ -114,6 +114,13 @@ class worker {
            });
   }
 
+  /// What was sent and not answered may be lost: it is sent again.
+  void send_again(clock::time_point now) {
+    for (const auto id : busy_) send_again(lines_[id], now);
+    for (auto& [number, one] : pulls_) send_pull(number, one, now);
+    say_pulse(wants_word);
+  }
+
   /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
   void lose(node_id gone, clock::time_point now) { gone_.emplace(gone, now); }
 
@@ -160,10 +167,7 @@ class worker {
       one.from = chain.empty() ? member{} : map_.server(chain.back())->who;
       if (one.to == to) continue;
       one.to = to;
-      one.sent = one.counted;
-      one.resent_from = 0;
-      one.tries = 0;
-      send_kept(one);
+      send_again(one, one.since);
     }
     for (auto& [number, one] : pulls_) send_pull(number, one, now);
     say_pulse();
@@ -193,11 +197,9 @@ class worker {
         return true;
       }
       if (is_due(one.to, one.since, one.tries, now)) {
-        one.since = now;
-        ++one.tries;
-        one.sent = one.counted;
-        one.resent_from = 0;
-        send_kept(one);
+        const int tries = one.tries + 1;
+        send_again(one, now);
+        one.tries = tries;
       }
       return false;
     });
@@ -332,6 +334,14 @@ class worker {
       default:
         return;
     }
+  }
+
+  void send_again(line& one, clock::time_point since) {
+    one.since = since;
+    one.tries = 0;
+    one.sent = one.counted;
+    one.resent_from = 0;
+    send_kept(one);
   }
 
   void send_kept(line& one) {
