@@ -68,7 +68,8 @@ void train(muster::context& context) {
                  });
                  step.update(optimizer, rate);
                  if (taken++ % 50 == 0) say("step " + std::to_string(taken - 1));
-                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                 const char* const pause = std::getenv("STEP_MILLISECONDS");
+                 std::this_thread::sleep_for(std::chrono::milliseconds(pause == nullptr ? 2 : std::atoi(pause)));
                });
   say("trained " + std::to_string(taken));
 }

@@ -69,6 +69,8 @@ class frame_link {
   /// Of the processes that it reaches, by rank.
   [[nodiscard]] const std::vector<node_id>& places() const noexcept { return places_; }
 
+  [[nodiscard]] bool reaches(node_id at) const noexcept { return rank_of(at) != no_rank; }
+
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
   /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.

@@ -12,6 +12,7 @@
 #include <muster/core/codec/codec.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/ps/client.hpp>
 
 #include "../../core/copy.hpp"
@@ -255,6 +256,11 @@ class worker_process final : process, public worker_outlet {
     std::optional<shard_map> with;
     keeper_.change(
         [&](const shard_map& map) {
+          const auto is_here = [&](const server_entry& one) { return link_.reaches(one.who.at); };
+          if (std::ranges::none_of(map.servers, is_here)) {
+            throw elastic::departure(elastic::exit_reason::never_started,
+                                     "no member took this process in (the job is over: its servers have ended)");
+          }
           with = with_worker(map, core_.self());
           return with;
         },
