@@ -249,14 +249,16 @@ struct job::implementation {
     links->await([&](const auto& now, const auto&) { linked = now; });
     if (!linked.over->abilities().any_source) refuse_transport(linked.over->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
-    const auto found = store->get(map_key, until);
+    const auto found = store->get(map_key, deadline_after(options.timeout));  // it may have waited for long
     auto first = found.version != 0 ? shard_map::decode(found.value) : map_of(options, layout, workers, linked.orders);
     if (!first) first = map_of(options, layout, workers, linked.orders);  // what is there is refused when it is opened
     // One that is started again as a server works where no server is missing.
     const bool is_new = self >= static_cast<node_id>(launch.size);
     const bool serves =
         static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->wanted);
-    const auto protocol = protocol_of(options, configuration);
+    auto protocol = protocol_of(options, configuration);
+    // The membership sees deaths, and processes that are stopped or cut off: silence may come of a slow host.
+    protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
     const detail::seat at{{self, 1}, options, protocol, layout,      ranks.transport(),
                           store,     map_key, *first,   links.get(), &linked};
     if (serves)

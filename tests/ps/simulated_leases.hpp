@@ -93,6 +93,7 @@ inline void run::join_worker() {
   const ps::member who{next_place_++, 1};
   map_ = *ps::with_worker(map_, who);
   check_map();
+  change_links();
   tell("worker " + ps::to_string(who) + " joins");
   start_worker(who);
   dynamic_cast<worker_process&>(*find(who)).leased.joins = true;

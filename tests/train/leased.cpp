@@ -48,7 +48,10 @@ void train(muster::context& context) {
   say("ready");
   std::vector<std::uint64_t> elements;
   std::uint64_t taken = 0;
+  const char* const folder = std::getenv("CHECKPOINT");
   training.run({.epochs = epochs,
+                .checkpoint = folder == nullptr ? "" : folder,
+                .checkpoint_every = "40 steps",
                 .at_end =
                     [&](muster::training_step& step) {
                       elements.resize(samples);

@@ -121,8 +121,11 @@ class worker {
     say_pulse(wants_word);
   }
 
-  /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
+  /// The process at that place is gone for ever, or its connection: a server that ended may be done, and then it
+  /// answers no farewell.
   void lose(node_id gone, clock::time_point now) { gone_.emplace(gone, now); }
+  /// There is proof of it.
+  void lose(node_id gone) { gone_.insert_or_assign(gone, clock::time_point::min()); }
 
   /// The map without servers that have ended and were the last to hold some range: which only a worker can write
   /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
@@ -135,7 +138,8 @@ class worker {
     std::vector<member> dead;
     for (const auto& [at, seen] : gone_) {
       const auto* const entry = map_.server(at);
-      if (entry != nullptr && now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
+      if (entry == nullptr) continue;
+      if (seen == clock::time_point::min() || now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
         dead.push_back(entry->who);
     }
     auto next = without_servers(map_, dead, {});

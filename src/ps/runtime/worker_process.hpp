@@ -177,7 +177,9 @@ class worker_process final : process, public worker_outlet {
     if (now_ >= next_tick_) {
       next_tick_ = now_ + protocol_.retry / ticks_a_retry;
       find_lost([&](node_id at, bool may_return) {
-        if (!may_return) lose(at);
+        if (may_return) return;
+        core_.lose(at, now_);
+        std::erase(servers_, at);
       });
       core_.tick(now_);
       if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);
@@ -243,12 +245,8 @@ class worker_process final : process, public worker_outlet {
   client tables{*this};
 
  private:
-  void lose(node_id gone) {
-    core_.lose(gone, now_);
-    std::erase(servers_, gone);
-  }
   void tell_gone() {
-    for (const auto at : gone_) lose(at);
+    for (const auto at : gone_) core_.lose(at);
   }
 
   // Now that it pulls and pushes: others wait for the clocks of those that the map names.
