@@ -1,6 +1,7 @@
 #include <muster/ps/job.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -234,6 +235,9 @@ struct job::implementation {
         working(alone.duplicate()) {
     const auto& launch = of.launcher();
     check(options, launch.size);
+    static std::atomic<bool> had_one = false;  // its records stay in the store
+    if (had_one.exchange(true))
+      throw configuration_error("an elastic job has one parameter server (this is a second); use --elastic off");
     if (options.colocated) {
       throw configuration_error(
           "co-located servers cannot be in an elastic job (a process would join with tables that others have); choose "

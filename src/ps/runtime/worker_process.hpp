@@ -229,7 +229,7 @@ class worker_process final : process, public worker_outlet {
     wait_until([&] { return core_.has_left(); }, "finish");
     // A server that stands by hears it too: no other process tells it when all is over.
     for (const auto server : links_ == nullptr ? servers_ : link_.places()) {
-      if (core_.map().server(server) == nullptr)
+      if (core_.map().server(server) == nullptr && server != core_.self().at)
         link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
     }
     ship();
