@@ -70,7 +70,7 @@ class member_links {
     std::shared_ptr<transport> over;
     clock::time_point until;
   };
-  std::vector<former> former_;       // whose end may take a while
+  std::vector<former> former_;       // they may take a while to end
   std::shared_ptr<transport> used_;  // by the owner
   std::jthread thread_;
 };
