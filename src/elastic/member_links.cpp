@@ -78,13 +78,14 @@ void member_links::end_former() {
 void member_links::change(const std::stop_token& stop) {
   auto& membership = member_->service();
   elastic::generation_record before;
-  bool stopped = true;  // of the last generation that it was told of
-  bool is_connected = false;
+  bool stopped = true;                  // of the last generation that it was told of
+  std::shared_ptr<revocation> present;  // while it is connected
   while (!stop.stop_requested()) {
     const auto until = clock::now() + elastic_timing::look_at_links;
     end_former();
-    if (is_connected && !membership.await_stop(until)) continue;
-    is_connected = false;
+    const auto* const broken = broken_.exchange(nullptr, std::memory_order_acquire);
+    if (present && broken != present.get() && !membership.await_stop(until)) continue;
+    present.reset();
     if (!std::exchange(stopped, true)) {
       membership.tell([this](auto& protocol, auto now) {
         protocol.wait_at(member_->endpoints());  // what connecting it has shown of MPI
@@ -100,7 +101,7 @@ void member_links::change(const std::stop_token& stop) {
       auto made = member_->connect(
           record, std::make_shared<segment>(reserve_for(static_cast<int>(record.members.size()))),
           [&] { return next->end->revoked() || stop.stop_requested(); }, true);
-      is_connected = true;
+      present = next->end;
       connected links{std::move(made.transport), {}, next->end};
       for (const auto& one : record.members) links.orders.push_back(static_cast<std::uint32_t>(one.order));
       if (record.generation > 1)

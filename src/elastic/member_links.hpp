@@ -52,6 +52,9 @@ class member_links {
   bool take(const mover& move);
   /// The same, and waits for the first.
   void await(const mover& move);
+  /// A connection of that generation broke: if it is the present one its members connect again, without those that are
+  /// gone.
+  void connect_again(const revocation& end) noexcept { broken_.store(&end, std::memory_order_release); }
 
  private:
   void run(const std::stop_token& stop);
@@ -61,6 +64,7 @@ class member_links {
   const context& context_;
   std::unique_ptr<job_member> member_;
   std::atomic<bool> news_{false};
+  std::atomic<const revocation*> broken_{nullptr};
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   std::optional<connected> ready_;

@@ -119,8 +119,10 @@ class process {
     if (links_ == nullptr) return false;
     return links_->take([this](const auto& now, const auto& gone) { link_by(now, gone); });
   }
+  void connect_again() { links_->connect_again(*end_); }
 #else
   bool renew_link() { return false; }
+  void connect_again() {}
 #endif
 
   /// Hears of processes that are gone, in an elastic job from its membership.
@@ -129,7 +131,8 @@ class process {
     link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
                     [&](int rank, bool may_return, const char* why) {
                       if (!by_members) return tell(link_.places()[static_cast<std::size_t>(rank)], may_return);
-                      if (end_->saw_end_of) end_->saw_end_of(rank, why);
+                      end_->saw_end_of(rank, why);
+                      connect_again();
                     });
   }
 
