@@ -17,6 +17,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/ps/settings.hpp>
 
 #include "../comm/bootstrap/endpoints.hpp"
@@ -254,6 +255,14 @@ struct job::implementation {
     if (!linked.over->abilities().any_source) refuse_transport(linked.over->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found = store->get(map_key, deadline_after(options.timeout));  // it may have waited for long
+    const auto serve = [&](node_id at) {
+      return at >= workers && at < workers + static_cast<node_id>(options.servers);
+    };
+    if (found.version == 0 && std::ranges::none_of(linked.orders, serve)) {
+      throw elastic::departure(elastic::exit_reason::never_started,
+                               "the job did not begin (" + std::to_string(linked.orders.size()) + " of " +
+                                   std::to_string(launch.size) + " processes came, and no server is among them)");
+    }
     auto first = found.version != 0 ? shard_map::decode(found.value) : map_of(options, layout, workers, linked.orders);
     if (!first) first = map_of(options, layout, workers, linked.orders);  // what is there is refused when it is opened
     // One that is started again as a server works where no server is missing.

@@ -52,7 +52,7 @@ class Rank:
         if self.harm == signal.SIGKILL:
             return [-signal.SIGKILL, *LATE]
         if self.harm == signal.SIGSTOP:
-            return [*LATE, FENCED, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
+            return [*LATE, FENCED, 5, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
         return LATE if self.joins and "step" not in self.says else [0]
 
 
