@@ -123,6 +123,8 @@ for turn in range(options.rounds):
     workers, servers = draw.randrange(2, 5), draw.randrange(2, 4)
     words = ["--mode", "ps", "--servers", str(servers), "--timeout", "4", "--consistency",
              draw.choice(["async", "bounded:2", "bulk"])]
+    if options.elastic:
+        words += ["--quorum-timeout", "8"]
     with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, subprocess.Popen(
             [options.store_program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as serving:
         store = "tcp://" + serving.stdout.readline().split()[-1]

@@ -108,6 +108,8 @@ class server {
   [[nodiscard]] bool is_done() const noexcept;
   /// Whether that worker of the map said that it has no more to do.
   [[nodiscard]] bool has_left(const member& worker) const noexcept;
+  /// Whether any worker said so, also one that others have taken out of the map since.
+  [[nodiscard]] bool heard_farewell() const noexcept { return heard_farewell_; }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -227,6 +229,7 @@ class server {
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;
   bool fenced_ = false;
+  bool heard_farewell_ = false;
 };
 
 }  // namespace muster::inline v0::ps

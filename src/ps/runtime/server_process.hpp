@@ -51,6 +51,7 @@ class server_process final : process, public server_outlet {
       link_.introduce({.from = core_->self(), .map_version = core_->map().version});
       core_->flush();
       link_.ship();
+      any_finished_ = any_finished_ || core_->heard_farewell();
       for (const auto& who : newest_.workers) {
         if (core_->has_left(who)) left_.insert(who.at);
       }
@@ -173,7 +174,7 @@ class server_process final : process, public server_outlet {
   }
 
   // Of an elastic job: all workers have died, and others may join.
-  [[nodiscard]] bool awaits_workers() const { return links_ != nullptr && left_.empty() && newest_.workers.empty(); }
+  [[nodiscard]] bool awaits_workers() const { return links_ != nullptr && !any_finished_ && newest_.workers.empty(); }
   void end_without_workers(clock::time_point now) {
     if (!awaits_workers()) {
       worked_at_ = now;
@@ -200,7 +201,8 @@ class server_process final : process, public server_outlet {
   std::uint64_t offered_at_ = 0;                // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   node_id self_;
-  std::set<node_id> left_;  // workers that are done, or dead
+  bool any_finished_ = false;  // of the workers
+  std::set<node_id> left_;     // workers that are done, or dead
 };
 
 }  // namespace muster::inline v0::ps::detail
