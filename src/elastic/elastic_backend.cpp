@@ -19,43 +19,14 @@
 #include <muster/elastic/settings.hpp>
 
 #include "../comm/group/group_state.hpp"
-#include "../core/random_bytes.hpp"
+#include "job_member.hpp"
 #include "link_watch.hpp"
-#include "membership/service.hpp"
-#include "rebuild.hpp"
 #include "state_transfer.hpp"
 #include "timing.hpp"
 #include "waiting_time.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-elastic::member_id draw_identity() {
-  elastic::member_id id = 0;
-  while (id == 0) fill_random(std::as_writable_bytes(std::span(&id, 1)));
-  return id;
-}
-
-elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
-  const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
-  elastic::membership_policy made;
-  made.initial = launch.size;
-  made.min = static_cast<int>(configuration.integer(setting::min_ranks));
-  made.max = static_cast<int>(configuration.integer(setting::max_ranks));
-  if (made.max < made.min) {
-    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(made.max) +
-                              " (the job needs at least " + std::to_string(made.min) + " by " +
-                              configuration.origin(setting::min_ranks) + "); raise the one or lower the other");
-  }
-  const double beat = configuration.positive(setting::heartbeat);
-  made.beat = span_of(beat);
-  made.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
-  if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
-    made.slow_factor = configuration.positive(setting::slow_factor);
-  made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
-  made.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
-  return made;
-}
 
 // What the protocol counts: one for each step, each evaluation that was finished and each run that came to its end.
 std::uint64_t progress_of(const state& of) {
@@ -113,8 +84,6 @@ class elastic_backend final : public session_backend {
                                 " (the parameters of ranks differ between exchanges, so the death of a rank loses "
                                 "updates); use allreduce, or --elastic off");
     }
-    site_.configuration = &of.configuration();
-    site_.memory = of.shared_memory();
     (void)policy_of(of.configuration(), of.launcher());  // what is wrong with it is said before any training
     if (of.configuration().value(setting::transport) == "mpi" && of.launcher().kind != launch_env::launcher::open_mpi) {
       throw configuration_error(of.configuration().origin(setting::transport) +
@@ -127,10 +96,10 @@ class elastic_backend final : public session_backend {
   ~elastic_backend() override {
     try {
       if (group_) {
-        service_->tell([](auto& protocol, auto now) { protocol.leave(now); });
+        service().tell([](auto& protocol, auto now) { protocol.leave(now); });
         // A process that ends because of an error does not wait for the others.
-        if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(elastic_timing::farewell));
-        service_->tell([](auto& protocol, auto now) { protocol.stopped(now); });
+        if (std::uncaught_exceptions() == 0) service().await_others_leaving(deadline_after(elastic_timing::farewell));
+        service().tell([](auto& protocol, auto now) { protocol.stopped(now); });
       }
     } catch (...) {  // it leaves without announcing it: the others see that soon
     }
@@ -139,12 +108,12 @@ class elastic_backend final : public session_backend {
   }
 
   void prepare(state& of) override {
-    if (group_ && !service_->must_stop(progress_of(of))) return;
-    if (!service_) join_job();
+    if (group_ && !service().must_stop(progress_of(of))) return;
+    if (!member_) join_job();
     const auto began = clock::now();
     for (;;) {
       stop_present(of);
-      const auto next = service_->next(clock::now() + elastic_timing::next_generation);
+      const auto next = service().next(clock::now() + elastic_timing::next_generation);
       if (!next) continue;
       try {
         build(of, *next);
@@ -177,7 +146,7 @@ class elastic_backend final : public session_backend {
   }
 
   void recover(state& of, std::exception_ptr why) override {
-    bool about_ranks = service_->must_stop(progress_of(of));
+    bool about_ranks = service().must_stop(progress_of(of));
     try {
       std::rethrow_exception(why);
     } catch (const elastic::departure&) {
@@ -196,7 +165,7 @@ class elastic_backend final : public session_backend {
 
   void committed(const state& of) noexcept override {
     say_progress(of);
-    service_->worked(work_);
+    service().worked(work_);
     if (const auto judged = links_.look(group_->transport())) {
       const auto steps = static_cast<double>(context_.configuration().integer(setting::slow_steps));
       const auto named = [&](const link_watch::seen_link& one) {
@@ -210,7 +179,7 @@ class elastic_backend final : public session_backend {
       };
       std::vector<elastic::link_seen> all;  // once in many steps
       std::ranges::transform(judged->all, std::back_inserter(all), named);
-      service_->judged(named(judged->slowest), std::move(all));
+      service().judged(named(judged->slowest), std::move(all));
     }
     if (first_step_) tell_first_step();
   }
@@ -232,8 +201,8 @@ class elastic_backend final : public session_backend {
       retire_group();
     }
     say_progress(of);
-    lap_ = service_->tell([&](auto& protocol, auto now) {
-      protocol.wait_at(listener_endpoints(*doors_, context_.configuration()));  // what connecting it has shown of MPI
+    lap_ = service().tell([&](auto& protocol, auto now) {
+      protocol.wait_at(member_->endpoints());  // what connecting it has shown of MPI
       protocol.stopped(now);
       return protocol.change_began();
     });
@@ -265,14 +234,14 @@ class elastic_backend final : public session_backend {
     describe_change();
     // In the first generation one begins and the others copy; later a process that was not a member has no state to
     // give.
-    const bool named = std::ranges::count(record_.state_sources, self_.id) > 0;
+    const bool named = std::ranges::count(record_.state_sources, self().id) > 0;
     if (change_.rank_before < 0) holds_ = named;
-    if (record_.step == self_.step && named && record_.state_sources.front() == self_.id)
+    if (record_.step == self().step && named && record_.state_sources.front() == self().id)
       holds_ = true;  // the member that was to begin is gone
     stopped_ = false;
     connect();
     change_.connect = lap();
-    const bool is_blank = !holds_ && record_.step > self_.step;
+    const bool is_blank = !holds_ && record_.step > self().step;
     change_.copied = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
     holds_ = true;
     say_progress(of);
@@ -282,14 +251,12 @@ class elastic_backend final : public session_backend {
   }
 
   void connect() {
-    const int rank = *record_.rank_of(self_.id);
+    const int rank = *record_.rank_of(self().id);
     set_log_rank(rank);
     // Their memory and ours are used again: no process of the generation before may still write.
-    service_->await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
-    site_.memory->attach_again();
-    tcp_listeners known = std::move(*doors_);
-    service_->tell([endpoints = open_doors()](auto& protocol, auto) { protocol.wait_at(endpoints); });
-    auto made = connect_members(site_, record_, rank, std::move(known), [by = revocation_] { return by->revoked(); });
+    service().await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
+    context_.shared_memory()->attach_again();
+    auto made = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
     group_.emplace(
         std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));
     host_ = made.host;
@@ -298,23 +265,11 @@ class elastic_backend final : public session_backend {
     while (former_.size() > former_ones_kept) forget_oldest();
   }
 
-  // The members that a timeout names; those of a generation that is over anyway are late for that reason.
   void suspect_missing(const timeout_error& late, const std::string& why) {
-    if (revocation_->revoked()) return;
-    for (const int rank : late.missing()) {
-      const auto who = record_.members[static_cast<std::size_t>(rank)].id;
-      service_->tell([&](auto& protocol, auto now) { protocol.suspect(now, who, why + late.what()); });
-    }
+    if (!revocation_->revoked()) member_->suspect_missing(record_, late, why);
   }
 
-  void say_progress(const state& of) noexcept { service_->committed(progress_of(of), of.position().at.position); }
-
-  // New ones: the text by which the others find them.
-  [[nodiscard]] std::string open_doors() {
-    const auto& configuration = context_.configuration();
-    doors_.emplace(interface_of(configuration, context_.launcher()), configuration.origin(setting::interface));
-    return listener_endpoints(*doors_, configuration);
-  }
+  void say_progress(const state& of) noexcept { service().committed(progress_of(of), of.position().at.position); }
 
   // Written when the first step is done, which is what the change was for.
   void tell_first_step() {
@@ -340,9 +295,9 @@ class elastic_backend final : public session_backend {
     const auto rank_before = [this](elastic::member_id who) { return before_.rank_of(who).value_or(-1); };
     change_.generation = record_.generation;
     change_.why = record_.why;
-    change_.rank_before = rank_before(self_.id);
+    change_.rank_before = rank_before(self().id);
     change_.size_before = static_cast<int>(before_.members.size());
-    change_.rank = *record_.rank_of(self_.id);
+    change_.rank = *record_.rank_of(self().id);
     change_.size = static_cast<int>(record_.members.size());
     change_.origin.clear();
     for (const auto& one : record_.members) change_.origin.push_back(rank_before(one.id));
@@ -353,29 +308,17 @@ class elastic_backend final : public session_backend {
   void join_job() {
     const auto& configuration = context_.configuration();
     const auto& launch = context_.launcher();
-    const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
-    const auto policy = policy_of(configuration, launch);
     const std::shared_ptr<any_store> store = open_store(configuration, launch);
     log(log_level::debug, "the members use the store " + store->where());
-    site_.token = common_token(*store, configuration, until);
-    auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),
-                                                   configuration.origin(setting::interface), site_.token);
-    self_.id = draw_identity();
-    self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
-    self_.order = static_cast<std::uint64_t>(launch.rank);
-    self_.process = process_identity::own();
-    self_.words = words->place();
-    self_.endpoints = open_doors();
-    service_ = std::make_unique<membership_service>(
-        store, std::move(words), self_, policy, static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
+    member_.emplace(configuration, launch, store, static_cast<std::uint64_t>(launch.rank));
   }
+
+  [[nodiscard]] const elastic::member& self() const noexcept { return member_->self(); }
+  [[nodiscard]] membership_service& service() noexcept { return member_->service(); }
 
   context& context_;
   elastic::session_options options_;
-  transport_config site_;
-  elastic::member self_;
-  std::optional<tcp_listeners> doors_;
-  std::unique_ptr<membership_service> service_;  // from the first run on
+  std::optional<job_member> member_;  // from the first run on
 
   elastic::generation_record before_;
   elastic::generation_record record_;

@@ -63,7 +63,8 @@ std::unique_ptr<transport> over_mpi(const transport_config& config, const elasti
 }
 
 // Which transport joins members of these hosts.
-std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
+std::string transport_between(const elastic::generation_record& group, const transport_config& config) {
+  const settings& configuration = *config.configuration;
   const auto hosts = hosts_of(group);
   (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
   const auto& asked = configuration.value(setting::transport);
@@ -88,7 +89,7 @@ std::string transport_between(const elastic::generation_record& group, const set
   }
   if (asked == "tcp") return "tcp";
   if (hosts.one_host()) return "shm";
-  return hosts.all_alone() ? "tcp" : "hierarchical";
+  return hosts.all_alone() || (config.any_source && asked == "auto") ? "tcp" : "hierarchical";
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ std::string listener_endpoints(const tcp_listeners& listeners, const settings& c
 
 built_group connect_members(const transport_config& config, const elastic::generation_record& group, int rank,
                             tcp_listeners listeners, const std::function<bool()>& given_up) {
-  const std::string how = transport_between(group, *config.configuration);
+  const std::string how = transport_between(group, config);
   const int size = static_cast<int>(group.members.size());
   built_group made;
   if (how == "mpi") {

@@ -19,6 +19,7 @@ struct transport_config {
   const settings* configuration;
   std::shared_ptr<segment> memory;
   std::string token;
+  bool any_source = false;  ///< receives from any source are needed, which not every transport has
 };
 
 struct built_group {

@@ -16,6 +16,10 @@ struct elastic_timing {
   static constexpr std::chrono::microseconds end_poll{200};
   /// Between two looks whether this rank's state is still that of its last stop, while no generation forms.
   static constexpr std::chrono::seconds next_generation{1};
+  /// Between two looks of a thread that connects generations whether it is to end.
+  static constexpr std::chrono::milliseconds look_at_links{50};
+  /// Connections stay so long when others are there: members change over one after another.
+  static constexpr std::chrono::seconds former_links{2};
 };
 
 }  // namespace muster::inline v0::detail

@@ -77,7 +77,7 @@ std::optional<plan> read_plan(int argc, char** argv) {
   muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
   app.add_option("--elastic", elastic,
                  "off: ranks connect once, and --restart is for the whole job, when it ends with " +
-                     std::to_string(tables_lost) + " (a parameter server has lost tables)")
+                     std::to_string(tables_lost) + " (a parameter server has lost tables); on: then it starts again")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
@@ -172,8 +172,11 @@ class launcher {
     if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (muster::environment("MUSTER_RENDEZVOUS")) return;
     store_.emplace("127.0.0.1:0", token);
-    common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     common_["MUSTER_TOKEN"] = token;
+    tell_of_store();
+  }
+  void tell_of_store() {
+    common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     try {  // for muster-info top
       store_->announce(muster::temporary_folder() + "/" + muster::detail::store_name(job_));
     } catch (const muster::configuration_error&) {  // there is no such folder: the ranks need none
@@ -249,9 +252,16 @@ class launcher {
   // All ranks that were left have said by their status that the job can only go on from what it saved. It has another
   // name then: what the ranks before left in the store is none of theirs.
   bool begin_again() {
-    if (!lost_ || ending_ || plan_.restarts == 0) return false;
+    if (!lost_ || ending_) return false;
+    const auto now = std::chrono::steady_clock::now();
+    quick_losses_ = now - std::exchange(began_, now) < quick_loss ? quick_losses_ + 1 : 0;
+    // The records of an elastic job are not of its name.
+    if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
+    if (plan_.elastic) {
+      store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
+      tell_of_store();
+    }
     say("the job has lost tables; it is restarted");
-    --plan_.restarts;
     lost_ = finished_ = false;
     common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     start_all();
@@ -297,8 +307,8 @@ class launcher {
       }
       ++deaths_;
       const bool cannot_be = ended == 2 || ended == 126 || ended == 127;  // it would end the same way again
-      lost_ = lost_ || (!plan_.elastic && ended == tables_lost);
-      const bool again = plan_.elastic && !ending_ && !finished_ && !cannot_be && plan_.restarts > 0;
+      lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
+      const bool again = plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && plan_.restarts > 0;
       say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
           (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                : "ended with " + std::to_string(ended)) +
@@ -317,6 +327,9 @@ class launcher {
   }
 
   static constexpr std::chrono::seconds patience_with_records{2};
+  // An elastic job that lost its tables so soon after each of so many starts does so for a reason.
+  static constexpr std::chrono::seconds quick_loss{60};
+  static constexpr int most_quick_losses = 5;
 
   plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
@@ -332,6 +345,8 @@ class launcher {
   int deaths_ = 0;
   int last_status_ = 1;
   int again_ = 0;
+  int quick_losses_ = 0;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   bool finished_ = false;
   bool lost_ = false;
   bool ending_ = false;

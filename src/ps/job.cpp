@@ -1,8 +1,10 @@
 #include <muster/ps/job.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include <muster/comm/bootstrap/memory_store.hpp>
@@ -14,6 +16,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/ps/settings.hpp>
 
 #include "../comm/bootstrap/endpoints.hpp"
@@ -31,21 +35,24 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
   protocol_settings made{.how = options.how,
                          .retry = span_of(options.retry),
                          .silence = span_of(options.silence),
-                         .worker_silence = span_of(options.timeout)};
+                         .worker_silence = span_of(options.timeout),
+                         .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
   made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
 }
 
-std::uint64_t digest_of(const job_options& options, const table_layout& layout) {
-  return digest()
-      .add(layout.digest())
-      .add(static_cast<std::uint64_t>(options.servers))
-      .add(static_cast<std::uint64_t>(options.standby))
-      .add(std::uint64_t{options.colocated})
-      .add(std::uint64_t{options.replicas})
-      .add(to_string(options.how))
-      .add(to_string(options.compress))
-      .value();
+// What must be the same at all ranks, a line for each.
+std::string description_of(const job_options& options, const table_layout& layout) {
+  std::string text;
+  for (const auto& one : options.tables) {
+    text += "table '" + one.name + "': " + std::to_string(one.size) + " elements, width " + std::to_string(one.width) +
+            ", update " + one.update + (one.leases ? ", leases" : "") + ", at most " + std::to_string(one.most_rows) +
+            " rows of age " + std::to_string(one.most_age) + "\n";
+  }
+  return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
+         "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
+         "\nconsistency: " + to_string(options.how) + "\ncompress: " + to_string(options.compress) +
+         "\nranges: " + std::to_string(layout.ranges()) + ", of tables " + std::to_string(layout.digest()) + "\n";
 }
 
 // Whether pushes to these tables can be encoded so.
@@ -64,22 +71,27 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
   }
 }
 
-void check(group& ranks, const job_options& options, const table_layout& layout) {
+[[noreturn]] void refuse_transport(const transport_abilities& its) {
+  throw configuration_error("transport " + std::string(its.name) +
+                            " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
+                            "local or mpi");
+}
+
+void check(const job_options& options, int ranks) {
   check(options.compress, options.tables);
-  const bool nobody_works = options.servers + options.standby >= ranks.size();
+  const bool nobody_works = options.servers + options.standby >= ranks;
   if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
-    throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
-                              std::to_string(options.servers + options.standby) +
-                              " cannot serve (at least one rank serves and one works); " +
-                              (ranks.size() < 2 ? "start two ranks or more"
-                                                : "choose --servers from 1 to " + std::to_string(ranks.size() - 1)));
+    throw configuration_error(
+        "of " + std::to_string(ranks) + " ranks " + std::to_string(options.servers + options.standby) +
+        " cannot serve (at least one rank serves and one works); " +
+        (ranks < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(ranks - 1)));
   }
-  if (!ranks.abilities().any_source) {
-    throw configuration_error("transport " + std::string(ranks.abilities().name) +
-                              " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
-                              "local or mpi");
-  }
-  const std::uint64_t mine[] = {digest_of(options, layout)};
+}
+
+void check(group& ranks, const job_options& options, const table_layout& layout) {
+  check(options, ranks.size());
+  if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
+  const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, mine, all);
   const auto other = std::ranges::find_if(all, [&](std::uint64_t its) { return its != all[0]; });
@@ -108,11 +120,6 @@ std::string name_of_job(group& ranks) {
 
 // One for all threads of a process; for processes what the settings and the launcher lead to.
 std::shared_ptr<any_store> store_for(context& of, group& ranks) {
-  if (of.elastic()) {
-    throw configuration_error(of.configuration().origin(setting::elastic) +
-                              " makes an elastic job, which cannot have a parameter server (its ranks connect once); "
-                              "start it with muster-launch --elastic off, or by mpirun");
-  }
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self") return open_store(of.configuration(), of.launcher());
   std::shared_ptr<any_store> store;
@@ -127,10 +134,61 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   return store;
 }
 
+// The map as a job begins: places are ranks of the launch, of which these are there.
+shard_map map_of(const job_options& options, const table_layout& layout, node_id workers,
+                 std::span<const node_id> there) {
+  std::vector<member> working;
+  std::vector<server_entry> serving;
+  for (const auto at : there) {
+    if (at < workers)
+      working.push_back({at, 1});
+    else if (options.colocated || at < workers + static_cast<node_id>(options.servers))
+      serving.push_back({{at, 1}});
+  }
+  return first_map(serving, working, layout.ranges(), options.replicas);
+}
+
 // Servers and hot spares, or as many servers as ranks.
 int servers_of(const job_options& options, const group& ranks) {
   return options.colocated ? ranks.size() : options.servers + options.standby;
 }
+
+#ifdef MUSTER_HAS_TCP
+// What the processes of an elastic job leave in its store.
+constexpr const char* map_key = "ps/map";
+constexpr const char* options_key = "ps/options";
+constexpr const char* places_key = "ps/places";
+
+// Before it does anything there: a process of another program or configuration changes nothing.
+void refuse_stranger(any_store& store, const std::string& own, clock::time_point until) {
+  const auto left = store.compare_and_swap(options_key, 0, own, until);
+  if (left.swapped || left.now.value == own) return;
+  std::istringstream mine(own), theirs(left.now.value);
+  std::string here, there;
+  while (here == there && std::getline(mine, here) && std::getline(theirs, there)) {
+  }
+  throw mismatch_error("this process cannot join the job at " + store.where() + " (it has " + here +
+                       ", and the job has " + there + "); start it with the same program and options");
+}
+
+// That of the launch, or one that no process had before where the job has begun.
+node_id take_place(any_store& store, const launch_env& launch, clock::time_point until) {
+  const bool has_begun = store.get(map_key, until).version != 0;
+  const auto size = std::to_string(launch.size);
+  auto now = store.compare_and_swap(places_key, 0, size, until).now;
+  if (!has_begun) return static_cast<node_id>(launch.rank);
+  for (now = store.get(places_key, until);;) {
+    const auto place = parse_number<node_id>(now.value).value_or(most_nodes);
+    if (place >= most_nodes) {
+      throw configuration_error("the job at " + store.where() + " takes no more processes in (" +
+                                std::to_string(most_nodes) + " have joined); start it again");
+    }
+    auto tried = store.compare_and_swap(places_key, now.version, std::to_string(place + 1), until);
+    if (tried.swapped) return place;
+    now = std::move(tried.now);
+  }
+}
+#endif
 
 }  // namespace
 
@@ -146,14 +204,10 @@ struct job::implementation {
     const auto size = static_cast<node_id>(ranks.size());
     const auto self = static_cast<node_id>(ranks.rank());
     const auto workers = options.colocated ? size : size - static_cast<node_id>(servers_of(options, ranks));
-    std::vector<member> working_ones;
-    for (node_id at = 0; at < workers; ++at) working_ones.push_back({at, 1});
-    std::vector<node_id> can_serve(static_cast<std::size_t>(servers_of(options, ranks)));
-    std::iota(can_serve.begin(), can_serve.end(), workers);
-    std::vector<server_entry> serving_ones;
-    for (const auto at : can_serve) serving_ones.push_back({{at, 1}});
-    if (!options.colocated) serving_ones.resize(static_cast<std::size_t>(options.servers));
-    const auto first = first_map(serving_ones, working_ones, layout.ranges(), options.replicas);
+    std::vector<node_id> all_places(workers + static_cast<std::size_t>(servers_of(options, ranks)));
+    std::iota(all_places.begin(), all_places.end(), node_id{0});
+    const std::vector<node_id> can_serve(all_places.begin() + workers, all_places.end());
+    const auto first = map_of(options, layout, workers, all_places);
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
     const auto seat_of = [&](node_id at, transport& over) {
@@ -171,6 +225,61 @@ struct job::implementation {
       server = std::make_unique<detail::server_process>(seat_of(self, ranks.transport()));
     }
   }
+#ifdef MUSTER_HAS_TCP
+  // Of an elastic job. Its processes are in no group: each is one of its own, and linked to the members of the moment.
+  implementation(context& of, group& alone, const job_options& given)
+      : options(given),
+        configuration(of.configuration()),
+        serves_store(false),
+        layout(given.tables, static_cast<std::size_t>(given.servers + given.standby)),
+        ranks(alone.duplicate()),
+        working(alone.duplicate()) {
+    const auto& launch = of.launcher();
+    check(options, launch.size);
+    static std::atomic<bool> had_one = false;  // its records stay in the store
+    if (had_one.exchange(true))
+      throw configuration_error("an elastic job has one parameter server (this is a second); use --elastic off");
+    if (options.colocated) {
+      throw configuration_error(
+          "co-located servers cannot be in an elastic job (a process would join with tables that others have); choose "
+          "--servers N, or --elastic off");
+    }
+    const auto until = deadline_after(options.timeout);
+    const std::shared_ptr<any_store> store = open_store(configuration, launch);
+    serves_store = store->is_served_here();
+    refuse_stranger(*store, description_of(options, layout), until);
+    const node_id self = take_place(*store, launch, until);
+    links = std::make_unique<muster::detail::member_links>(of, store, self);
+    muster::detail::member_links::connected linked;
+    links->await([&](const auto& now, const auto&) { linked = now; });
+    if (!linked.over->abilities().any_source) refuse_transport(linked.over->abilities());
+    const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
+    const auto found = store->get(map_key, deadline_after(options.timeout));  // it may have waited for long
+    const auto serve = [&](node_id at) {
+      return at >= workers && at < workers + static_cast<node_id>(options.servers);
+    };
+    if (found.version == 0 && std::ranges::none_of(linked.orders, serve)) {
+      throw elastic::departure(elastic::exit_reason::never_started,
+                               "the job did not begin (" + std::to_string(linked.orders.size()) + " of " +
+                                   std::to_string(launch.size) + " processes came, and no server is among them)");
+    }
+    auto first = found.version != 0 ? shard_map::decode(found.value) : map_of(options, layout, workers, linked.orders);
+    if (!first) first = map_of(options, layout, workers, linked.orders);  // what is there is refused when it is opened
+    // One that is started again as a server works where no server is missing.
+    const bool is_new = self >= static_cast<node_id>(launch.size);
+    const bool serves =
+        static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->wanted);
+    auto protocol = protocol_of(options, configuration);
+    // The membership sees deaths, and processes that are stopped or cut off: silence may come of a slow host.
+    protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
+    const detail::seat at{{self, 1}, options, protocol, layout,      ranks.transport(),
+                          store,     map_key, *first,   links.get(), &linked};
+    if (serves)
+      server = std::make_unique<detail::server_process>(at);
+    else
+      worker = std::make_unique<detail::worker_process>(at);
+  }
+#endif
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
   ~implementation() {
@@ -205,9 +314,10 @@ struct job::implementation {
   settings configuration;
   bool serves_store;
   table_layout layout;
-  group ranks;
-  group working;            // of those that do as this one does
-  std::vector<group> ends;  // co-located: the worker's connections, and the server's
+  group ranks;  // of all, in an elastic job of this process alone; and those that do as this one does
+  group working;
+  std::unique_ptr<muster::detail::member_links> links;  // of an elastic job: they go after what uses them
+  std::vector<group> ends;                              // co-located: the worker's connections, and the server's
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
   bool ended = false;    // as it should
@@ -238,15 +348,24 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
     : self_(std::make_unique<implementation>(ranks, options, std::move(store), settings())) {}
 job::job(context& of, group& ranks, const job_options& options)
-    : self_(std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())) {}
-job::job(job&&) noexcept = default;
+#ifdef MUSTER_HAS_TCP
+    : self_(of.elastic() ? std::make_unique<implementation>(of, ranks, options)
+                         : std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())){}
+#else
+    : self_(std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())) {
+}
+#endif
+      job::job(job &&) noexcept = default;
 job::~job() = default;
 
 bool job::is_server() const noexcept { return self_->worker == nullptr; }
 int job::workers() const noexcept {
+  if (self_->links) return static_cast<int>(self_->worker ? self_->worker->core().map().workers.size() : 0);
   return self_->ranks.size() - (self_->options.colocated ? 0 : servers_of(self_->options, self_->ranks));
 }
-int job::worker() const noexcept { return self_->ranks.rank(); }
+int job::worker() const noexcept {
+  return self_->links && self_->worker ? static_cast<int>(self_->worker->core().self().at) : self_->ranks.rank();
+}
 const table_layout& job::layout() const noexcept { return self_->layout; }
 
 void job::serve() {
@@ -263,6 +382,10 @@ client& job::tables() {
 
 group job::connect_workers() {
   if (!self_->worker) throw configuration_error("this rank is a server (it is not among the workers); call serve()");
+  if (self_->links) {
+    throw configuration_error(
+        "the workers of an elastic job cannot be a group (they leave and join); use leases, or --elastic off");
+  }
   auto made = muster::detail::connect_endpoints(self_->configuration, self_->working, 1);
   return group(std::move(made.front()), self_->ranks.settings());
 }

@@ -88,6 +88,15 @@ struct bare_server final : ps::server_outlet {
 
 }  // namespace
 
+TEST_CASE("a server hears the farewell of a worker that others have taken out of the map") {
+  bare_server server({.tables = {{.name = "v", .size = 8}}}, 1);
+  constexpr ps::node_id taken_out = 7;
+  CHECK(server.hear(taken_out, {.what = ps::message_kind::pulse}).at(0).what.what == ps::message_kind::fenced);
+  CHECK_FALSE(server.core.heard_farewell());
+  (void)server.hear(taken_out, {.what = ps::message_kind::pulse, .flags = ps::says_goodbye});
+  CHECK(server.core.heard_farewell());
+}
+
 TEST_CASE("a server that is asked for a range that its job does not have says how many there are") {
   bare_server server({.tables = {{.name = "v", .size = 8}, {.name = "w", .size = 8}}}, 1);
   const std::vector<std::byte> payload(4);

@@ -103,11 +103,14 @@ inline void run::crash(process& one) {
   can_serve_.erase(one.who.at);
   if (is_server(one)) ++server_faults_;
   const auto who = one.who;
-  if (chance(0.7)) {  // its end is seen; else it is only silent
+  if (chance(0.3)) change_links();
+  if (chance(0.7)) {  // its end is seen, perhaps as a broken connection; else it is only silent
+    const bool proven = chance(0.5);
     for (const auto& [other, its] : processes_) {
       if (!its->alive) continue;
-      after(draw(0, 5), other, [this, who](process& at) {
-        if (auto* const worker = dynamic_cast<worker_process*>(&at)) return worker->core.lose(who.at, now_);
+      after(draw(0, 5), other, [this, who, proven](process& at) {
+        if (auto* const worker = dynamic_cast<worker_process*>(&at))
+          return proven ? worker->core.lose(who.at) : worker->core.lose(who.at, now_);
         dynamic_cast<server_process&>(at).core.suspect(who, true);
       });
     }

@@ -91,9 +91,9 @@ inline void run::train_leased(worker_process& one) {
 inline void run::join_worker() {
   if (next_place_ == 60 || map_.workers.empty() || over_) return;
   const ps::member who{next_place_++, 1};
-  map_.workers.push_back(who);
-  ++map_.version;
+  map_ = *ps::with_worker(map_, who);
   check_map();
+  change_links();
   tell("worker " + ps::to_string(who) + " joins");
   start_worker(who);
   dynamic_cast<worker_process&>(*find(who)).leased.joins = true;

@@ -73,12 +73,14 @@ class run {
     std::uint64_t cut = 0;                                             // from the places of these bits
     std::uint64_t broken = 0;                                          // the same for good
     std::uint64_t left_cut = 0;                                        // the same, when others are whole
+    std::uint64_t links = 0;                                           // the number of the connections in use
     [[nodiscard]] bool is_cut_from(ps::node_id to) const { return ((cut | broken | left_cut) >> to & 1) != 0; }
     virtual ~process() = default;
     virtual void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) = 0;
     virtual void learn(const ps::shard_map& map) = 0;
     virtual void tick() = 0;
     virtual void swap_failed() {}
+    virtual void send_again() {}
   };
   struct server_process final : process, ps::server_outlet {
     run& in;
@@ -105,6 +107,7 @@ class run {
       if (core.is_fenced()) in.end(*this);
     }
     void swap_failed() override { core.swap_failed(); }
+    void send_again() override { core.send_again(); }
   };
   // Of a worker that gets its batches from the servers.
   struct leased_work {
@@ -143,6 +146,7 @@ class run {
       core.hear(frame, in.now_, apart);
     }
     void learn(const ps::shard_map& map) override { core.learn(map, in.now_); }
+    void send_again() override { core.send_again(in.now_); }
     void tick() override {
       core.tick(in.now_);
       if (in.chance(0.02)) in.look_for_map(who);
@@ -211,12 +215,14 @@ class run {
     can_serve_.insert(who.at);
     auto made = std::make_unique<server_process>(*this, who, map);
     made->made = true;
+    made->links = links_;
     processes_[who] = std::move(made);
     tick_later(who);
   }
   void start_worker(ps::member who) {
     auto made = std::make_unique<worker_process>(*this, who, map_);
     made->made = true;
+    made->links = links_;
     processes_[who] = std::move(made);
     tick_later(who);
     work_later(who, draw(0, 10));
@@ -247,13 +253,33 @@ class run {
     // As large payloads do, some come by themselves.
     const bool apart = !what.payload.empty() && what.number % 3 == 0;
     constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
+    const auto links = sender == processes_.end() ? links_ : sender->second->links;
+    const std::function<void(process&)> arrive = [this, frame, apart, bytes = what.payload.size()](process& one) {
+      if (chance(0.1)) look_for_map(one.who);  // what its sender knows may be in the store for long
+      const std::span<const std::byte> all(*frame);
+      apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
+    };
     const int copies = chance(world_.duplicates) ? 2 : 1;
-    for (int i = 0; i < copies; ++i) {
-      const auto slow = chance(0.05) ? draw(0, 150) : draw(0, 3);
-      after(slow, other->who, [this, frame, apart, bytes = what.payload.size()](process& one) {
-        if (chance(0.1)) look_for_map(one.who);  // what its sender knows may be in the store for long
-        const std::span<const std::byte> all(*frame);
-        apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
+    for (int i = 0; i < copies; ++i) arrive_later(chance(0.05) ? draw(0, 150) : draw(0, 3), other->who, links, arrive);
+  }
+  // What comes over connections that its receiver has left is lost; over newer ones than it uses it waits for it.
+  void arrive_later(microseconds delay, ps::member who, std::uint64_t links,
+                    const std::function<void(process&)>& arrive) {
+    after(delay, who, [this, links, arrive](process& one) {
+      if (one.links == links) return arrive(one);
+      if (one.links < links) arrive_later(milliseconds(1), one.who, links, arrive);
+    });
+  }
+  // All go over to new connections, one after another.
+  void change_links() {
+    ++links_;
+    tell("the processes connect again");
+    for (const auto& [who, its] : processes_) {
+      if (!its->alive) continue;
+      after(draw(0, 80), who, [links = links_](process& one) {
+        if (one.links >= links) return;
+        one.links = links;
+        one.send_again();
       });
     }
   }
@@ -392,6 +418,7 @@ class run {
   bool settled_ = false;
   std::uint64_t order_ = 0;
   ps::node_id next_place_ = 0;
+  std::uint64_t links_ = 0;
   std::set<ps::node_id> can_serve_;
   std::priority_queue<event> queue_;
   ps::shard_map map_;  // the store's

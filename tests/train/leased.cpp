@@ -4,7 +4,10 @@
 // mode and for elastic jobs.
 //
 // usage: test_leased [--samples N] [--epochs N] [--batch N] [--hidden N] [--sample-time MILLISECONDS]
-//   --sample-time  what a sample takes beside that: a rank then waits, and needs no processor
+//   [--step-time MILLISECONDS] [--tables FOLDER]
+//   --step-time    what a step takes beside its arithmetic: a rank then waits, and needs no processor (2)
+//   --sample-time  the same for a sample, instead
+//   --tables       checkpoints, every 40 steps
 // It says "ready" when it has its data, "begins NANOSECONDS" at its first step, "step N" now and then, and in the end
 // how often samples were used.
 #include <muster/train/training.hpp>
@@ -35,7 +38,9 @@ struct words {
   std::uint64_t epochs = 3;
   std::uint64_t batch = 20;
   std::size_t hidden = 0;
-  double sample_time = 0;  // milliseconds; 0: each step takes 2
+  double sample_time = 0;  // milliseconds
+  double step_time = 2;
+  std::string tables;
 };
 
 words read_words(int argc, char** argv) {
@@ -48,6 +53,8 @@ words read_words(int argc, char** argv) {
     if (name == "--batch") read.batch = static_cast<std::uint64_t>(number);
     if (name == "--hidden") read.hidden = static_cast<std::size_t>(number);
     if (name == "--sample-time") read.sample_time = number;
+    if (name == "--step-time") read.step_time = number;
+    if (name == "--tables") read.tables = argv[i + 1];
   }
   return read;
 }
@@ -115,34 +122,37 @@ void train(muster::context& context, const words& asked) {
   say("ready");
   std::vector<std::uint64_t> elements;
   std::uint64_t taken = 0;
-  training.run({.epochs = asked.epochs,
-                .at_end =
-                    [&](muster::training_step& step) {
-                      elements.resize(asked.samples);
-                      std::iota(elements.begin(), elements.end(), 0);
-                      if (how.sparse) step.pull(elements);
-                      count_uses(arena.parameter(table), asked.epochs);
-                    },
-                .log = nullptr},
-               [&](muster::training_step& step) {
-                 if (taken == 0) say("begins " + std::to_string(muster::clock::now().time_since_epoch().count()));
-                 const auto batch = step.next(loader);
-                 elements.assign(batch.samples.begin(), batch.samples.end());
-                 std::sort(elements.begin(), elements.end());
-                 if (how.sparse) step.pull(elements);
-                 step.backward(batch, [&](const auto& part, auto& to) {
-                   if (!how.sparse) {
-                     std::ranges::fill(to.gradient(table), 0.0f);
-                     network.forward_backward(drawn.with_values(part), to);
-                   }
-                   to.divided_by(static_cast<double>(part.global_size));
-                   for (const auto element : elements) to.gradient(table)[element] += 1.0f;
-                 });
-                 step.update(optimizer, rate);
-                 if (taken++ % 50 == 0) say("step " + std::to_string(taken - 1));
-                 const double time = asked.sample_time * static_cast<double>(elements.size());
-                 std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time > 0 ? time : 2));
-               });
+  training.run(
+      {.epochs = asked.epochs,
+       .checkpoint = asked.tables,
+       .checkpoint_every = "40 steps",
+       .at_end =
+           [&](muster::training_step& step) {
+             elements.resize(asked.samples);
+             std::iota(elements.begin(), elements.end(), 0);
+             if (how.sparse) step.pull(elements);
+             count_uses(arena.parameter(table), asked.epochs);
+           },
+       .log = nullptr},
+      [&](muster::training_step& step) {
+        if (taken == 0) say("begins " + std::to_string(muster::clock::now().time_since_epoch().count()));
+        const auto batch = step.next(loader);
+        elements.assign(batch.samples.begin(), batch.samples.end());
+        std::sort(elements.begin(), elements.end());
+        if (how.sparse) step.pull(elements);
+        step.backward(batch, [&](const auto& part, auto& to) {
+          if (!how.sparse) {
+            std::ranges::fill(to.gradient(table), 0.0f);
+            network.forward_backward(drawn.with_values(part), to);
+          }
+          to.divided_by(static_cast<double>(part.global_size));
+          for (const auto element : elements) to.gradient(table)[element] += 1.0f;
+        });
+        step.update(optimizer, rate);
+        if (taken++ % 50 == 0) say("step " + std::to_string(taken - 1));
+        const double time = asked.sample_time * static_cast<double>(elements.size());
+        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time > 0 ? time : asked.step_time));
+      });
   say("trained " + std::to_string(taken));
 }
 

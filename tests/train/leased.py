@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kills and stops workers and servers of a training with --mode ps: each sample must be used once an epoch, by whatever
-workers are left. The store is a muster-store of the test's own: any rank may die.
+workers are left. With --elastic others join meanwhile. The store is a muster-store of the test's own: any rank may die.
 
-usage: leased.py --program PATH --store-program PATH [--transport tcp|shm] [--rounds N] [--seed S]
+usage: leased.py --program PATH --store-program PATH [--transport tcp|shm] [--elastic] [--rounds N] [--seed S]
 """
 import argparse
 import os
@@ -18,10 +18,12 @@ from waiting import wait_for  # noqa: E402
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 FENCED = 4  # the status of a rank that the others went on without
+LATE = [0, 13]  # of one that joins when the job may be over
 parser = argparse.ArgumentParser()
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
+parser.add_argument("--elastic", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
@@ -32,7 +34,10 @@ class Rank:
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
                        "LOCAL_WORLD_SIZE": str(ranks), "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": job,
                        "MUSTER_TRANSPORT": options.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
-        self.rank, self.says, self.harm = rank, "", None
+        if options.elastic:
+            environment["MUSTER_ELASTIC"] = "on"
+            words = [*words, "--step-time", "6"]
+        self.rank, self.says, self.harm, self.joins = rank, "", None, False
         self.process = subprocess.Popen([options.program, *words], env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
@@ -42,6 +47,14 @@ class Rank:
 
     def is_over(self):
         return self.process.poll() is not None
+
+    def statuses(self):
+        """How it may end. An elastic job kills a rank of its own host that stands still."""
+        if self.harm == signal.SIGKILL:
+            return [-signal.SIGKILL, *LATE]
+        if self.harm == signal.SIGSTOP:
+            return [*LATE, FENCED, 5, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
+        return LATE if self.joins and "step" not in self.says else [0]
 
 
 def harm(draw, ranks, one, until):
@@ -53,12 +66,39 @@ def harm(draw, ranks, one, until):
         one.process.send_signal(signal.SIGCONT)
 
 
-def problem_of(draw, ranks, workers):
+def harm_and_join(draw, ranks, workers, start, until):
+    """Some rank that works stays as it is; one server may be killed."""
+    spared = None
+    for _ in range(draw.randrange(2, 8)):
+        wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.3))
+        works = [one for one in ranks if one.harm is None and not one.is_over() and (one.joins or one.rank < workers)]
+        what = draw.choice(["join", "join", "worker", "worker", "server"])
+        if what == "join" and len(ranks) < 14:
+            ranks.append(start(draw.randrange(workers)))
+            ranks[-1].joins = True
+        spared = spared if spared in works else next((one for one in works if "ready" in one.says), None)
+        if what == "worker" and spared is not None and len(works) > 1:
+            harm(draw, ranks, draw.choice([one for one in works if one is not spared]), until)
+        serve = [one for one in ranks if one.rank >= workers]
+        if what == "server" and all(one.harm is None for one in serve):  # replicas allow for one
+            harm(draw, ranks, draw.choice(serve), until)
+
+
+def problem_of(draw, ranks, workers, start):
     until = time.monotonic() + LIMIT
     if not wait_for(ranks, lambda: all("ready" in one.says or one.is_over() for one in ranks), until):
         return "the job does not begin"
-    chosen = draw.sample(ranks[:workers], draw.randrange(1, workers))
-    if draw.random() < 0.5:  # replicas allow for one
+    if options.elastic:
+        harm_and_join(draw, ranks, workers, start, until)
+        if draw.random() < 0.25:  # the servers wait for a worker
+            for one in ranks:
+                if one.harm is None and not one.is_over() and (one.joins or one.rank < workers):
+                    one.harm = signal.SIGKILL
+                    one.process.kill()
+            ranks.append(start(0))
+            ranks[-1].joins = True
+    chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not options.elastic else []
+    if chosen and draw.random() < 0.5:  # replicas allow for one
         chosen.append(draw.choice(ranks[workers:]))
     for one in draw.sample(chosen, len(chosen)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.6))
@@ -68,28 +108,31 @@ def problem_of(draw, ranks, workers):
         return f"it hangs: {[one.rank for one in ranks if not one.is_over()]} are still there"
     for one in ranks:
         one.listen()
-        expected = {None: [0], signal.SIGKILL: [-signal.SIGKILL, 0], signal.SIGSTOP: [0, FENCED]}[one.harm]
-        if one.process.returncode not in expected:
+        if one.process.returncode not in one.statuses():
             return f"rank {one.rank} ends with {one.process.returncode}"
     told = [line for one in ranks for line in one.says.splitlines() if "sample" in line]
+    if options.elastic:  # one that says it may be killed before the servers know that it has finished
+        told = told[:1] + [line for line in told[1:] if line != told[0]]
     if told != ["each sample was used once an epoch"]:
         return f"a worker should say that each sample was used once an epoch, not {told}"
     return ""
 
 
-harms = 0
+harms = joined = 0
 for turn in range(options.rounds):
     draw = random.Random(options.seed + turn)
     workers, servers = draw.randrange(2, 5), draw.randrange(2, 4)
     words = ["--mode", "ps", "--servers", str(servers), "--timeout", "4", "--consistency",
              draw.choice(["async", "bounded:2", "bulk"])]
+    if options.elastic:
+        words += ["--quorum-timeout", "8"]
     with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, subprocess.Popen(
             [options.store_program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as serving:
         store = "tcp://" + serving.stdout.readline().split()[-1]
-        ranks = [Rank(rank, workers + servers, words, os.path.basename(folder), store)
-                 for rank in range(workers + servers)]
+        start = lambda rank: Rank(rank, workers + servers, words, os.path.basename(folder), store)
+        ranks = [start(rank) for rank in range(workers + servers)]
         try:
-            problem = problem_of(draw, ranks, workers)
+            problem = problem_of(draw, ranks, workers, start)
         finally:
             for one in ranks:
                 if one.process.poll() is None:
@@ -98,9 +141,11 @@ for turn in range(options.rounds):
                 one.listen()
             serving.kill()
     harms += sum(one.harm is not None for one in ranks)
+    joined += sum(one.joins and "step" in one.says for one in ranks)
     if problem:
         for one in ranks:
-            print(f"--- rank {one.rank} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
+            print(f"--- rank {one.rank}{' joins' if one.joins else ''} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
         sys.exit(f"{' '.join(words)}, {workers} workers: {problem} (seed {options.seed + turn}; again: --seed "
                  f"{options.seed + turn} --rounds 1)")
-print(f"{options.rounds} rounds, {harms} ranks killed or stopped, seed {options.seed}: each sample was used once an epoch")
+print(f"{options.rounds} rounds, {harms} ranks killed or stopped, {joined} joined, seed {options.seed}: each sample was "
+      "used once an epoch")

@@ -64,7 +64,9 @@ class job {
   /// mismatch_error where ranks have different options.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store of the context's settings and launcher (`open_store`), in memory for ranks that are
-  /// threads.
+  /// threads. In an elastic context the processes are not `ranks` but the members of the job, which may leave and join
+  /// at any time; one job a process. Throws mismatch_error in one that joins with other options, and
+  /// elastic::departure when its part is over, as later calls do.
   job(context& of, group& ranks, const job_options& options);
   job(job&&) noexcept;
   job& operator=(job&&) = delete;
@@ -74,7 +76,7 @@ class job {
   /// Whether this rank is a server and no worker.
   [[nodiscard]] bool is_server() const noexcept;
   [[nodiscard]] int workers() const noexcept;
-  /// Rank among the workers.
+  /// Rank among the workers; in an elastic job a number of its own.
   [[nodiscard]] int worker() const noexcept;
   [[nodiscard]] const table_layout& layout() const noexcept;
 

@@ -118,6 +118,16 @@ class membership_service final : elastic::membership_outlet {
     links_ = std::move(all);
   }
 
+  /// Waits for the end of the present generation; false when the deadline comes first. Throws departure when this
+  /// member's part is over.
+  [[nodiscard]] bool await_stop(clock::time_point until) {
+    const auto ends = [this] { return must_stop(~std::uint64_t{0}); };
+    std::unique_lock held(mutex_);
+    changed_.wait_until(held, until, [&] { return over_ || ends(); });
+    if (over_) std::rethrow_exception(over_);
+    return ends();
+  }
+
   /// Something happened to this rank: `event(protocol, now)` tells the protocol, which acts at once.
   template <class Event>
   auto tell(const Event& event) {
@@ -266,7 +276,10 @@ class membership_service final : elastic::membership_outlet {
     end_generation("generation " + std::to_string(protocol_.record().generation) + " is over (" + why + ")");
   }
 
-  void halt(std::uint64_t step) override { halt_.store(step, std::memory_order_release); }
+  void halt(std::uint64_t step) override {
+    halt_.store(step, std::memory_order_release);
+    changed_.notify_all();
+  }
 
   void kill(const elastic::member& who) override {
     log(log_level::warning, "process " + std::to_string(who.process.process) + " of this host is killed (" +

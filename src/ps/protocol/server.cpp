@@ -28,7 +28,12 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
   auto* const its = peers_.find(head->from);
+  message said;
+  message_reader in(frame.subspan(frame_head_bytes), apart);
   if (its == nullptr) {
+    while (in.next(said)) {
+      if (said.what == message_kind::pulse && (said.flags & says_goodbye) != 0) heard_farewell_ = true;
+    }
     // Fenced, and told so; or new, and not known here yet.
     if (!fenced_ && head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::fenced});
     return;
@@ -36,8 +41,6 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
   its->heard = now;
   its->suspect = false;
   newest_ = std::max(newest_, head->map_version);
-  message said;
-  message_reader in(frame.subspan(frame_head_bytes), apart);
   while (in.next(said)) its->is_worker ? hear_worker(head->from, said, now) : hear_server(head->from, said, now);
   if (!its->is_worker || head->clock <= its->clock) return;
   its->clock = head->clock;
@@ -152,7 +155,8 @@ void server::send_values(const member& to, const message& pull) {
 
 void server::hear_pulse(const member& from, const message& said) {
   const bool leaves = (said.flags & says_goodbye) != 0;
-  if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // no worker needs to wait for it
+  if (leaves)  // no worker needs to wait for it
+    peers_.find(from)->dead = peers_.find(from)->said_goodbye = heard_farewell_ = true;
   if (fenced_ || (!leaves && (said.flags & wants_word) == 0)) return;
   out_.send(from, {.what = message_kind::alive, .flags = leaves ? says_goodbye : std::uint8_t{0}});
 }

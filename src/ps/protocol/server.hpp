@@ -84,6 +84,11 @@ class server {
   /// Time passes; about ten times in `retry`.
   void tick(clock::time_point now);
 
+  /// What was sent and not answered may be lost: servers of chains are told again with the next tick, and workers ask.
+  void send_again() noexcept {
+    for (auto& range : ranges_) range.said = {};
+  }
+
   /// A server or worker is gone: certainly, or as far as can be told. Those of which that is not certain are given up
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
@@ -103,6 +108,8 @@ class server {
   [[nodiscard]] bool is_done() const noexcept;
   /// Whether that worker of the map said that it has no more to do.
   [[nodiscard]] bool has_left(const member& worker) const noexcept;
+  /// Whether any worker said so, also one that others have taken out of the map since.
+  [[nodiscard]] bool heard_farewell() const noexcept { return heard_farewell_; }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -222,6 +229,7 @@ class server {
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;
   bool fenced_ = false;
+  bool heard_farewell_ = false;
 };
 
 }  // namespace muster::inline v0::ps

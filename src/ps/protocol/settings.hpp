@@ -18,6 +18,7 @@ struct protocol_settings {
   /// Workers may not have heard the answer to their farewell: so long a server repeats it, and twice as long where what
   /// it sends is not taken.
   clock::duration last_words = std::chrono::milliseconds(300);
+  clock::duration quorum = std::chrono::seconds(30);  ///< for which servers of an elastic job wait for a worker
   std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
   std::size_t moves_at_once = 8;               ///< ranges
 };

@@ -208,6 +208,12 @@ std::optional<shard_map> without_worker(const shard_map& map, const member& who)
   return changed(map, std::move(next));
 }
 
+std::optional<shard_map> with_worker(const shard_map& map, const member& who) {
+  shard_map next = map;
+  if (!map.has_worker(who)) next.workers.push_back(who);
+  return changed(map, std::move(next));
+}
+
 std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id> candidates, std::size_t servers) {
   if (servers < 1 || servers > candidates.size()) {
     throw configuration_error(

@@ -114,8 +114,18 @@ class worker {
            });
   }
 
-  /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
+  /// What was sent and not answered may be lost: it is sent again.
+  void send_again(clock::time_point now) {
+    for (const auto id : busy_) send_again(lines_[id], now);
+    for (auto& [number, one] : pulls_) send_pull(number, one, now);
+    say_pulse(wants_word);
+  }
+
+  /// The process at that place is gone for ever, or its connection: a server that ended may be done, and then it
+  /// answers no farewell.
   void lose(node_id gone, clock::time_point now) { gone_.emplace(gone, now); }
+  /// There is proof of it.
+  void lose(node_id gone) { gone_.insert_or_assign(gone, clock::time_point::min()); }
 
   /// The map without servers that have ended and were the last to hold some range: which only a worker can write
   /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
@@ -128,7 +138,8 @@ class worker {
     std::vector<member> dead;
     for (const auto& [at, seen] : gone_) {
       const auto* const entry = map_.server(at);
-      if (entry != nullptr && now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
+      if (entry == nullptr) continue;
+      if (seen == clock::time_point::min() || now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
         dead.push_back(entry->who);
     }
     auto next = without_servers(map_, dead, {});
@@ -160,10 +171,7 @@ class worker {
       one.from = chain.empty() ? member{} : map_.server(chain.back())->who;
       if (one.to == to) continue;
       one.to = to;
-      one.sent = one.counted;
-      one.resent_from = 0;
-      one.tries = 0;
-      send_kept(one);
+      send_again(one, one.since);
     }
     for (auto& [number, one] : pulls_) send_pull(number, one, now);
     say_pulse();
@@ -193,11 +201,9 @@ class worker {
         return true;
       }
       if (is_due(one.to, one.since, one.tries, now)) {
-        one.since = now;
-        ++one.tries;
-        one.sent = one.counted;
-        one.resent_from = 0;
-        send_kept(one);
+        const int tries = one.tries + 1;
+        send_again(one, now);
+        one.tries = tries;
       }
       return false;
     });
@@ -332,6 +338,14 @@ class worker {
       default:
         return;
     }
+  }
+
+  void send_again(line& one, clock::time_point since) {
+    one.since = since;
+    one.tries = 0;
+    one.sent = one.counted;
+    one.resent_from = 0;
+    send_kept(one);
   }
 
   void send_kept(line& one) {

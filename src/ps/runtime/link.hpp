@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,8 @@ inline constexpr std::uint32_t payload_tag = 15002;  // and behind it, by `frame
 /// a cache when they are filled again. A sender of much asks for it.
 inline constexpr std::size_t frames_at_once = 6;
 
-/// This process' words to all others of a group, and theirs to it; places are ranks. Used by one thread.
+/// This process' words to all others of a group, and theirs to it. Places are ranks, unless `move_to` said otherwise.
+/// Used by one thread.
 ///
 /// What goes to one place waits in a frame until it is full or `ship`ped, so that small words share the cost of a
 /// message. Frames keep their order. A payload that is larger than a frame follows the one that has the head of its
@@ -39,25 +41,47 @@ class frame_link {
   /// No frame is larger, in bytes: transports send as much unasked.
   static constexpr std::size_t frame_limit = 65536;
 
-  explicit frame_link(transport& over)
-      : over_(over), peers_(static_cast<std::size_t>(over.size())), lends_(over.abilities().moves_buffers) {
-    for (int i = 0; i < posted_at_once; ++i) post(std::make_unique<incoming>());
-  }
+  /// Reaches no process until `move_to`.
+  frame_link() = default;
+  explicit frame_link(transport& over) { move_to(over); }
 
   frame_link(const frame_link&) = delete;
   frame_link& operator=(const frame_link&) = delete;
+
+  /// Goes on over another transport, with the processes at these places, by rank. What was under way is lost, and its
+  /// memory its owners'.
+  void move_to(transport& over, std::vector<node_id> places) {
+    close();
+    over_ = &over;
+    lends_ = over.abilities().moves_buffers;
+    lent_ = stuck_ = 0;
+    places_ = std::move(places);
+    peers_.resize(places_.size());
+    ranks_.assign(std::size_t{1} + *std::ranges::max_element(places_), no_rank);
+    for (std::size_t rank = 0; rank < places_.size(); ++rank) ranks_[places_[rank]] = static_cast<int>(rank);
+    for (int i = 0; i < posted_at_once; ++i) post(std::make_unique<incoming>());
+  }
+  void move_to(transport& over) {
+    std::vector<node_id> places(static_cast<std::size_t>(over.size()));
+    std::iota(places.begin(), places.end(), node_id{0});
+    move_to(over, std::move(places));
+  }
+  /// Of the processes that it reaches, by rank.
+  [[nodiscard]] const std::vector<node_id>& places() const noexcept { return places_; }
+
+  [[nodiscard]] bool reaches(node_id at) const noexcept { return rank_of(at) != no_rank; }
 
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
   /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.
   void send(const member& who, const message& what, bool lent = false) {
-    const node_id to = who.at;
-    if (to >= peers_.size() || peers_[to].gone) return;
-    auto& peer = peers_[to];
+    const int to = rank_of(who.at);
+    if (to == no_rank || peer_at(to).gone) return;
+    auto& peer = peer_at(to);
     const std::size_t whole = encoded_bytes(what.payload.size());
     const bool large = whole > frame_limit - frame_head_bytes;
     const std::size_t size = large ? message_head_bytes : whole;
-    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship(to);
+    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship_to(to);
     peer.incarnation = who.incarnation;
     if (!peer.open && !free_.empty()) {
       peer.open = std::move(free_.back());
@@ -72,7 +96,7 @@ class frame_link {
     if (!large) return encode(what, at);
     encode_head(what, what.payload.size(), at);
     attach(frame, to, what, lent && lends_);
-    ship(to);
+    ship_to(to);
   }
 
   /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
@@ -84,7 +108,7 @@ class frame_link {
         one->lent = false;
         --lent_;
         request& r = one->body;
-        if (over_.test(r)) continue;
+        if (over_->test(r)) continue;
         one->own = room_for(r.bytes);
         muster::detail::copy_bytes(one->own.data(), r.data, r.bytes);
         // It can, else nothing is lent; unless the message has gone meanwhile.
@@ -117,23 +141,26 @@ class frame_link {
 
   /// Sends what waits for that place, or for all.
   void ship(node_id to) {
-    auto& peer = peers_[to];
-    if (!peer.open) return;
-    head_.to = peer.incarnation;
-    head_.apart = peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
-    encode(head_, peer.open->data.data());
-    start(peer.open->r, to, frame_tag, peer.open->data.data(), peer.open->used);
-    peer.flying.push_back(std::move(peer.open));
+    if (const int rank = rank_of(to); rank != no_rank) ship_to(rank);
   }
 
   void ship() {
-    for (node_id to = 0; to < peers_.size(); ++to) ship(to);
+    for (std::size_t to = 0; to < peers_.size(); ++to) ship_to(static_cast<int>(to));
   }
 
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
-  [[nodiscard]] std::size_t waiting(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
-  [[nodiscard]] std::uint32_t words(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->words : 0; }
-  [[nodiscard]] std::size_t under_way(node_id to) const noexcept { return peers_[to].flying.size(); }
+  [[nodiscard]] std::size_t waiting(node_id to) const noexcept {
+    const auto* const peer = find(to);
+    return peer != nullptr && peer->open ? peer->open->used : 0;
+  }
+  [[nodiscard]] std::uint32_t words(node_id to) const noexcept {
+    const auto* const peer = find(to);
+    return peer != nullptr && peer->open ? peer->open->words : 0;
+  }
+  [[nodiscard]] std::size_t under_way(node_id to) const noexcept {
+    const auto* const peer = find(to);
+    return peer != nullptr ? peer->flying.size() : 0;
+  }
 
   /// Makes progress; calls `hear(frame, apart)` for what has come, at most `most` frames: `apart` is the payload of one
   /// that is only its head. False when nothing has.
@@ -143,7 +170,7 @@ class frame_link {
     bool any = false;
     // In the order in which they wait: only those that a dead process had begun stay for ever.
     for (std::size_t i = 0; i <= stuck_ && most > 0;) {
-      if (!over_.test(posted_[i]->r)) {
+      if (!over_->test(posted_[i]->r)) {
         ++i;
         continue;
       }
@@ -164,33 +191,33 @@ class frame_link {
   }
   /// Gives the processor away until something may have come, at the latest until then.
   void pause(clock::time_point until) {
-    if (!has_news()) over_.pause(until);
+    if (!has_news()) over_->pause(until);
   }
-  [[nodiscard]] bool should_yield() const { return over_.should_yield(); }
-  /// Calls tell(place, may_return) for each that was found since the last call to be gone, or the connection to it
-  /// broken: then another is tried for `patience` before it is called gone, and what was under way between the two is
-  /// lost, no more.
-  void find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell) {
+  [[nodiscard]] bool should_yield() const { return over_->should_yield(); }
+  /// Calls tell(rank, may_return, why) for each that was found since the last call to be gone, or the connection to it
+  /// broken: then another is tried for `patience`, if there is any, before it is called gone, and what was under way
+  /// between the two is lost, no more.
+  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& tell) {
     control_message word;
-    while (over_.poll(word)) {
+    while (over_->poll(word)) {
       const bool ended = word.what == control_message::kind::gone || word.what == control_message::kind::abort;
-      const auto origin = static_cast<node_id>(word.origin);
-      if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
+      const int origin = word.origin;
+      if (!ended || static_cast<std::size_t>(origin) >= peers_.size() || peer_at(origin).gone) continue;
       cut(origin);
-      const bool may_return =
-          word.what == control_message::kind::gone && over_.renew(word.origin, clock::now() + patience);
+      const bool may_return = word.what == control_message::kind::gone && patience > clock::duration::zero() &&
+                              over_->renew(origin, clock::now() + patience);
       if (may_return)
         log(log_level::info, std::string(word.text) + ": it will be connected again if it lives");
       else
         forget(origin);
-      tell(origin, may_return);
+      tell(origin, may_return, word.text);
     }
   }
 
-  /// Sends nothing to it any more.
-  void forget(node_id gone) {
+  /// Sends nothing to that rank any more.
+  void forget(int gone) {
     cut(gone);
-    auto& peer = peers_[gone];
+    auto& peer = peer_at(gone);
     peer.gone = true;
     peer.open.reset();
     // A receive may be in the middle of what the dead one was sending, and stay so. None is taken back: what others
@@ -239,10 +266,27 @@ class frame_link {
     std::deque<std::unique_ptr<arrival>> arriving;  // as they were announced, which is how they come
   };
 
+  [[nodiscard]] int rank_of(node_id at) const noexcept { return at < ranks_.size() ? ranks_[at] : no_rank; }
+  [[nodiscard]] neighbour& peer_at(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const neighbour* find(node_id at) const noexcept {
+    const int rank = rank_of(at);
+    return rank == no_rank ? nullptr : &peers_[static_cast<std::size_t>(rank)];
+  }
+
+  void ship_to(int rank) {
+    auto& peer = peer_at(rank);
+    if (!peer.open) return;
+    head_.to = peer.incarnation;
+    head_.apart = peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
+    encode(head_, peer.open->data.data());
+    start(peer.open->r, rank, frame_tag, peer.open->data.data(), peer.open->used);
+    peer.flying.push_back(std::move(peer.open));
+  }
+
   void advance() {
     for (auto& peer : peers_) {
-      while (!peer.flying.empty() && over_.test(peer.flying.front()->r) &&
-             (!peer.flying.front()->large || over_.test(peer.flying.front()->body))) {
+      while (!peer.flying.empty() && over_->test(peer.flying.front()->r) &&
+             (!peer.flying.front()->large || over_->test(peer.flying.front()->body))) {
         recycle(std::move(peer.flying.front()));
         peer.flying.pop_front();
       }
@@ -263,15 +307,15 @@ class frame_link {
            std::ranges::any_of(peers_, changed);
   }
 
-  void start(request& r, node_id to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+  void start(request& r, int to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
     r.data = data;
     r.bytes = bytes;
-    r.peer = static_cast<int>(to);
+    r.peer = to;
     r.tag = tag;
-    over_.send(r);
+    over_->send(r);
   }
 
-  void attach(outgoing& frame, node_id to, const message& what, bool lent) {
+  void attach(outgoing& frame, int to, const message& what, bool lent) {
     frame.large = true;
     frame.lent = lent;
     lent_ += lent ? 1 : 0;
@@ -282,7 +326,7 @@ class frame_link {
       muster::detail::copy_bytes(frame.own.data(), what.payload.data(), what.payload.size());
     }
     // A send only reads, though requests are made for both.
-    start(frame.body, to, payload_tag + 1 + peers_[to].large++ % payload_numbers,
+    start(frame.body, to, payload_tag + 1 + peer_at(to).large++ % payload_numbers,
           lent ? const_cast<std::byte*>(what.payload.data()) : frame.own.data(), what.payload.size());
   }
 
@@ -299,7 +343,7 @@ class frame_link {
     one->r.peer = any_source;
     one->r.data = one->data.data();
     one->r.bytes = one->data.size();
-    over_.receive(one->r);
+    over_->receive(one->r);
     posted_.push_back(std::move(one));
   }
 
@@ -310,8 +354,8 @@ class frame_link {
     if (!head || head->apart == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
     const auto last = frame.last<message_head_bytes>();
     const auto said = decode_message(last);
-    const auto from = static_cast<node_id>(one.r.source);
-    auto& peer = peers_[from];
+    const int from = one.r.source;
+    auto& peer = peer_at(from);
     if (said && !peer.gone) {
       auto made = std::make_unique<arrival>();
       std::ranges::copy(frame.first<frame_head_bytes>(), made->head.begin());
@@ -325,7 +369,7 @@ class frame_link {
   }
 
   // The next of them may come now.
-  void begin_arrivals(neighbour& from, node_id at) {
+  void begin_arrivals(neighbour& from, int at) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < from.arriving.size(); ++i) {
       arrival& one = *from.arriving[i];
@@ -337,16 +381,16 @@ class frame_link {
         one.own = room_for(one.r.bytes);
         one.r.data = one.own.data();
       }
-      one.r.peer = static_cast<int>(at);
-      over_.receive(one.r);
+      one.r.peer = at;
+      over_->receive(one.r);
     }
   }
 
   // One that is there, which leaves the list.
   [[nodiscard]] std::unique_ptr<arrival> take_arrival() {
-    for (node_id from = 0; from < peers_.size(); ++from) {
-      auto& peer = peers_[from];
-      if (peer.arriving.empty() || !over_.test(peer.arriving.front()->r)) continue;
+    for (int from = 0; from < static_cast<int>(peers_.size()); ++from) {
+      auto& peer = peer_at(from);
+      if (peer.arriving.empty() || !over_->test(peer.arriving.front()->r)) continue;
       auto come = std::move(peer.arriving.front());
       peer.arriving.pop_front();
       begin_arrivals(peer, from);
@@ -356,13 +400,13 @@ class frame_link {
   }
 
   // Nothing of what was under way between the two comes any more.
-  void cut(node_id other) {
-    auto& peer = peers_[other];
+  void cut(int other) {
+    auto& peer = peer_at(other);
     lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.flying, [](const auto& one) { return one->lent; }));
     peer.flying.clear();
     peer.arriving.clear();
     for (auto& one : posted_) {  // nor the payload of what has come
-      if (one->r.held_by() != nullptr || one->r.source != static_cast<int>(other)) continue;
+      if (one->r.held_by() != nullptr || one->r.source != other) continue;
       const auto head = decode_head(std::span<const std::byte>(one->data.data(), one->r.received));
       if (head && head->apart != 0) one->r.received = 0;
     }
@@ -394,11 +438,15 @@ class frame_link {
   static constexpr std::size_t most_free = 64;
   static constexpr std::size_t most_spare = 4;
 
-  transport& over_;
+  static constexpr int no_rank = -1;
+
+  transport* over_ = nullptr;
   frame_head head_;
-  std::vector<neighbour> peers_;
-  std::size_t lent_ = 0;  // payloads under way
-  bool lends_;            // the transport can give back what it was lent
+  std::vector<neighbour> peers_;  // by rank
+  std::vector<node_id> places_;   // by rank
+  std::vector<int> ranks_;        // by place
+  std::size_t lent_ = 0;          // payloads under way
+  bool lends_ = false;            // the transport can give back what it was lent
   placing where_;
   std::vector<std::unique_ptr<outgoing>> free_;
   std::deque<std::unique_ptr<incoming>> posted_;  // in the order in which they wait

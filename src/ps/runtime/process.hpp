@@ -11,6 +11,7 @@
 #include <muster/ps/job.hpp>
 
 #include "../../comm/bootstrap/stores/watched_record.hpp"
+#include "../../elastic/member_links.hpp"
 #include "../protocol/settings.hpp"
 #include "../protocol/shard_map.hpp"
 #include "link.hpp"
@@ -87,6 +88,8 @@ struct seat {
   std::shared_ptr<any_store> store;
   std::string name;  ///< of the map in the store
   const shard_map& first;
+  muster::detail::member_links* links = nullptr;  ///< of an elastic job: `over` is none of its connections
+  const muster::detail::member_links::connected* linked = nullptr;  ///< the first of these
 };
 
 /// How often both sides of the protocol are told the time.
@@ -101,16 +104,52 @@ class process {
         protocol_(at.protocol),
         layout_(at.layout),
         keeper_(at.store, at.name, at.first, deadline_after(at.options.timeout)),
-        link_(at.over) {
+        links_(at.links) {
+    if (links_ == nullptr)
+      link_.move_to(at.over);
+    else
+      link_by(*at.linked, {});
     link_.introduce({.from = at.self, .map_version = at.first.version});
   }
   ~process() = default;
+
+#ifdef MUSTER_HAS_TCP
+  /// Changes over to newer connections if there are any: true then. What was under way is lost.
+  bool renew_link() {
+    if (links_ == nullptr) return false;
+    return links_->take([this](const auto& now, const auto& gone) { link_by(now, gone); });
+  }
+  void connect_again() { links_->connect_again(*end_); }
+#else
+  bool renew_link() { return false; }
+  void connect_again() {}
+#endif
+
+  /// Hears of processes that are gone, in an elastic job from its membership.
+  void find_lost(const std::function<void(node_id, bool may_return)>& tell) {
+    const bool by_members = links_ != nullptr;
+    link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
+                    [&](int rank, bool may_return, const char* why) {
+                      if (!by_members) return tell(link_.places()[static_cast<std::size_t>(rank)], may_return);
+                      end_->saw_end_of(rank, why);
+                      connect_again();
+                    });
+  }
+
+  void link_by(const muster::detail::member_links::connected& now, const std::vector<node_id>& gone) {
+    link_.move_to(*now.over, now.orders);
+    end_ = now.end;
+    gone_.insert(gone_.end(), gone.begin(), gone.end());
+  }
 
   const job_options& options_;
   protocol_settings protocol_;
   const table_layout& layout_;
   map_keeper keeper_;
   frame_link link_;
+  muster::detail::member_links* links_;              // of an elastic job
+  std::shared_ptr<muster::detail::revocation> end_;  // of the generation that is linked
+  std::vector<node_id> gone_;                        // members that have left or died: none comes back
 };
 
 }  // namespace muster::inline v0::ps::detail

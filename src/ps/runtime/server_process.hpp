@@ -9,6 +9,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
+#include <muster/elastic/departure.hpp>
 
 #include "../protocol/server.hpp"
 #include "process.hpp"
@@ -38,6 +39,10 @@ class server_process final : process, public server_outlet {
     deserted_since_ = clock::now();
     for (int idle = 0; !stopped_; ++idle) {
       const auto now = clock::now();
+      if (renew_link()) {
+        core_->send_again();
+        tell_gone();
+      }
       const bool heard = link_.poll([&](auto frame, auto apart) { core_->hear(frame, now, apart); });
       if (now >= next_tick) {
         next_tick = now + protocol_.retry / ticks_a_retry;
@@ -46,16 +51,17 @@ class server_process final : process, public server_outlet {
       link_.introduce({.from = core_->self(), .map_version = core_->map().version});
       core_->flush();
       link_.ship();
+      any_finished_ = any_finished_ || core_->heard_farewell();
       for (const auto& who : newest_.workers) {
         if (core_->has_left(who)) left_.insert(who.at);
       }
       if (heard) idle = 0;
       if (core_->is_fenced()) {
         stand_by();
-        if (is_over()) return;
+        if (is_over() && !awaits_workers()) return;
         idle = spins_before_pause;
       }
-      if (!core_->is_done() || core_->is_fenced()) {
+      if (!core_->is_done() || core_->is_fenced() || awaits_workers()) {
         done_since = {};
       } else if (done_since == clock::time_point{}) {
         done_since = now;
@@ -80,7 +86,7 @@ class server_process final : process, public server_outlet {
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
 
   void tick(clock::time_point now) {
-    link_.find_lost(protocol_.silence, [&](node_id at, bool may_return) {
+    find_lost([&](node_id at, bool may_return) {
       if (!may_return) {
         log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
         left_.insert(at);
@@ -95,6 +101,7 @@ class server_process final : process, public server_outlet {
     });
     if (const auto map = keeper_.take()) learn(*map, now);
     const bool failed = keeper_.take_failure();
+    end_without_workers(now);
     if (!serves_) return offer_itself(failed);
     end_if_deserted(now);
     if (failed) core_->swap_failed();
@@ -114,6 +121,18 @@ class server_process final : process, public server_outlet {
       goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
     }
     core_->learn(map, now);
+    tell_gone();
+  }
+
+  // Of an elastic job. It may be that only a later map names them.
+  void tell_gone() {
+    const auto is_gone = [&](const member& who) { return std::ranges::find(gone_, who.at) != gone_.end(); };
+    for (const auto& one : newest_.servers) {
+      if (is_gone(one.who)) core_->suspect(one.who, true);
+    }
+    for (const auto& who : newest_.workers) {
+      if (is_gone(who)) core_->suspect(who, true);
+    }
   }
 
   // Holds nothing, and waits to be named.
@@ -154,6 +173,20 @@ class server_process final : process, public server_outlet {
     }
   }
 
+  // Of an elastic job: all workers have died, and others may join.
+  [[nodiscard]] bool awaits_workers() const { return links_ != nullptr && !any_finished_ && newest_.workers.empty(); }
+  void end_without_workers(clock::time_point now) {
+    if (!awaits_workers()) {
+      worked_at_ = now;
+    } else if (now - worked_at_ > protocol_.quorum) {
+      throw elastic::departure(elastic::exit_reason::too_few,
+                               "server " + to_string(core_->self()) +
+                                   " ends (all workers have died, and none joined within " +
+                                   std::to_string(seconds(protocol_.quorum).count()) +
+                                   " s); start the job again from its last saved tables");
+    }
+  }
+
   [[nodiscard]] bool is_over() const {
     return std::ranges::all_of(newest_.workers, [&](const member& who) { return left_.contains(who.at); });
   }
@@ -164,10 +197,12 @@ class server_process final : process, public server_outlet {
   bool serves_ = false;
   bool goes_ = false;  // the map wants it to, or to leave with nothing: then it is no failure to be fenced
   clock::time_point deserted_since_{};
-  std::uint64_t offered_at_ = 0;  // the version of the map when it wanted to serve last
+  clock::time_point worked_at_ = clock::now();  // there was a worker, or the last one had finished
+  std::uint64_t offered_at_ = 0;                // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   node_id self_;
-  std::set<node_id> left_;  // workers that are done, or dead
+  bool any_finished_ = false;  // of the workers
+  std::set<node_id> left_;     // workers that are done, or dead
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -12,6 +12,7 @@
 #include <muster/core/codec/codec.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/ps/client.hpp>
 
 #include "../../core/copy.hpp"
@@ -50,6 +51,8 @@ class worker_process final : process, public worker_outlet {
         residuals_(at.layout.ranges()),
         servers_(std::move(servers)) {
     link_.place_by([this](const message& answer) { return place_of(answer); });
+    joins_ = links_ != nullptr && !at.first.has_worker(at.self);
+    tell_gone();
   }
 
   worker_process(const worker_process&) = delete;
@@ -159,6 +162,12 @@ class worker_process final : process, public worker_outlet {
 
   void progress() {
     now_ = clock::now();
+    if (renew_link()) {
+      for (auto& [number, to] : targets_) to.placed = false;
+      tell_gone();
+      core_.send_again(now_);
+    }
+    if (std::exchange(joins_, false)) join();
     link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
     if (!refusal_.empty()) throw configuration_error(refusal_);
     if (const auto map = keeper_.take()) {
@@ -167,7 +176,7 @@ class worker_process final : process, public worker_outlet {
     }
     if (now_ >= next_tick_) {
       next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-      link_.find_lost(protocol_.silence, [&](node_id at, bool may_return) {
+      find_lost([&](node_id at, bool may_return) {
         if (may_return) return;
         core_.lose(at, now_);
         std::erase(servers_, at);
@@ -219,8 +228,8 @@ class worker_process final : process, public worker_outlet {
     next_tick_ = {};
     wait_until([&] { return core_.has_left(); }, "finish");
     // A server that stands by hears it too: no other process tells it when all is over.
-    for (const auto server : servers_) {
-      if (core_.map().server(server) == nullptr)
+    for (const auto server : links_ == nullptr ? servers_ : link_.places()) {
+      if (core_.map().server(server) == nullptr && server != core_.self().at)
         link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
     }
     ship();
@@ -236,6 +245,27 @@ class worker_process final : process, public worker_outlet {
   client tables{*this};
 
  private:
+  void tell_gone() {
+    for (const auto at : gone_) core_.lose(at);
+  }
+
+  // Now that it pulls and pushes: others wait for the clocks of those that the map names.
+  void join() {
+    std::optional<shard_map> with;
+    keeper_.change(
+        [&](const shard_map& map) {
+          const auto is_here = [&](const server_entry& one) { return link_.reaches(one.who.at); };
+          if (std::ranges::none_of(map.servers, is_here)) {
+            throw elastic::departure(elastic::exit_reason::never_started,
+                                     "no member took this process in (the job is over: its servers have ended)");
+          }
+          with = with_worker(map, core_.self());
+          return with;
+        },
+        deadline_after(options_.timeout));
+    if (with) core_.learn(*with, now_);
+  }
+
   void add(pending& to, const pending::part& part) {
     if (std::exchange(to.of_, this) == nullptr)
       to.first_ = part;
@@ -337,6 +367,7 @@ class worker_process final : process, public worker_outlet {
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
   std::vector<node_id> servers_;  // that can serve, and live
+  bool joins_ = false;            // the map does not name it yet
   std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 

@@ -1,0 +1,110 @@
+// A process in an elastic job, whatever its ranks do there: its identity, its part in the membership, and how it
+// connects to the members of a generation.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <muster/comm/bootstrap/host_identity.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/elastic/settings.hpp>
+
+#include "../core/random_bytes.hpp"
+#include "membership/service.hpp"
+#include "rebuild.hpp"
+
+namespace muster::inline v0::detail {
+
+inline elastic::member_id draw_identity() {
+  elastic::member_id id = 0;
+  while (id == 0) fill_random(std::as_writable_bytes(std::span(&id, 1)));
+  return id;
+}
+
+inline elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
+  const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
+  elastic::membership_policy made;
+  made.initial = launch.size;
+  made.min = static_cast<int>(configuration.integer(setting::min_ranks));
+  made.max = static_cast<int>(configuration.integer(setting::max_ranks));
+  if (made.max < made.min) {
+    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(made.max) +
+                              " (the job needs at least " + std::to_string(made.min) + " by " +
+                              configuration.origin(setting::min_ranks) + "); raise the one or lower the other");
+  }
+  const double beat = configuration.positive(setting::heartbeat);
+  made.beat = span_of(beat);
+  made.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
+  if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
+    made.slow_factor = configuration.positive(setting::slow_factor);
+  made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
+  made.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
+  return made;
+}
+
+/// Used by one thread, but for its service.
+class job_member {
+ public:
+  /// Announces the process; `order`: how the first generation is numbered. The settings outlive it.
+  job_member(const settings& configuration, const launch_env& launch, const std::shared_ptr<any_store>& store,
+             std::uint64_t order)
+      : configuration_(configuration), interface_(interface_of(configuration, launch)) {
+    const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+    const auto policy = policy_of(configuration, launch);
+    token_ = common_token(*store, configuration, until);
+    auto words = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
+    self_.id = draw_identity();
+    self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
+    self_.order = order;
+    self_.process = process_identity::own();
+    self_.words = words->place();
+    self_.endpoints = open_doors();
+    service_.emplace(store, std::move(words), self_, policy,
+                     static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
+  }
+
+  [[nodiscard]] const elastic::member& self() const noexcept { return self_; }
+  [[nodiscard]] membership_service& service() noexcept { return *service_; }
+  /// Where the members of the next generation find it.
+  [[nodiscard]] std::string endpoints() const { return listener_endpoints(*doors_, configuration_); }
+
+  /// Connects the members of a generation that this one is in, over `memory` where they share some; see
+  /// `connect_members`.
+  [[nodiscard]] built_group connect(const elastic::generation_record& group, std::shared_ptr<segment> memory,
+                                    const std::function<bool()>& given_up, bool any_source = false) {
+    tcp_listeners known = std::move(*doors_);
+    service_->tell([endpoints = open_doors()](auto& protocol, auto) { protocol.wait_at(endpoints); });
+    return connect_members({&configuration_, std::move(memory), token_, any_source}, group, *group.rank_of(self_.id),
+                           std::move(known), given_up);
+  }
+
+  /// The members that a timeout names; those of a generation that is over anyway are late for that reason.
+  void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& why) {
+    for (const int rank : late.missing()) {
+      const auto who = group.members[static_cast<std::size_t>(rank)].id;
+      service_->tell([&](auto& protocol, auto now) { protocol.suspect(now, who, why + late.what()); });
+    }
+  }
+
+ private:
+  // New ones: the text by which the others find them.
+  [[nodiscard]] std::string open_doors() {
+    doors_.emplace(interface_, configuration_.origin(setting::interface));
+    return endpoints();
+  }
+
+  const settings& configuration_;
+  std::string interface_;
+  std::string token_;
+  elastic::member self_;
+  std::optional<tcp_listeners> doors_;
+  std::optional<membership_service> service_;
+};
+
+}  // namespace muster::inline v0::detail
