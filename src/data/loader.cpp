@@ -81,7 +81,9 @@ struct loader::engine {
   engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
     if (last) plan.set_mixture(last->source().mixture_order());
-    if (last && last->source().newest() != 0) plan.follow([this](std::uint64_t size) { return open_version(size); });
+    if (last && last->source().newest() != 0) {
+      plan.follow([this](std::uint64_t size) { return open_version(size); }, last->source().follows_every());
+    }
     deal_by({});
     reserve_ids();
   }
@@ -156,11 +158,7 @@ struct loader::engine {
   /// Has records come from afar that a batch will want when the blocks are used up that are mixed now.
   void expect(muster::cursor where, batch_shard part) {
     if (last->source().block_records() == 0) return;
-    where.position += std::max(where.block * where.window, where.batch);
-    if (where.position >= where.size) {
-      where.position %= where.size;
-      ++where.epoch;
-    }
+    where = detail::batch_sampler::after(where, std::max(where.block * where.window, where.batch));
     plan.ids_of(where, part, expected);
     last->source().expect(expected);
   }
@@ -293,7 +291,7 @@ bool loader::follows() const noexcept { return engine_->plan.follows(); }
 void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
 held_shards loader::held() const { return engine_->last ? engine_->last->source().held() : held_shards(); }
 void loader::deal_by(std::vector<held_shards> ranks) { engine_->deal_by(std::move(ranks)); }
-bool loader::at_last_batch() const noexcept { return engine_->plan.at_last_batch(); }
+bool loader::may_grow() const noexcept { return engine_->plan.may_grow(); }
 const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
 live_cursor loader::cursor() noexcept { return live_cursor(engine_->plan); }
 std::uint64_t loader::step() const noexcept { return engine_->plan.step(); }

@@ -197,8 +197,9 @@ opened_source open_tfrecord_files(spec_reader& from, const read_options& options
 opened_source open_record_files(spec_reader& from, const read_options& options) {
   record_read_options chosen{.threads = options.threads};
   if (!flag(from, "check", true)) chosen.checks = record_checks::never;
-  chosen.follow = flag(from, "follow", false);
   chosen.shards = from.name() == "shards";
+  if (!chosen.shards) chosen.every = from.whole_of("every", 0);
+  chosen.follow = flag(from, "follow", chosen.every != 0);
   const bool far = detail::is_far(from.name() + "://");
   if (far) {
     chosen.http.cache = from.take("cache").value_or("");
@@ -250,7 +251,7 @@ struct known_source {
 
 std::mutex mutex_of_sources;
 
-constexpr std::string_view server_options = "cache=FOLDER&disk=BYTES&timeout=SECONDS&check=1|0&follow=0|1";
+constexpr std::string_view server_options = "cache=FOLDER&disk=BYTES&timeout=SECONDS&check=1|0&follow=0|1&every=STEPS";
 
 // With the mutex held.
 std::vector<known_source>& known_sources() {
@@ -281,8 +282,8 @@ std::vector<known_source>& known_sources() {
         "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",
         "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or all of them as bytes"},
        open_tfrecord_files},
-      {{"records", "PATH", "check=1|0&follow=0|1",
-        "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},
+      {{"records", "PATH", "check=1|0&follow=0|1&every=STEPS",
+        "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow, every)"},
        open_record_files},
       {{"shards", "FOLDER", "local=0|1&weight=N&check=1|0&follow=0|1",
         "a folder of records with files at different ranks (local), as muster-data shard makes it"},

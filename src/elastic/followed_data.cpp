@@ -59,15 +59,12 @@ void followed_data::describe(state_parts& parts) {
         std::memcpy(&next_, bytes.data(), sizeof next_);
         data_->grow_to(next_);
       });
-  parts.exchange(
-      [this](group& among) { agreed_ = data_->at_last_batch() ? allreduce(among, data_->newest(), muster::min) : 0; });
-  parts.hook(
-      [this] {
-        if (agreed_ == 0) return;
-        next_ = agreed_;
-        data_->grow_to(next_);
-      },
-      [this] { agreed_ = 0; });
+  // The loader has to know before the commit; if that does not come, it goes by what was agreed on before.
+  parts.exchange([this](group& among) {
+    agreed_ = data_->may_grow() ? allreduce(among, data_->newest(), muster::min) : next_;
+    data_->grow_to(agreed_);
+  });
+  parts.hook([this] { next_ = agreed_; }, [this] { data_->grow_to(next_); });
 }
 
 }  // namespace muster::inline v0

@@ -69,6 +69,11 @@ void training::one_run::refuse_what_workers_cannot() const {
                               " cannot be used in mode ps (one worker alone sees the results, and the others do not "
                               "wait for it); leave it out, or use another mode");
   }
+  if (of.data_.follows()) {
+    throw configuration_error(std::string(of.data_.name()) +
+                              " cannot be followed in mode ps (the servers hand out the records that there are at the "
+                              "start); leave out follow and every, or use another mode");
+  }
   if (!options.checkpoint.empty() && every.unit != detail::interval::epochs && every.unit != detail::interval::steps) {
     throw configuration_error("checkpoints of servers cannot be written every '" + options.checkpoint_every +
                               R"(' (each worker has a clock of its own); write "2 epochs" or "500 steps")");

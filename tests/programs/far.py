@@ -1,6 +1,6 @@
 """Folders of records on real servers: nginx, and Swift's S3. Each block comes once for all processes of a host, also when
 server or reader are killed on the way; what a server cannot give is one line with the address.
-usage: far.py MUSTER_DATA nginx|s3"""
+usage: far.py MUSTER_DATA nginx|s3 [MUSTER_LAUNCH TEST_SHARDED]"""
 import hashlib
 import hmac
 import http.client
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 
-program, which = sys.argv[1:3]
+program, which, *training = sys.argv[1:]
 BLOCK = 1 << 20
 random.seed(42)
 
@@ -115,6 +115,29 @@ class stub:
                 to.sendall(answer)
 
 
+def check_training(folder, server, base):
+    """Three ranks that train for two epochs: each byte comes once to their host, and each record is used once an epoch."""
+    records = 200_000
+    table = folder / "table.csv"
+    table.write_text("one,other,third\n" + "".join(f"{k % 101},{k % 7},{k % 13}\n" for k in range(records)))
+    run("convert", f"csv:{table}", folder / "floats", "--files", 3)
+    whole = sum(file.stat().st_size for file in (folder / "floats").glob("*.muster"))
+    (folder / "training").mkdir()
+    launcher, trainer = training
+    server.sent()
+    source = f"{base}/floats?cache={folder}/trained&every=1000000"
+    done = subprocess.run([launcher, "-n", "3", trainer, folder / "training", "2", "0", source, "2000"], capture_output=True, text=True,
+                          timeout=200, check=False)
+    assert done.returncode == 0, done
+    assert server.sent() == whole, "each byte comes once for all ranks"
+    used = {0: [], 1: []}
+    for file in (folder / "training").glob("used-*"):
+        for line in file.read_text().splitlines():
+            where, ids = line.split(":")
+            used[int(where.split()[0])] += map(int, ids.split())
+    assert all(sorted(ids) == list(range(records)) for ids in used.values()), {epoch: len(ids) for epoch, ids in used.items()}
+
+
 def test_nginx(folder):
     make_records(folder)
     local = digest_of(f"records:{folder}/set")
@@ -129,6 +152,9 @@ def test_nginx(folder):
             assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
         assert server.sent() == whole, "each byte comes once"
         assert digest_of(shared) == local and server.sent() == 0
+
+        if training:
+            check_training(folder, server, base)
 
         # A cache that is damaged is made good.
         cached = sorted((folder / "cache").glob("*.cache"))

@@ -2,9 +2,10 @@
 // other has taken. Before the reduction of each step it writes a line "epoch step generation: ids" into FOLDER/used-N,
 // and at the end, where ranks are told the same, it says what the parameter is.
 //
-// With a SOURCE, rank 0 of ranks that stay reads it, and cuts and sends the shards first.
+// With a SOURCE, rank 0 of ranks that stay reads it, and cuts and sends the shards first. With one that grows (every=N)
+// all ranks read it, and there are no shards.
 //
-//     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP [SOURCE]
+//     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP [SOURCE [BATCH]]
 #include <muster/muster.hpp>
 
 #include <chrono>
@@ -40,13 +41,15 @@ int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const std::string folder(argv[1]);
     const std::string host = std::to_string(take_host(folder));
-    if (argc > 4) {
+    const std::string given = argc > 4 ? argv[4] : "";
+    const bool grows = given.find("every=") != std::string::npos;
+    if (!given.empty() && !grows) {
       std::optional<muster::any_record_source> from;
-      if (context.world().rank() == 0) from = muster::open_source(argv[4]);
+      if (context.world().rank() == 0) from = muster::open_source(given);
       muster::place_shards(context.world(), from, folder + "/host-" + host);
     }
-    auto loader = muster::open_source("shards:" + folder + "/host-" + host + "?local") | muster::shuffle(1) |
-                  muster::batch(24) | muster::prefetch(2);
+    auto loader = muster::open_source(grows ? given : "shards:" + folder + "/host-" + host + "?local") |
+                  muster::shuffle(1) | muster::batch(argc > 5 ? std::stoull(argv[5]) : 24) | muster::prefetch(2);
     muster::arena arena(context, {{"mean", {1}}});
     muster::sgd optimizer(arena);
     muster::training training(context, arena, optimizer, loader);

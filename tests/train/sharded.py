@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Ranks that have a folder of shards each train on all of them: every record once an epoch, by a rank that has it, with
 the gradients of one rank that has all. A rank is killed amid that: what lay with it is read from copies, or the job ends
-with the status of data that cannot be read, and names the shard. A rank joins amid the training, with shards of its own; and rank 0 cuts and
-sends them.
+with the status of data that cannot be read, and names the shard. A rank joins amid the training, with shards of its own;
+rank 0 cuts and sends them; and where all ranks read one folder, records join an epoch while ranks are killed.
 
 usage: sharded.py --launcher PATH --program PATH --data PATH [--rounds N] [--seed S]
 """
@@ -58,10 +58,15 @@ def steps(folder):
     return {key: of[max(of)] for key, of in attempts.items()}
 
 
-def check_each_once(folder):
+def ids_by_epoch(folder):
     epochs = collections.defaultdict(list)
-    for (epoch, _), of_ranks in steps(folder).items():
+    for (epoch, _), of_ranks in sorted(steps(folder).items()):
         epochs[epoch] += sum(of_ranks, [])
+    return epochs
+
+
+def check_each_once(folder):
+    epochs = ids_by_epoch(folder)
     digests = {hashlib.sha256(str(sorted(ids)).encode()).hexdigest()[:16] for ids in epochs.values()}
     whole = hashlib.sha256(str(list(range(RECORDS))).encode()).hexdigest()[:16]
     if len(epochs) != EPOCHS or digests != {whole}:
@@ -80,9 +85,9 @@ def parameters(said):
     return {float(value) for value in re.findall(r"^parameter (.*)$", said, re.M)}
 
 
-def kill_one(job, folder, draw):
-    """Amid the training; returns the shards that lay with it alone."""
-    while len(list(folder.glob("used-*"))) < 3 or len(steps(folder)) < 5 + draw.randrange(30):
+def kill_one(job, folder, draw, after=5):
+    """Amid the training."""
+    while len(list(folder.glob("used-*"))) < 3 or len(steps(folder)) < after + draw.randrange(30):
         assert job.poll() is None, job.communicate()[0]
         time.sleep(0.01)
     children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
@@ -101,6 +106,33 @@ def join_one(job, folder):
                            check=False)
     assert guest.returncode == 0 and "parameter" in guest.stdout, guest
     return parameters(guest.stdout)
+
+
+def grow(folder, draw):
+    """Four ranks on a folder that grows, of which two are killed; the ids of each epoch are those of a version."""
+    folder.mkdir()
+
+    def append(count, *words):
+        (folder / "more.csv").write_text("value\n" + "".join(f"{k}\n" for k in range(count)))
+        done = subprocess.run([options.data, "convert", f"csv:{folder}/more.csv", folder / "set", *words], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, done.stderr
+        return count
+
+    versions = [append(RECORDS)]
+    job = start(folder, 4, 50, more=[f"records:{folder}/set?every=3"])
+    for after in (5, 40):
+        versions.append(versions[-1] + append(1 + draw.randrange(60), "--append"))
+        kill_one(job, folder, draw, after)
+    versions.append(versions[-1] + append(1 + draw.randrange(60), "--append"))
+    end(job)
+    epochs = ids_by_epoch(folder)
+    sizes = [len(epochs[epoch]) for epoch in range(EPOCHS)]
+    for epoch, size in enumerate(sizes):
+        if sorted(epochs[epoch]) != list(range(size)):
+            sys.exit(f"seed {options.seed}: epoch {epoch} has {size} ids, and not each once: {epochs[epoch]}")
+    assert sizes == sorted(sizes) and set(sizes) <= set(versions) and sizes[-1] > RECORDS, (sizes, versions)
+    return sizes
 
 
 with tempfile.TemporaryDirectory() as name:
@@ -161,3 +193,5 @@ with tempfile.TemporaryDirectory() as name:
         named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", said)
         assert named and named[1] in files, said
         print(f"round {number}, without: {named[0]}", flush=True)
+
+        print(f"round {number}, records join epochs, 2 of 4 ranks are killed: ids of each once, {grow(top / f'grown-{number}', draw)}", flush=True)

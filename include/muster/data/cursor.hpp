@@ -44,7 +44,13 @@ struct cursor {
   std::uint16_t per_rank = 0;   ///< 1: the batch is that of each rank, and a step's as large as the ranks' together
   std::uint64_t batch = 0;      ///< global batch size, or that of a rank
   std::uint64_t epoch = 0;      ///< from 0
-  std::uint64_t position = 0;   ///< samples of the epoch that committed steps have used
+  std::uint64_t position = 0;   ///< samples of the epoch that committed steps have used, or left out
+
+  // Where samples join an epoch that has begun (`every` of a source that is followed): they are used next, in an order
+  // of their own, and then the epoch goes on where it was.
+  std::uint64_t joined = 0;       ///< samples that have joined this epoch, the last ones of `size`
+  std::uint64_t joined_last = 0;  ///< of these, those that came together last
+  std::uint64_t joined_used = 0;  ///< of `position`, those that had joined
 
   friend bool operator==(const cursor&, const cursor&) = default;
 };

@@ -171,11 +171,15 @@ class loader {
   /// Whether its source is followed (`records:FOLDER?follow`): others may add to it meanwhile.
   [[nodiscard]] bool follows() const noexcept;
   /// Of a source that is followed: the records of its newest version, as it is now; 0 of others.
-  /// Ranks agree on one of them and call grow_to(), before the epoch ends; a training does. open() takes cursors of
-  /// every version.
+  /// Before the commit of a batch that says may_grow(), ranks agree on one of them and call grow_to(); a training does.
+  /// open() takes cursors of every version.
   [[nodiscard]] std::uint64_t newest() const;
-  /// From the next epoch on, the version of so many records; what an epoch has begun with stays. Nothing is opened yet.
+  /// The version of so many records, from the next epoch on; of a source opened with `every=N` from the commit of a
+  /// batch on that says may_grow(): its new records join the epoch and are used next. Nothing is opened yet.
   void grow_to(std::uint64_t records) noexcept;
+  /// Whether the batch at the cursor, of as many ranks as next() last dealt to, is the last one of its epoch, or, of a
+  /// source opened with `every=N`, of N batches.
+  [[nodiscard]] bool may_grow() const noexcept;
   /// Of a source in shards (`shards:FOLDER`): what this rank has of it. Names nothing for others.
   [[nodiscard]] held_shards held() const;
   /// From the next batch on, each sample of a batch goes to a rank that holds its shard, and of those to the one that
@@ -184,8 +188,6 @@ class loader {
   /// does this. What was made ahead is dropped. Without it, next() gives equal parts, and throws where not all is here;
   /// with it, it throws data_error where no rank has a shard. Throws configuration_error for what is not of its shards.
   void deal_by(std::vector<held_shards> ranks);
-  /// Whether the batch at the cursor is the last one of its epoch, of as many ranks as next() last dealt to.
-  [[nodiscard]] bool at_last_batch() const noexcept;
 
   /// Where it is: save it, send it, open() it elsewhere.
   [[nodiscard]] const muster::cursor& cursor() const noexcept;

@@ -119,6 +119,8 @@ class any_record_source {
   /// Records in the newest version of a source that others add to and that was opened to follow them, as it is now;
   /// 0: it is not followed. Throws what looking for it throws.
   [[nodiscard]] std::uint64_t newest() const { return source_->newest(); }
+  /// Of a followed source: after so many batches new records join an epoch; 0: they are of the next one.
+  [[nodiscard]] std::uint64_t follows_every() const { return source_->follows_every; }
   /// The version of a followed source that has so many records, which are its first ones in every later version.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
@@ -164,7 +166,7 @@ class any_record_source {
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     // These stay, too.
     std::optional<std::uint64_t> known_bad;
-    std::uint64_t block_records = 0;
+    std::uint64_t block_records = 0, follows_every = 0;
     std::shared_ptr<const detail::proportions> mixture_order;
     bool mapped = false;
   };
@@ -176,6 +178,7 @@ class any_record_source {
                                                    source.schema()};
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
       if constexpr (requires { source.block_records(); }) block_records = source.block_records();
+      if constexpr (requires { source.follows_every(); }) follows_every = source.follows_every();
       if constexpr (requires { source.mixture_order(); }) mixture_order = source.mixture_order();
       if constexpr (mapped_record_source<Source>) mapped = source.mapped();
     }

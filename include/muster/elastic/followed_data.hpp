@@ -10,11 +10,12 @@
 
 namespace muster::inline v0 {
 
-/// A state_owner, to stand before loader.cursor() in a `state`; a training has one. In the last step of an epoch the
-/// ranks agree on the newest version that all of them see of a source that is followed (`records:FOLDER?follow`), and
-/// the next epoch has its records: which version that is belongs to the state, is saved with it and copied to a rank
-/// that joins. Of a source in shards (`shards:FOLDER?local`) the ranks tell one another before a step which of them
-/// they have, whenever ranks have come or gone or the source has grown, and each sample goes to a rank that has it
+/// A state_owner, to stand before loader.cursor() in a `state`; a training has one. In the last step of an epoch, or
+/// every N steps (`records:FOLDER?every=N`), the ranks agree on the newest version that all of them see of a source
+/// that is followed (`records:FOLDER?follow`), and the next epoch has its records, or the one that they are in: which
+/// version that is belongs to the state, is saved with it and copied to a rank that joins. Of a source in shards
+/// (`shards:FOLDER?local`) the ranks tell one another before a step which of them they have, whenever ranks have come
+/// or gone or the source has grown, and each sample goes to a rank that has it
 /// (`loader::deal_by`); a step throws data_error at every rank where manifests differ. Of other sources it is nothing.
 /// Refers to the loader.
 class followed_data {
@@ -35,8 +36,8 @@ class followed_data {
     friend bool operator==(const meeting&, const meeting&) = default;
   };
   meeting met_;
-  std::uint64_t next_ = 0;    // records, in the next epoch
-  std::uint64_t agreed_ = 0;  // by the step under way; 0: it is not the last of an epoch
+  std::uint64_t next_ = 0;    // records, that were agreed on last
+  std::uint64_t agreed_ = 0;  // the same, if the step under way commits
 };
 
 }  // namespace muster::inline v0

@@ -12,21 +12,11 @@
 
 namespace muster::inline v0::detail {
 
-namespace {
-
-// A cursor that stands for its whole epoch.
-cursor start_of_epoch(cursor where) noexcept {
-  where.position = 0;
-  return where;
-}
-
-}  // namespace
-
-bool sampler::is_of(const cursor& where) const noexcept { return of_ == start_of_epoch(where); }
+bool sampler::is_of(const cursor& where) const noexcept { return of_ == batch_sampler::start_of_epoch(where); }
 
 void sampler::assign(const cursor& where) {
   if (is_of(where)) return;
-  const cursor wanted = start_of_epoch(where);
+  const cursor wanted = batch_sampler::start_of_epoch(where);
   switch (wanted.order) {
     case sample_order::sequential:
       break;
@@ -64,30 +54,86 @@ void sampler::fill(std::uint64_t first, std::span<sample_id> ids) const noexcept
   }
 }
 
-std::uint64_t batch_sampler::end(const muster::cursor& of) noexcept {
-  return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
+muster::cursor batch_sampler::start_of_epoch(muster::cursor where) noexcept {
+  where.position = where.joined = where.joined_last = where.joined_used = 0;
+  return where;
+}
+
+batch_sampler::segment batch_sampler::segment_of(const muster::cursor& where) noexcept {
+  const std::uint64_t left = where.joined - where.joined_used;
+  segment found{0, where.size - where.joined, 0, where.position - where.joined_used};
+  if (left != 0) found = {where.size - where.joined_last, where.joined_last, 0, where.joined_last - left};
+  found.end = where.drop_last != 0 ? found.size - found.size % where.batch : found.size;
+  return found;
 }
 
 std::uint64_t batch_sampler::batch_size(const muster::cursor& where, int world) noexcept {
-  const std::uint64_t left = end(where) - where.position;
+  const segment in = segment_of(where);
+  const std::uint64_t left = in.end - in.position;
   if (where.per_rank == 0 || world < 1) return std::min(where.batch, left);
   const auto ranks = static_cast<std::uint64_t>(world);
   return left / ranks < where.batch ? left : where.batch * ranks;
 }
 
-muster::cursor batch_sampler::after(const muster::cursor& where, int world) noexcept {
-  muster::cursor next = where;
-  next.position += batch_size(where, world);
-  if (next.position == end(next)) {
-    next.position = 0;
-    ++next.epoch;
+muster::cursor batch_sampler::moved(muster::cursor where, std::uint64_t samples) noexcept {
+  for (;;) {
+    const segment in = segment_of(where);
+    const std::uint64_t count = std::min(samples, in.end - in.position);
+    samples -= count;
+    where.position += count;
+    if (where.joined_used < where.joined) {
+      const std::uint64_t left_out = in.position + count == in.end ? in.size - in.end : 0;
+      where.position += left_out;
+      where.joined_used += count + left_out;
+    } else if (samples != 0) {
+      where = start_of_epoch(where);
+      ++where.epoch;
+    }
+    if (samples == 0) return where;
   }
+}
+
+muster::cursor batch_sampler::after(const muster::cursor& where, std::uint64_t samples) noexcept {
+  muster::cursor next = moved(where, samples);
+  if (batch_size(next) != 0) return next;
+  next = start_of_epoch(next);
+  ++next.epoch;
   return next;
 }
 
+bool batch_sampler::may_grow() const noexcept {
+  const std::uint64_t count = batch_size(at_, world_);
+  if (after(at_, count).epoch != at_.epoch) return true;
+  if (every_ == 0 || at_.joined_used < at_.joined) return false;
+  const std::uint64_t period = every_ * step_size(), begin = segment_of(at_).position;
+  return begin / period != (begin + count) / period;
+}
+
+std::uint64_t batch_sampler::step_size() const noexcept {
+  return at_.per_rank != 0 ? at_.batch * static_cast<std::uint64_t>(world_) : at_.batch;
+}
+
 std::uint64_t batch_sampler::steps(std::uint64_t samples) const noexcept {
-  const std::uint64_t one = at_.per_rank != 0 ? at_.batch * static_cast<std::uint64_t>(world_) : at_.batch;
+  const std::uint64_t one = step_size();
   return samples / one + (samples % one != 0 ? 1 : 0);
+}
+
+std::uint64_t batch_sampler::steps_per_epoch() const noexcept {
+  muster::cursor began = at_;
+  began.joined_used = began.joined;
+  return steps(segment_of(began).end + at_.joined);
+}
+
+// Whether a cursor is one that commits lead to.
+bool batch_sampler::is_between_batches(const muster::cursor& at) noexcept {
+  const auto is_place = [&](const segment& in) {
+    return in.position <= in.end && (in.position % at.batch == 0 || in.position == in.end);
+  };
+  muster::cursor began = at;
+  began.joined_used = began.joined;
+  began.position += at.joined - at.joined_used;
+  return at.joined <= at.size && at.joined_last <= at.joined && at.joined_used <= std::min(at.joined, at.position) &&
+         at.joined - at.joined_used <= at.joined_last && is_place(segment_of(at)) && is_place(segment_of(began));
 }
 
 void batch_sampler::open(const muster::cursor& there) {
@@ -104,7 +150,7 @@ void batch_sampler::open(const muster::cursor& there) {
     here.dataset = there.dataset;
   }
   compare(here);
-  if (there.position > end(there) || (there.position % there.batch != 0 && there.position != end(there))) {
+  if (!is_between_batches(there)) {
     throw configuration_error("cannot go on from this cursor (position " + std::to_string(there.position) +
                               " is not between two batches of " + std::to_string(there.batch) + " of " +
                               std::to_string(there.size) + " samples); it was damaged or made by hand");
@@ -125,17 +171,31 @@ void batch_sampler::commit() {
     throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
                               " is over); call next_epoch()");
   }
-  at_.position += count;
+  const bool grows = every_ != 0 && grown_ > at_.size && may_grow();
+  const std::uint64_t digest = grows ? open_version_(grown_) : 0;  // may throw, and then nothing has happened
+  at_ = moved(at_, count);
+  if (!grows) return;
+  at_.joined_last = grown_ - at_.size;
+  at_.joined += at_.joined_last;
+  at_.size = grown_;
+  at_.dataset = digest;
+  at_ = moved(at_, 0);  // past what is not even a batch
 }
 
 void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
   if (ids.empty()) return;
-  if (mixture_) return ids_of_mixture(where, first, ids);
-  const bool ahead = where.epoch != at_.epoch;
-  if (!ahead && orders_[1].is_of(where)) std::swap(orders_[0], orders_[1]);
-  sampler& order = orders_[ahead ? 1 : 0];
-  order.assign(where);
-  order.fill(first, ids);
+  if (mixture_) return ids_of_mixture(where, where.position + first, ids);
+  const segment in = segment_of(where);
+  muster::cursor own = start_of_epoch(where);
+  own.dataset = 0;  // the order stays when samples join
+  own.size = in.size;
+  if (in.begin != 0 && where.order != sample_order::sequential) own.seed = mix(where.seed + in.begin);
+  const bool other = where.epoch != at_.epoch || in.begin != 0;
+  if (!other && orders_[1].is_of(own)) std::swap(orders_[0], orders_[1]);
+  sampler& order = orders_[other ? 1 : 0];
+  order.assign(own);
+  order.fill(in.position + first, ids);
+  for (sample_id& id : ids) id += in.begin;
 }
 
 // The positions of a part that are asked for are neighbours in its own row of epochs: they are found together, and then
@@ -180,7 +240,7 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
   const index_range mine = part_of(count, part);
   if (of_ranks_.empty()) {
     ids.resize(mine.size());
-    return this->ids(where, where.position + mine.first, ids);
+    return this->ids(where, mine.first, ids);
   }
   if (of_ranks_.size() != static_cast<std::size_t>(part.world)) {
     throw configuration_error("the ranks have agreed what each of " + std::to_string(of_ranks_.size()) +
@@ -193,7 +253,7 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
         "ranks); give every rank all of the data, or use no virtual shards");
   }
   ids.resize(count);
-  this->ids(where, where.position, ids);
+  this->ids(where, 0, ids);
   share_out(ids, part.weights);
   std::size_t kept = 0;
   for (std::size_t k = 0; k < count; ++k)

@@ -72,17 +72,21 @@ class batch_sampler {
 
   /// The data grow, and have versions: `open` makes one of so many samples the loader's, and returns its digest; it
   /// changes nothing when it throws. A cursor of another version can be opened then.
-  void follow(std::function<std::uint64_t(std::uint64_t size)> open) { open_version_ = std::move(open); }
+  /// `every` so many batches new samples join the epoch that has begun; 0: they are of the next one.
+  void follow(std::function<std::uint64_t(std::uint64_t size)> open, std::uint64_t every) {
+    open_version_ = std::move(open);
+    every_ = every;
+  }
   [[nodiscard]] bool follows() const noexcept { return static_cast<bool>(open_version_); }
-  /// From the next epoch on, the version of so many samples.
+  [[nodiscard]] std::uint64_t follows_every() const noexcept { return every_; }
+  /// From the next epoch on, the version of so many samples; or once a batch is committed that says may_grow().
   void grow_to(std::uint64_t size) noexcept { grown_ = size; }
 
   /// Goes to the start of the next epoch, also when this one is not over. Throws what opening another version throws,
   /// and stays.
   void next_epoch() {
-    if (open_version_ && grown_ != 0 && grown_ != at_.size) return next_epoch(grown_, open_version_(grown_));
-    ++at_.epoch;
-    at_.position = 0;
+    const bool grows = open_version_ && grown_ != 0 && grown_ != at_.size;
+    next_epoch(grows ? grown_ : at_.size, grows ? open_version_(grown_) : at_.dataset);
   }
 
   /// The same with data that has grown or changed since: `size` and `digest` are those from now on. An epoch keeps the
@@ -90,29 +94,48 @@ class batch_sampler {
   void next_epoch(std::uint64_t size, std::uint64_t digest) noexcept {
     at_.size = size;
     at_.dataset = digest;
+    at_ = start_of_epoch(at_);
     ++at_.epoch;
-    at_.position = 0;
   }
 
   [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
-  /// Whether the batch at the cursor is the last one of its epoch.
-  [[nodiscard]] bool at_last_batch() const noexcept { return after(at_, world_).epoch != at_.epoch; }
+  /// Whether the version that grow_to() has named is taken behind the batch at the cursor: the last one of its epoch,
+  /// or the last of `every`, which are counted where no samples that have joined are in use.
+  [[nodiscard]] bool may_grow() const noexcept;
   /// Committed steps of the current epoch; of batches `per_rank`, as if the ranks had been as many in all of it.
   [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
   /// Batches of an epoch, the last one perhaps smaller; of batches `per_rank`, of as many ranks as there are now.
-  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return steps(end(at_)); }
+  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
 
   /// Samples of the batch at `where`, over all of `world` ranks; 0 at the end of the epoch.
   [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
   /// The batch after the one at `where`: of the next epoch when this one is over.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept;
+  [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept {
+    return after(where, batch_size(where, world));
+  }
+  /// The place so many samples further: of the next epoch when this one is over.
+  [[nodiscard]] static muster::cursor after(const muster::cursor& where, std::uint64_t samples) noexcept;
+  /// A cursor that stands for its whole epoch, and for its start, if nothing joins it.
+  [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor where) noexcept;
   /// The ids of the samples of the batch at `where` that `part` gets, in its order.
   void ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids);
 
  private:
-  [[nodiscard]] static std::uint64_t end(const muster::cursor& of) noexcept;
+  // A row of samples in one order of their own that a cursor is in: those that the epoch began with, or that joined
+  // it together last.
+  struct segment {
+    std::uint64_t begin;     // its first sample
+    std::uint64_t size;      // of all
+    std::uint64_t end;       // of those that batches use
+    std::uint64_t position;  // in it
+  };
+  [[nodiscard]] static segment segment_of(const muster::cursor& where) noexcept;
+  // So many samples further, which may be in other epochs; at the end of one rather than at the start of the next.
+  [[nodiscard]] static muster::cursor moved(muster::cursor where, std::uint64_t samples) noexcept;
+  [[nodiscard]] static bool is_between_batches(const muster::cursor& at) noexcept;
+  [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
-  // The samples at the positions [first, first + ids.size()) of the epoch of `where`.
+  // The samples at the positions [first, first + ids.size()) behind `where`, which are of one segment.
   void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
   void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
   void share_out(std::span<const sample_id> ids, const rank_weights& weights);
@@ -120,7 +143,7 @@ class batch_sampler {
   muster::cursor at_;
   int world_ = 1;
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
-  std::uint64_t grown_ = 0;
+  std::uint64_t grown_ = 0, every_ = 0;
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
   struct place_of_part {

@@ -243,6 +243,8 @@ held_shards record_files::held() const {
 }
 const std::shared_ptr<const detail::proportions>& record_files::mixture_order() const noexcept { return state_->order; }
 
+std::uint64_t record_files::follows_every() const noexcept { return state_->options.every; }
+
 std::uint64_t record_files::newest() const {
   if (!state_->options.follow) return 0;
   std::uint64_t records = 0;

@@ -1,85 +1,22 @@
 // A query of a real server, which the test starts and stops itself.
-#include <iostream>
-
 #include <muster/data/open.hpp>
 
 #ifdef MUSTER_HAS_POSTGRES
 
-#include <unistd.h>
-
 #include <array>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/data/sources/postgres.hpp>
-#include "../files.hpp"
+#include "../postgres_server.hpp"
 #include "catch.hpp"
 
-namespace {
-
-// The folder of the server's programs; empty where it is not installed.
-std::string server_programs() {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  for (const auto& version : fs::directory_iterator("/usr/lib/postgresql", ignored)) {
-    if (fs::exists(version.path() / "bin/initdb")) return (version.path() / "bin").string();
-  }
-  return {};
-}
-
-// A server that listens to a socket in a folder of its own, and goes away with this object. It does not run as root.
-class server {
- public:
-  explicit server(const std::string& programs) : programs_(programs) {
-    if (::getuid() == 0) {
-      user_ = "runuser -u postgres -- ";
-      std::filesystem::permissions(folder_ / "", std::filesystem::perms::all);
-    }
-    const std::string data = folder_ / "data";
-    started_ = run("initdb -D " + data + " -A trust -N -U muster") && start();
-  }
-  ~server() {
-    if (started_) stop();
-  }
-  bool start() const {
-    const std::string data = folder_ / "data";
-    return run("pg_ctl -D " + data + " -w -t 60 -l " + data + "/log -o \"-k " + data + " -h '' -F\" start");
-  }
-  void stop() const { run("pg_ctl -D " + (folder_ / "data") + " -m immediate stop"); }
-  server(const server&) = delete;
-  server& operator=(const server&) = delete;
-
-  bool started() const { return started_; }
-  std::string connection() const { return "host=" + (folder_ / "data") + " user=muster dbname=postgres"; }
-
- private:
-  bool run(const std::string& command) const {
-    return std::system(("cd / && " + user_ + programs_ + "/" + command + " >/dev/null 2>&1").c_str()) == 0;
-  }
-  std::string programs_;
-  std::string user_;
-  temporary_folder folder_;
-  bool started_ = false;
-};
-
-}  // namespace
-
 TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them") {
-  const std::string programs = server_programs();
-  if (programs.empty()) {
-    std::cout << "SKIPPED: no PostgreSQL server is installed (Debian: postgresql-15)\n";
-    return;
-  }
-  const server postgres(programs);
-  if (!postgres.started()) {
-    std::cout << "SKIPPED: a PostgreSQL server cannot be started here\n";
-    return;
-  }
+  const postgres_server postgres;
+  if (!postgres.started()) return;
   const std::string from = postgres.connection();
   const std::string query =
       "SELECT i AS id, i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, "
@@ -124,16 +61,8 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
 }
 
 TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way") {
-  const std::string programs = server_programs();
-  if (programs.empty()) {
-    std::cout << "SKIPPED: no PostgreSQL server is installed (Debian: postgresql-15)\n";
-    return;
-  }
-  const server postgres(programs);
-  if (!postgres.started()) {
-    std::cout << "SKIPPED: a PostgreSQL server cannot be started here\n";
-    return;
-  }
+  const postgres_server postgres;
+  if (!postgres.started()) return;
   const std::string from = postgres.connection();
   const std::string query =
       "SELECT i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, (-i)::bigint AS d, "

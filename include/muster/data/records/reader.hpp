@@ -28,6 +28,8 @@ struct record_read_options {
   int threads = 0;
   /// Of a folder: files that enter the manifest later can be opened by newest() and version().
   bool follow = false;
+  /// With `follow`: so many batches of a loader apart they may join the epoch that it is in; 0: from the next epoch on.
+  std::uint64_t every = 0;
   /// Of a folder: each file is a shard. The order of an epoch takes of each its proportion, up to any position, in an
   /// order of its own; the digest is of the manifest's entries.
   bool shards = false;
@@ -77,6 +79,8 @@ class record_files : public detail::source_with_facts {
   [[nodiscard]] held_shards held() const;
   /// With `shards`: the order of the files in an epoch.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept;
+  /// As any_record_source has it.
+  [[nodiscard]] std::uint64_t follows_every() const noexcept;
   /// Records that the manifest of a folder that is followed has now; 0: it is not followed. Throws data_error.
   [[nodiscard]] std::uint64_t newest() const;
   /// The first files of the folder, which have so many records together. Files that are open stay so. Waits up to ten
