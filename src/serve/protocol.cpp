@@ -1,6 +1,6 @@
+// The bodies of requests.
 #include "protocol.hpp"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,7 +11,7 @@
 #include <simdjson.h>
 
 #include "base64.hpp"
-#include "json_text.hpp"
+#include "datatypes.hpp"
 
 namespace muster::inline v0::serve {
 namespace {
@@ -20,58 +20,6 @@ using json = simdjson::dom::element;
 
 [[noreturn]] void refuse_field(const std::string& field, const std::string& problem) {
   throw request_error(400, field + ": " + problem);
-}
-
-constexpr std::array<std::pair<dtype, std::string_view>, 12> datatypes = {{{dtype::boolean, "BOOL"},
-                                                                           {dtype::int8, "INT8"},
-                                                                           {dtype::uint8, "UINT8"},
-                                                                           {dtype::int16, "INT16"},
-                                                                           {dtype::uint16, "UINT16"},
-                                                                           {dtype::int32, "INT32"},
-                                                                           {dtype::uint32, "UINT32"},
-                                                                           {dtype::int64, "INT64"},
-                                                                           {dtype::uint64, "UINT64"},
-                                                                           {dtype::float16, "FP16"},
-                                                                           {dtype::float32, "FP32"},
-                                                                           {dtype::float64, "FP64"}}};
-
-std::string_view datatype_of(const tensor_info& tensor) {
-  if (tensor.is_bytes) return "BYTES";
-  for (const auto& each : datatypes) {
-    if (each.first == tensor.type) return each.second;
-  }
-  return "UNKNOWN";
-}
-
-/// Calls f(T{}) with the type of the elements, if JSON has a form for them.
-template <class F>
-bool with_type(dtype type, const F& f) {
-  switch (type) {
-    case dtype::boolean:
-      return f(bool{}), true;
-    case dtype::int8:
-      return f(std::int8_t{}), true;
-    case dtype::uint8:
-      return f(std::uint8_t{}), true;
-    case dtype::int16:
-      return f(std::int16_t{}), true;
-    case dtype::uint16:
-      return f(std::uint16_t{}), true;
-    case dtype::int32:
-      return f(std::int32_t{}), true;
-    case dtype::uint32:
-      return f(std::uint32_t{}), true;
-    case dtype::int64:
-      return f(std::int64_t{}), true;
-    case dtype::uint64:
-      return f(std::uint64_t{}), true;
-    case dtype::float32:
-      return f(float{}), true;
-    case dtype::float64:
-      return f(double{}), true;
-    default:
-      return false;
-  }
 }
 
 /// The value as a T; nothing if it is none.
@@ -316,42 +264,6 @@ bool wants_binary(const json& body, const model_info& model) {
   return binary;
 }
 
-void append_values(std::string& to, dtype type, std::span<const std::byte> values) {
-  with_type(type, [&](auto kind) {
-    using T = decltype(kind);
-    for (std::size_t at = 0; at < values.size(); at += sizeof(T)) {
-      T value;
-      std::memcpy(&value, values.data() + at, sizeof value);
-      if (at > 0) to += ',';
-      append_number(to, value);
-    }
-  });
-}
-
-// Arrays nested as the shape of a row says.
-void append_nested(std::string& to, dtype type, std::span<const std::size_t> shape, std::span<const std::byte> values) {
-  if (shape.empty()) return append_values(to, type, values);
-  to += '[';
-  if (shape.size() == 1) append_values(to, type, values);
-  for (std::size_t k = 0; shape.size() > 1 && k < shape[0]; ++k) {
-    if (k > 0) to += ',';
-    const std::size_t size = values.size() / shape[0];
-    append_nested(to, type, shape.subspan(1), values.subspan(k * size, size));
-  }
-  to += ']';
-}
-
-void append_tensor(std::string& to, const tensor_info& tensor, std::string_view first) {
-  to += "{\"name\":";
-  append_string(to, tensor.name);
-  to += ",\"datatype\":\"";
-  to += datatype_of(tensor);
-  to += "\",\"shape\":[";
-  to += first;
-  for (const std::size_t extent : tensor.shape) to += "," + std::to_string(extent);
-  to += ']';
-}
-
 }  // namespace
 
 std::size_t body_padding() noexcept { return simdjson::SIMDJSON_PADDING; }
@@ -423,55 +335,6 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
     cut_rows(made, made.made, rows, input.row_bytes());
   }
   return made;
-}
-
-std::string write_infer(std::string_view name, std::uint64_t version, const parsed_request& request,
-                        const model_info& model, std::span<const std::byte> values) {
-  std::string text = "{\"model_name\":";
-  append_string(text, name);
-  text += ",\"model_version\":\"" + std::to_string(version) + "\"";
-  if (!request.id.empty()) {
-    text += ",\"id\":";
-    append_string(text, request.id);
-  }
-  text += ",\"outputs\":[";
-  append_tensor(text, model.output, std::to_string(request.rows.size()));
-  if (request.is_binary) {
-    text += ",\"parameters\":{\"binary_data_size\":" + std::to_string(values.size()) + "}";
-  } else {
-    text += ",\"data\":[";
-    append_values(text, model.output.type, values);
-    text += ']';
-  }
-  return text += "}]}";
-}
-
-std::string write_predictions(const model_info& model, std::span<const std::byte> values) {
-  std::string text = "{\"predictions\":[";
-  const std::size_t size = model.output.row_bytes();
-  for (std::size_t at = 0; at < values.size(); at += size) {
-    if (at > 0) text += ',';
-    append_nested(text, model.output.type, model.output.shape, values.subspan(at, size));
-  }
-  return text += "]}";
-}
-
-std::string write_metadata(std::string_view name, std::uint64_t version, const model_info& model) {
-  std::string text = "{\"name\":";
-  append_string(text, name);
-  text += ",\"versions\":[\"" + std::to_string(version) + "\"],\"platform\":";
-  append_string(text, model.platform);
-  text += ",\"inputs\":[";
-  append_tensor(text, model.input, "-1");
-  text += "}],\"outputs\":[";
-  append_tensor(text, model.output, "-1");
-  return text += "}]}";
-}
-
-std::string write_error(std::string_view problem) {
-  std::string text = "{\"error\":";
-  append_string(text, problem);
-  return text += '}';
 }
 
 }  // namespace muster::inline v0::serve
