@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <thread>
 
-#include <muster/core/random.hpp>
+#include <muster/core/log.hpp>
 #include <muster/serve/server.hpp>
 
 #include "../../../examples/model_file.hpp"
