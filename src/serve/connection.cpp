@@ -114,9 +114,6 @@ void connection::read_header() {
 
 void connection::on_header(error_code failed) {
   if (failed) return refuse(failed);
-  // The reader of JSON needs memory behind the body; to have it now saves a copy.
-  if (const auto size = parser_->content_length())
-    parser_->get().body().reserve(static_cast<std::size_t>(*size) + body_padding());
   wait_until(deadline_, phase::body);
   if (view(parser_->get()[http::field::expect]).size() == 0 || parser_->is_done()) return read_body();
   head_ = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -205,8 +202,7 @@ void connection::dispatch() {
 
 void connection::predict(bool is_v1) {
   auto& request = parser_->get();
-  auto& body = request.body();
-  body.reserve(body.size() + body_padding());
+  const auto& body = request.body();
   const auto& info = model_->requests.info();
   const std::size_t max_rows = model_->requests.options().max_batch;
   if (is_v1) {

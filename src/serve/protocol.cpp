@@ -268,8 +268,6 @@ bool wants_binary(const json& body, const model_info& model) {
 
 }  // namespace
 
-std::size_t body_padding() noexcept { return simdjson::SIMDJSON_PADDING; }
-
 parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const model_info& model,
                            std::size_t max_rows) {
   if (json_bytes > body.size()) {

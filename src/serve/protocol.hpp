@@ -23,9 +23,6 @@ class request_error : public std::runtime_error {
   int status_;
 };
 
-/// So many bytes behind a body belong to its memory, because the reader of JSON looks at whole vectors.
-[[nodiscard]] std::size_t body_padding() noexcept;
-
 /// The rows of a request.
 struct parsed_request {
   std::vector<std::span<const std::byte>> rows;  ///< in the body, or in `made`

@@ -59,7 +59,7 @@ TEST_CASE("bodies of any bytes are taken or refused, whichever way they are dama
 }
 
 TEST_CASE("what lies behind JSON of which a bracket is open is not read as JSON") {
-  const std::string json = R"({"inputs":[{})", body = fuzz::padded(json + std::string(200, ','));
+  const std::string json = R"({"inputs":[{})", body = json + std::string(200, ',');
   CHECK_THROWS_WITH(muster::serve::parse_infer(body, json.size(), fuzz::served_models()[0], 5),
                     contains("body: is no JSON"));
 }
