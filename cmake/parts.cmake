@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD, HTTP and NCCL from MUSTER_WITH_*
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD, HTTP, SERVE and NCCL from MUSTER_WITH_*
 # and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -72,6 +72,10 @@ muster_find_part(JPEG libjpeg-dev JPEG)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
 muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 muster_find_part(HTTP libcurl4-openssl-dev CURL 7.85)
+muster_find_part(SERVE libboost-dev Boost 1.74)
+if(MUSTER_HAVE_SERVE)
+  muster_find_part(SERVE libsimdjson-dev simdjson 3)
+endif()
 
 # NCCL, for groups of devices. It takes the whole toolkit of CUDA: headers, runtime and compiler. Sanitizers look at its
 # logic through the test double; a project that muster is a part of has to want CUDA by itself before AUTO means it.

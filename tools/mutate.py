@@ -51,6 +51,7 @@ ROOMS = {
                             "^test_(tcp|net|comm|store):", "^comm: .*tcp"),
     "comm/transports/hierarchical": ("test_comm test_over_processes test_survivors test_traffic",
                                      "^test_comm:", "^comm: .*hierarchical"),
+    "serve": ("test_serve", "^test_serve:"),
     "elastic": ("test_session test_membership test_state test_elastic_worker muster-launch muster-store",
                 "^test_(session|membership|state):", "^elastic: "),
     "ps": ("test_ps test_ps_job test_ps_process muster-launch muster-store", "^test_(ps|ps_job):", "^parameter server: "),

@@ -68,6 +68,7 @@ struct command_line {
                        "of a rank, which split its arithmetic; the same bits for any");
     examples::add_bad_record_flag(app, o.bad);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
+    app.add_option("--save", o.save, "write the trained model there, for serve")->type_name("FILE");
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
     app.add_option(
            "--preset", preset,

@@ -27,6 +27,7 @@ struct options {
   std::string checkpoint;  ///< a folder; empty: none
   bool resume = false;
   int threads = 1;   ///< of a rank; no number depends on it
+  std::string save;  ///< empty: the model is not kept
   std::string json;  ///< empty: no report
 };
 

@@ -14,6 +14,7 @@
 #include <muster/train/training.hpp>
 
 #include "../job.hpp"
+#include "../model_file.hpp"
 #include "kernels.hpp"
 #include "report.hpp"
 
@@ -91,6 +92,7 @@ class run {
                   [this](muster::training_step& step) { train_step(step); });
     if (!training_.is_root()) return;
     print_results(tracker_, chosen_, objective_, final_accuracy_);
+    if (!chosen_.save.empty()) save();
     if (chosen_.json.empty()) return;
     tracker_.annotate("bytes sent", std::to_string(training_.bytes_sent()));
     write_report(tracker_, context_.configuration(), data_, chosen_, objective_, final_accuracy_);
@@ -157,6 +159,14 @@ class run {
     std::sort(elements.begin(), elements.end());
     elements.erase(std::unique(elements.begin(), elements.end()), elements.end());
     return elements;
+  }
+
+  void save() {
+    const auto model = model_of(arena_);
+    std::vector<float> numbers(model.weights.begin(), model.weights.end());
+    numbers.push_back(model.bias);
+    examples::write_model(
+        chosen_.save, {{"model", "logistic_regression"}, {"parameters", numbers.size()}, {"statistics", 0}}, numbers);
   }
 
   muster::context& context_;

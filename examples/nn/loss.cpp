@@ -36,6 +36,17 @@ totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> l
   return sums;
 }
 
+void softmax(std::span<const float> logits, std::size_t classes, std::span<float> probabilities) {
+  for (std::size_t first = 0; first < logits.size(); first += classes) {
+    const auto row = logits.subspan(first, classes);
+    const double largest = static_cast<double>(*std::max_element(row.begin(), row.end()));
+    double sum = 0;
+    for (const float value : row) sum += std::exp(static_cast<double>(value) - largest);
+    for (std::size_t c = 0; c < classes; ++c)
+      probabilities[first + c] = static_cast<float>(std::exp(static_cast<double>(row[c]) - largest) / sum);
+  }
+}
+
 template totals softmax_cross_entropy<float>(std::span<const float>, std::span<const float>, std::size_t, double,
                                              std::span<float>);
 template totals softmax_cross_entropy<double>(std::span<const double>, std::span<const float>, std::size_t, double,

@@ -30,4 +30,7 @@ template <class T>
 totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes,
                              double scale, std::span<T> gradient);
 
+/// The probabilities of the classes: softmax of rows of `classes` logits.
+void softmax(std::span<const float> logits, std::size_t classes, std::span<float> probabilities);
+
 }  // namespace nn

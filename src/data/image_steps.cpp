@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <optional>
 #include <string_view>
 
@@ -82,13 +83,15 @@ std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& from) {
   return {side(0), side(1)};
 }
 
-loader with_step(loader to, std::string_view step) {
+// Calls use(function) with the function for map() that the text of a step says.
+template <class Use>
+void read_step(std::string_view step, const Use& use) {
   constexpr std::string_view by_statistics = "standardise:";
   if (step.starts_with(by_statistics)) {
     auto words = step.substr(by_statistics.size());
     const auto layout = words.starts_with("chw,") ? image_layout::chw : image_layout::hwc;
     words.remove_prefix(std::min<std::size_t>(4, words.size()));
-    return std::move(to) | map(standardise(detail::statistics_from_text(words, "preparation"), layout));
+    return use(standardise(detail::statistics_from_text(words, "preparation"), layout));
   }
   spec_reader from("preparation", step);
   const std::string name = from.name({"jpeg", "resize", "greyscale", "normalise"}, "normalise,mean=0.5,deviation=0.25");
@@ -99,21 +102,21 @@ loader with_step(loader to, std::string_view step) {
                                .resize = static_cast<std::uint32_t>(
                                    std::min<std::uint64_t>(from.whole_of("resize", 0), std::uint64_t{1} << 16))};
     from.finish("jpeg:224x224,resize=256");
-    return std::move(to) | map(decode_jpeg(options));
+    return use(decode_jpeg(options));
   }
   if (name == "resize") {
     const auto [height, width] = sides_of(from);
     from.finish("resize:28x28");
-    return std::move(to) | map(resize_image(height, width));
+    return use(resize_image(height, width));
   }
   if (name == "greyscale") {
     from.finish("greyscale");
-    return std::move(to) | map(greyscale());
+    return use(greyscale());
   }
   const image_options options{
       .mean = three_of(from, "mean", 0), .deviation = three_of(from, "deviation", 1), .output = layout_of(from)};
   from.finish("normalise,mean=0.5,deviation=0.25");
-  return std::move(to) | map(normalise(options));
+  return use(normalise(options));
 }
 
 }  // namespace
@@ -175,8 +178,33 @@ prepare::prepare(const source_statistics& standardised, image_layout output)
 
 loader operator|(loader from, const prepare& steps) {
   if (steps.text.empty()) return from;
-  for (const auto step : parts_of(steps.text, '|')) from = with_step(std::move(from), step);
+  for (const auto step : parts_of(steps.text, '|'))
+    read_step(step, [&](auto function) { from = std::move(from) | map(std::move(function)); });
   return from;
+}
+
+preparation::preparation(const prepare& steps, const record_schema& records) : output_(records) {
+  const auto add = [&](auto function) {
+    const std::size_t size = output_.record_bytes();
+    output_ = function.output(output_);
+    steps_.push_back({std::move(function), buffer<std::byte>(size)});
+  };
+  if (steps.text.empty()) return;
+  for (const auto text : parts_of(steps.text, '|')) read_step(text, add);
+}
+
+void preparation::operator()(std::span<const std::byte> from, std::span<std::byte> to) {
+  for (std::size_t k = 0; k < steps_.size(); ++k) {
+    auto& here = steps_[k];
+    if (k == 0 && here.from.size() == from.size() && from.size() > 0) {  // of numbers, which must be aligned
+      std::memcpy(here.from.data(), from.data(), from.size());
+      from = here.from.span();
+    }
+    const auto made = k + 1 < steps_.size() ? steps_[k + 1].from.span() : to;
+    here.apply(from, made);
+    from = made;
+  }
+  if (steps_.empty()) std::memcpy(to.data(), from.data(), to.size());
 }
 
 }  // namespace muster::inline v0

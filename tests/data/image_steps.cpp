@@ -112,6 +112,13 @@ TEST_CASE("what was saved as text prepares the same bits as the steps that train
     CAPTURE(saved.text);
     REQUIRE(a.values<float>().size() == b.values<float>().size());
     CHECK(std::memcmp(a.values<float>().data(), b.values<float>().data(), a.values<float>().size_bytes()) == 0);
+    muster::preparation by_hand(saved, source.schema());
+    std::vector<float> all(a.values<float>().size());
+    for (std::size_t k = 0; k < 40; ++k) {
+      const auto made = std::as_writable_bytes(std::span(all)).subspan(k * all.size() / 10, all.size() / 10);
+      by_hand(std::as_bytes(std::span(bytes)).subspan(k * 189, 189), made);
+    }
+    CHECK(std::memcmp(a.values<float>().data(), all.data(), a.values<float>().size_bytes()) == 0);
   };
   const auto plain = [&] { return source | muster::batch(40); };
   compare(plain() | muster::map(muster::normalise(normal)), muster::prepare(normal));

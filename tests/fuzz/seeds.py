@@ -92,6 +92,7 @@ JPEGS = [base64.b64decode(text) for text in (
     "QUJDUYHBBiEiYWKC8QIVRKLh/9oADgRDAE0AWQBLAAA/AI7q/TZVGpRWiDjJ79wPgk0czM/Ans4ZOTpkp6T1E5vD0ppfr+h9i+zI6Na+oiLyAx"
     "JlN5PiUo6iwFDaBrIyG5RqrLAOQX0zeW3qUnliD7RfH7tBsX2FoIM6w1Hbju0HPxS6z0EiL3WegE6W8h//2Q==")]
 heading = line("muster-records 1")
+INFER = b'{"id":"a","inputs":[{"name":"x","datatype":"%s","shape":[%s],%s}],"outputs":[{"name":"y"}]}'
 SEEDS = {
     # Which codec, how many values (two bytes), voters, and what is to be decoded.
     "codec": [bytes([1, 3, 0, 0]) + bytes(8), bytes([3, 5, 0, 0]) + struct.pack("<f8b", 2.5, 1, -127, 127, 0, 3, 0, 0, 0),
@@ -118,6 +119,11 @@ SEEDS = {
                  (heading + line("file 1 2 3 0") + line(".statistics {}") + line(".other note")).encode(),
                  b'{"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],"histogram":[[0.0,1],[1.0,1]]}'],
     "store": [bytes(8)],
+    "serve": [b"\0\0\0" + INFER % (b"FP32", b"1,2,2", b'"data":[1,2.5,-3e2,4]'), b"\1\0\0" + INFER % (b"BYTES", b"2", b'"data":["abc","\\n"]'),
+              b"\2\0\0" + INFER % (b"UINT8", b"1,3", b'"data":[[1,2,255]]'), b"\3\0\0" + INFER % (b"BOOL", b"1", b'"data":[true]'),
+              *(bytes([8, len(json), 0]) + json + bytes(16) for json in [INFER % (b"FP32", b"1,2,2", b'"parameters":{"binary_data_size":16}')]),
+              *(bytes([9, len(json), 0]) + json + bytes(8) for json in [INFER % (b"BYTES", b"2", b'"parameters":{"binary_data_size":8}')]),
+              b'\4\0\0{"instances":[[[1,2],[3,4]]]}', b'\5\0\0{"instances":[{"b64":"YWJj"},{"b64":"YQ=="}]}', b'\6\0\0{"instances":[[1,2,3]]}'],
     "jpeg": JPEGS,
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }

@@ -126,7 +126,7 @@ endif()
 # The layers build and install where no optional package can be found, also into a library folder as deep as
 # Debian's; there it is used through pkg-config, from another place than it was configured for.
 set(nothing_found -DMUSTER_BUILD_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu)
-foreach(package IN ITEMS MPI OpenSSL ZLIB ZSTD JPEG LIBPQ CURL NCCL Eigen3 TBB CLI11 benchmark Catch2)
+foreach(package IN ITEMS MPI OpenSSL ZLIB ZSTD JPEG LIBPQ CURL NCCL Boost simdjson Eigen3 TBB CLI11 benchmark Catch2)
   list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
 muster_add_consumer(core_only SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset core-only ${nothing_found} ${unity})

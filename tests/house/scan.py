@@ -9,8 +9,8 @@ import re
 import sys
 import tempfile
 
-# Each layer may include itself and those it is mapped to. data and comm do not know each other.
-LAYERS = {"core": [], "data": ["core"], "comm": ["core"]}
+# Each layer may include itself and those it is mapped to. data, comm and serve do not know each other.
+LAYERS = {"core": [], "data": ["core"], "comm": ["core"], "serve": ["core"]}
 LAYERS["testing"] = ["core", "comm"]  # kits for what users write
 LAYERS["elastic"] = ["core", "data", "comm"]
 LAYERS["ps"] = [*LAYERS["elastic"], "elastic"]
@@ -21,9 +21,9 @@ LEAVES = {"comm/transports/mpi/": [], "comm/transports/nccl/": ["train/device/"]
           "comm/bootstrap/etcd_store.hpp": ["comm/bootstrap/stores/etcd/"], "core/device/": ["comm/transports/nccl/", "train/device/"], "train/device/": []}
 
 # Headers that muster.hpp leaves out beside the leaves: of parts that are linked by name alone, and internals.
-LEFT_OUT = ("collectives.hpp", "data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp", "testing/")
+LEFT_OUT = ("collectives.hpp", "data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp", "serve/", "testing/")
 
-VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/"
+VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/|boost/|simdjson\.h"
                     r"|catch2/|benchmark/)")
 # The headers whose purpose is a vendor's types: a user who includes one has that vendor's headers.
 VENDOR_LEAVES = ["comm/transports/mpi/"]

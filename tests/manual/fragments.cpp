@@ -1,5 +1,6 @@
 // The pieces of C++ in the manual's pages, each where what it uses is declared: this file is compiled, and not run.
 // tests/house/manual.py cuts them out (PAGE_NUMBER.inc) and looks that none is left out.
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include <muster/muster.hpp>
 
+#include <muster/serve/server.hpp>
 #include <muster/testing/collective_kit.hpp>
 #include <muster/testing/transport_kit.hpp>
 #ifdef MUSTER_HAS_MPI
@@ -132,6 +134,12 @@ void saved(muster::ps::job& job, muster::state& state, const std::filesystem::pa
 #include "parameter_server_2.inc"
 }
 }  // namespace parameter_server
+
+namespace serving {
+void serves() {
+#include "serving_0.inc"
+}
+}  // namespace serving
 
 namespace training {
 void whole(muster::context& context, user_model& model, const muster::schedule& schedule,

@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <muster/core/buffer.hpp>
 #include <muster/data/image.hpp>
 #include <muster/data/jpeg.hpp>
 #include <muster/data/loader.hpp>
@@ -68,5 +71,26 @@ struct prepare {
   }
 };
 [[nodiscard]] loader operator|(loader from, const prepare& steps);
+
+/// The steps of a text for records outside of a pipeline, such as a server gets: they become the same bits. Used by one
+/// thread at a time.
+class preparation {
+ public:
+  /// Throws what adding the steps to a loader of such records throws.
+  preparation(const prepare& steps, const record_schema& records);
+
+  /// Of what it makes.
+  [[nodiscard]] const record_schema& output() const noexcept { return output_; }
+  /// Writes all of `to`. Throws data_error for a bad record, with a byte of it as its place.
+  void operator()(std::span<const std::byte> from, std::span<std::byte> to);
+
+ private:
+  struct step {
+    std::function<void(std::span<const std::byte>, std::span<std::byte>)> apply;
+    buffer<std::byte> from;  // aligned
+  };
+  std::vector<step> steps_;
+  record_schema output_;
+};
 
 }  // namespace muster::inline v0

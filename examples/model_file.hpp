@@ -1,0 +1,33 @@
+// The file of a trained model: a line of JSON, then its numbers.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/core/error.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace examples {
+
+/// Writes `head` (with "model" and how many numbers are "parameters" and "statistics") and the format as a line, then
+/// the numbers as 32-bit floats of this machine, then their CRC-32C. Whole or not at all. Throws
+/// muster::configuration_error when it cannot be written.
+void write_model(const std::string& path, nlohmann::json head, std::span<const float> numbers);
+
+struct model_file {
+  std::string model;
+  std::size_t parameters = 0;
+  std::vector<float> numbers;  ///< parameters, then statistics
+};
+/// Calls `take` with the head. Throws muster::data_error for a file that is no model, that is damaged, or of which
+/// `take` throws an exception of JSON's.
+[[nodiscard]] model_file read_model(const std::string& path, const std::function<void(const nlohmann::json&)>& take);
+
+/// The error for a file that is no model.
+[[nodiscard]] muster::data_error no_model(const std::string& path, const std::string& why);
+
+}  // namespace examples

@@ -1,0 +1,94 @@
+// Dynamic batching: requests that wait while a model predicts are predicted together.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/serve/predictor.hpp>
+
+namespace muster::inline v0::serve {
+
+class model_statistics;
+
+/// How requests become batches.
+struct batch_options {
+  std::size_t max_batch = 32;  ///< rows of a batch, and of a request
+  seconds max_delay{0};        ///< how long the first request of a batch may wait for others while the model is idle
+  std::size_t queue = 256;     ///< requests that may wait
+};
+
+/// How a request ended.
+enum class prediction_status { done, refused, expired, failed };
+
+/// What a request gets.
+struct prediction {
+  prediction_status status = prediction_status::done;
+  std::span<const std::byte> values{};  ///< the rows of the output; empty unless done
+  std::shared_ptr<const void> owner{};  ///< of the memory of `values`
+  std::size_t row = 0;                  ///< of the request: the first that was refused
+  std::string problem{};                ///< why, if it was refused or failed
+};
+
+/// A request to predict some rows.
+struct prediction_request {
+  std::span<const std::span<const std::byte>> rows;  ///< 1 to max_batch; they and their bytes are read until `done`
+  clock::time_point deadline;                        ///< it is not begun later than this
+  /// Called once, by the thread that predicts; must not throw, and not destroy the batcher.
+  std::function<void(prediction&&)> done;
+};
+
+/// A queue of requests, and a thread that predicts them in the order of their arrival. A batch is of whole requests: as
+/// many of those that wait as have max_batch rows together. Without a max_delay no request waits while the model is
+/// idle.
+class batcher {
+ public:
+  /// Throws configuration_error for options of which one is 0.
+  batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics = nullptr);
+  batcher(const batcher&) = delete;
+  batcher& operator=(const batcher&) = delete;
+  /// Answers what waits.
+  ~batcher();
+
+  /// False, and nothing else happens, if `queue` requests wait. Thread safe.
+  [[nodiscard]] bool submit(prediction_request&& request);
+
+  /// Of the model, and as it was given them.
+  [[nodiscard]] const model_info& info() const noexcept { return info_; }
+  [[nodiscard]] const batch_options& options() const noexcept { return options_; }
+  /// How many requests wait. Thread safe.
+  [[nodiscard]] std::size_t waiting() const;
+
+ private:
+  struct waiting_request {
+    prediction_request request;
+    clock::time_point arrival;
+  };
+  void run();
+  void take();
+  void predict();
+
+  any_predictor model_;
+  model_info info_;
+  batch_options options_;
+  std::shared_ptr<model_statistics> statistics_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<waiting_request> queue_;
+  std::size_t rows_waiting_ = 0;
+  bool ending_ = false;
+  // Of the thread that predicts.
+  std::vector<prediction_request> taken_, expired_;
+  std::vector<std::span<const std::byte>> rows_;
+  std::thread thread_;
+};
+
+}  // namespace muster::inline v0::serve

@@ -1,0 +1,103 @@
+// What a model offers to be served: its tensors, and a prediction of a batch.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <muster/core/dtype.hpp>
+
+namespace muster::inline v0::serve {
+
+/// What a row of a request or of an answer is.
+struct tensor_info {
+  std::string name;
+  dtype type = dtype::float32;
+  std::vector<std::size_t> shape{};  ///< of a row, row-major; empty for one number
+  bool is_bytes = false;             ///< a row is any number of bytes, such as a JPEG; type and shape say nothing
+
+  /// Numbers of a row.
+  [[nodiscard]] std::size_t elements() const noexcept {
+    std::size_t all = 1;
+    for (const std::size_t extent : shape) all *= extent;
+    return all;
+  }
+  /// Bytes of a row; 0: any number of them.
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return is_bytes ? 0 : elements() * size_of(type); }
+};
+
+/// What a model takes and gives.
+struct model_info {
+  std::string platform;  ///< what made the model: "muster"
+  tensor_info input;
+  tensor_info output;  ///< not of bytes
+};
+
+/// Rows of several requests, to be predicted together.
+class prediction_batch {
+ public:
+  /// `output` has a row of the output for each of `rows`, one behind another.
+  prediction_batch(std::span<const std::span<const std::byte>> rows, std::span<std::byte> output)
+      : rows_(rows), output_(output) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return rows_.size(); }
+  /// As it came: not aligned, and of exactly row_bytes() bytes where these are fixed.
+  [[nodiscard]] std::span<const std::byte> row(std::size_t k) const noexcept { return rows_[k]; }
+  /// All rows of the output; aligned to a cache line.
+  [[nodiscard]] std::span<std::byte> output() const noexcept { return output_; }
+
+  /// Row k cannot be predicted: its request is answered with `why`, and the other requests are not concerned.
+  void refuse(std::size_t k, std::string why) { refused_.emplace_back(k, std::move(why)); }
+  [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& refused() const noexcept { return refused_; }
+
+ private:
+  std::span<const std::span<const std::byte>> rows_;
+  std::span<std::byte> output_;
+  std::vector<std::pair<std::size_t, std::string>> refused_;
+};
+
+/// A model that is served. Used by one thread at a time.
+///
+/// - info(): the same for all of its life.
+/// - predict(batch): fills batch.output(), or refuses rows. What it throws fails all requests of the batch.
+template <class P>
+concept predictor = std::movable<P> && requires(P& model, const P& same, prediction_batch& batch) {
+  { same.info() } -> std::convertible_to<const model_info&>;
+  model.predict(batch);
+};
+
+/// Any predictor, chosen at run time: one virtual call a batch.
+class any_predictor {
+ public:
+  /// Owns the model.
+  template <class P>
+  requires(!std::same_as<P, any_predictor> && predictor<P>) any_predictor(P model)  // NOLINT: meant to convert
+      : model_(std::make_unique<holder<P>>(std::move(model))) {}
+
+  /// As predictor has them.
+  [[nodiscard]] const model_info& info() const { return model_->info(); }
+  void predict(prediction_batch& batch) { model_->predict(batch); }
+
+ private:
+  struct interface {
+    virtual ~interface() = default;
+    [[nodiscard]] virtual const model_info& info() const = 0;
+    virtual void predict(prediction_batch& batch) = 0;
+  };
+  template <class P>
+  struct holder final : interface {
+    explicit holder(P made) : model(std::move(made)) {}
+    [[nodiscard]] const model_info& info() const override { return model.info(); }
+    void predict(prediction_batch& batch) override { model.predict(batch); }
+    P model;
+  };
+
+  std::unique_ptr<interface> model_;
+};
+static_assert(predictor<any_predictor>);
+
+}  // namespace muster::inline v0::serve

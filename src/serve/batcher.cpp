@@ -1,0 +1,109 @@
+#include <muster/serve/batcher.hpp>
+
+#include <exception>
+#include <utility>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/error.hpp>
+#include "statistics.hpp"
+
+namespace muster::inline v0::serve {
+
+batcher::batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics)
+    : model_(std::move(model)), info_(model_.info()), options_(options), statistics_(std::move(statistics)) {
+  if (options.max_batch == 0 || options.queue == 0)
+    throw configuration_error("no request could be predicted (max_batch or queue is 0); give at least 1");
+  thread_ = std::thread([this] { run(); });
+}
+
+batcher::~batcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool batcher::submit(prediction_request&& request) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() >= options_.queue) return false;
+    rows_waiting_ += request.rows.size();
+    queue_.push_back({std::move(request), clock::now()});
+  }
+  changed_.notify_one();
+  return true;
+}
+
+std::size_t batcher::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.size();
+}
+
+void batcher::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    if (options_.max_delay > seconds(0)) {
+      const auto until = queue_.front().arrival + std::chrono::duration_cast<clock::duration>(options_.max_delay);
+      changed_.wait_until(lock, until, [&] { return ending_ || rows_waiting_ >= options_.max_batch; });
+    }
+    take();
+    lock.unlock();
+    predict();
+    lock.lock();
+  }
+}
+
+// Out of the queue: as many requests as fit into a batch, and before them those that came too late to be begun.
+void batcher::take() {
+  const auto now = clock::now();
+  std::size_t rows = 0;
+  while (!queue_.empty()) {
+    auto& next = queue_.front().request;
+    const bool late = next.deadline < now;
+    if (!late && rows + next.rows.size() > options_.max_batch) break;
+    if (!late) rows += next.rows.size();
+    rows_waiting_ -= next.rows.size();
+    (late ? expired_ : taken_).push_back(std::move(next));
+    queue_.pop_front();
+  }
+}
+
+void batcher::predict() {
+  for (auto& late : expired_) late.done({.status = prediction_status::expired});
+  expired_.clear();
+  if (taken_.empty()) return;
+  rows_.clear();
+  for (const auto& request : taken_) rows_.insert(rows_.end(), request.rows.begin(), request.rows.end());
+  const std::size_t row_bytes = info_.output.row_bytes();
+  try {
+    // Memory of its own for each batch: answers are sent out of it while the next one is predicted.
+    const auto output = std::make_shared<buffer<std::byte>>(rows_.size() * row_bytes);
+    prediction_batch batch(rows_, output->span());
+    model_.predict(batch);
+    if (statistics_) statistics_->batch_rows.add(static_cast<double>(rows_.size()));
+    std::size_t first = 0;
+    for (auto& request : taken_) {
+      const std::size_t count = request.rows.size();
+      prediction made{.values = output->span().subspan(first * row_bytes, count * row_bytes), .owner = output};
+      for (const auto& each : batch.refused()) {
+        if (each.first < first || each.first >= first + count) continue;
+        made = {.status = prediction_status::refused, .row = each.first - first, .problem = each.second};
+        break;
+      }
+      first += count;
+      std::exchange(request.done, nullptr)(std::move(made));
+    }
+  } catch (...) {
+    const std::string problem = describe(std::current_exception());
+    for (auto& request : taken_) {
+      if (request.done) request.done({.status = prediction_status::failed, .problem = problem});
+    }
+  }
+  taken_.clear();
+}
+
+}  // namespace muster::inline v0::serve

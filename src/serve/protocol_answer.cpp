@@ -1,0 +1,98 @@
+// The bodies of answers.
+#include <cstring>
+
+#include "datatypes.hpp"
+#include "json_text.hpp"
+#include "protocol.hpp"
+
+namespace muster::inline v0::serve {
+namespace {
+
+void append_values(std::string& to, dtype type, std::span<const std::byte> values) {
+  with_type(type, [&](auto kind) {
+    using T = decltype(kind);
+    for (std::size_t at = 0; at < values.size(); at += sizeof(T)) {
+      T value;
+      std::memcpy(&value, values.data() + at, sizeof value);
+      if (at > 0) to += ',';
+      append_number(to, value);
+    }
+  });
+}
+
+// Arrays nested as the shape of a row says.
+void append_nested(std::string& to, dtype type, std::span<const std::size_t> shape, std::span<const std::byte> values) {
+  if (shape.empty()) return append_values(to, type, values);
+  to += '[';
+  if (shape.size() == 1) append_values(to, type, values);
+  for (std::size_t k = 0; shape.size() > 1 && k < shape[0]; ++k) {
+    if (k > 0) to += ',';
+    const std::size_t size = values.size() / shape[0];
+    append_nested(to, type, shape.subspan(1), values.subspan(k * size, size));
+  }
+  to += ']';
+}
+
+void append_tensor(std::string& to, const tensor_info& tensor, std::string_view first) {
+  to += "{\"name\":";
+  append_string(to, tensor.name);
+  to += ",\"datatype\":\"";
+  to += datatype_of(tensor);
+  to += "\",\"shape\":[";
+  to += first;
+  for (const std::size_t extent : tensor.shape) to += "," + std::to_string(extent);
+  to += ']';
+}
+
+}  // namespace
+
+std::string write_infer(std::string_view name, std::uint64_t version, const parsed_request& request,
+                        const model_info& model, std::span<const std::byte> values) {
+  std::string text = "{\"model_name\":";
+  append_string(text, name);
+  text += ",\"model_version\":\"" + std::to_string(version) + "\"";
+  if (!request.id.empty()) {
+    text += ",\"id\":";
+    append_string(text, request.id);
+  }
+  text += ",\"outputs\":[";
+  append_tensor(text, model.output, std::to_string(request.rows.size()));
+  if (request.is_binary) {
+    text += ",\"parameters\":{\"binary_data_size\":" + std::to_string(values.size()) + "}";
+  } else {
+    text += ",\"data\":[";
+    append_values(text, model.output.type, values);
+    text += ']';
+  }
+  return text += "}]}";
+}
+
+std::string write_predictions(const model_info& model, std::span<const std::byte> values) {
+  std::string text = "{\"predictions\":[";
+  const std::size_t size = model.output.row_bytes();
+  for (std::size_t at = 0; at < values.size(); at += size) {
+    if (at > 0) text += ',';
+    append_nested(text, model.output.type, model.output.shape, values.subspan(at, size));
+  }
+  return text += "]}";
+}
+
+std::string write_metadata(std::string_view name, std::uint64_t version, const model_info& model) {
+  std::string text = "{\"name\":";
+  append_string(text, name);
+  text += ",\"versions\":[\"" + std::to_string(version) + "\"],\"platform\":";
+  append_string(text, model.platform);
+  text += ",\"inputs\":[";
+  append_tensor(text, model.input, "-1");
+  text += "}],\"outputs\":[";
+  append_tensor(text, model.output, "-1");
+  return text += "}]}";
+}
+
+std::string write_error(std::string_view problem) {
+  std::string text = "{\"error\":";
+  append_string(text, problem);
+  return text += '}';
+}
+
+}  // namespace muster::inline v0::serve

@@ -1,0 +1,56 @@
+// What /metrics tells of a model, counted by any thread without a lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace muster::inline v0::serve {
+
+/// A histogram as Prometheus has it; bounds ascend.
+template <std::size_t Bounds>
+class bounded_histogram {
+ public:
+  explicit constexpr bounded_histogram(const std::array<double, Bounds>& bounds) : bounds_(bounds) {}
+  void add(double value) noexcept {
+    std::size_t k = 0;
+    while (k < Bounds && value > bounds_[k]) ++k;
+    counts_[k].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+  }
+  [[nodiscard]] const std::array<double, Bounds>& bounds() const noexcept { return bounds_; }
+  /// Of those above bound k - 1 and not above bound k.
+  [[nodiscard]] std::uint64_t count(std::size_t k) const noexcept { return counts_[k].load(std::memory_order_relaxed); }
+  [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+
+ private:
+  std::array<double, Bounds> bounds_;
+  std::array<std::atomic<std::uint64_t>, Bounds + 1> counts_{};
+  std::atomic<double> sum_{0};
+};
+
+/// Of a model, in all its versions; that of no name counts requests that name no model.
+class model_statistics {
+ public:
+  /// The statuses that are counted each; what is none of them counts as 500.
+  static constexpr std::array<int, 10> statuses = {200, 400, 404, 405, 408, 413, 431, 500, 503, 504};
+
+  void add_request(int status, double seconds) noexcept {
+    std::size_t k = 0;
+    while (k < statuses.size() && statuses[k] != status) ++k;
+    requests_[k < statuses.size() ? k : 7].fetch_add(1, std::memory_order_relaxed);
+    request_seconds.add(seconds);
+  }
+  [[nodiscard]] std::uint64_t requests(std::size_t k) const noexcept {
+    return requests_[k].load(std::memory_order_relaxed);
+  }
+
+  bounded_histogram<12> request_seconds{{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10}};
+  bounded_histogram<11> batch_rows{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}};
+
+ private:
+  std::array<std::atomic<std::uint64_t>, statuses.size()> requests_{};
+};
+
+}  // namespace muster::inline v0::serve

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""The program serve as its users run it, and what docs/serving.md shows of it.
+
+CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
+MUSTER_TEST_PAGE."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
+PAGE = pathlib.Path(os.environ["MUSTER_TEST_PAGE"])
+HANG = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="muster-test-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def run_shell(self, line, **options):
+        return subprocess.run(["bash", "-c", line], cwd=self.folder, env={**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG, **options)
+
+    def start(self, *arguments, **options):
+        """The server and its port, once it is ready."""
+        server = subprocess.Popen([*options.pop("before", []), PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, text=True, **options)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.kill)
+        port = int(re.search(r"on port (\d+)", server.stdout.readline()).group(1))
+        end = time.monotonic() + HANG
+        while self.ask(port, "GET", "/v2/health/ready")[0] != 200:
+            self.assertLess(time.monotonic(), end, "it does not become ready")
+            time.sleep(0.05)
+        return server, port
+
+    @staticmethod
+    def ask(port, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content
+
+    def add_model(self, version=1):
+        made = self.run_shell(f"logistic_regression --synthetic epsilon:200 --epochs 1 --save model.muster && mkdir -p models/line/{version}.new && "
+                              f"mv model.muster models/line/{version}.new && mv models/line/{version}.new models/line/{version}")
+        self.assertEqual(made.returncode, 0, made.stdout)
+
+
+class Transcript(Case):
+    """Each command of the page prints what the page says; "..." stands for anything."""
+
+    def test_the_page(self):
+        if not shutil.which("curl"):
+            self.skipTest("curl is not there")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.S | re.M)
+        steps = [step for block in blocks for step in re.split(r"^\$ ", block.replace("8000", port), flags=re.M) if step]
+        self.assertGreater(len(steps), 5)
+        script, marks = "", []
+        for number, step in enumerate(steps):
+            head, _, expected = step.partition("\n")
+            marks.append((head, expected))
+            script += f"echo '<{number}>'\n{head}\n"
+        script += "echo '<end>'\n"
+        ran = self.run_shell("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + script)
+        for number, (command, expected) in enumerate(marks):
+            following = f"<{number + 1}>" if number + 1 < len(marks) else "<end>"
+            got = ran.stdout.partition(f"<{number}>\n")[2].partition(following + "\n")[0]
+            pattern = re.escape(expected.strip()).replace(re.escape("..."), ".*?")
+            self.assertRegex(got.strip(), re.compile(f"^{pattern}$", re.S), command)
+
+
+class Program(Case):
+    def test_a_new_version_under_load_and_sigterm_fail_no_request(self):
+        self.add_model()
+        server, port = self.start("--models", "models", "--listen", "127.0.0.1:0")
+        body = json.dumps({"instances": [[0.01] * 2000]})
+        failed, versions, ends = [], set(), threading.Event()
+
+        def work():
+            while not ends.is_set():
+                try:
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
+                    connection.connect()
+                except ConnectionRefusedError:
+                    return  # it has drained
+                while not ends.is_set():
+                    try:
+                        connection.request("POST", "/v1/models/line:predict", body)
+                        answer = connection.getresponse()
+                        answer.read()
+                        if answer.status != 200:
+                            failed.append(answer.status)
+                        if answer.will_close:
+                            break
+                    except (OSError, http.client.HTTPException) as error:
+                        failed.append(repr(error))
+                        return
+                connection.close()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        self.add_model(2)
+        end = time.monotonic() + HANG
+        while b'"versions":["2"]' not in self.ask(port, "GET", "/v2/models/line")[1]:
+            self.assertLess(time.monotonic(), end, "the new version is not served")
+            time.sleep(0.05)
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(HANG), 0)
+        ends.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+        self.assertEqual(server.stdout.read(), "drained\n")
+
+    def test_a_supervisor_keeps_the_socket(self):
+        self.add_model()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            passed = ["bash", "-c", f'exec 3<&{listening.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "-"]
+            first, port = self.start("--models", "models", before=passed, pass_fds=[listening.fileno()])
+            self.assertEqual(port, listening.getsockname()[1])
+            first.send_signal(signal.SIGTERM)
+            self.assertEqual(first.wait(HANG), 0)
+            waits = socket.create_connection(("127.0.0.1", port))  # before there is another one
+            waits.sendall(b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
+            self.start("--models", "models", before=passed, pass_fds=[listening.fileno()])
+            self.assertIn(b'{"live":true}', waits.makefile("rb").read())
+            waits.close()
+
+    def test_bad_options_are_one_line(self):
+        for arguments, words in ((["--models", "none"], "none"), (["--models", ".", "--listen", "here"], "it has no port"),
+                                 (["--models", ".", "--max-delay", "5"], "--max-delay cannot be '5'"),
+                                 (["--models", ".", "--max-batch", "0"], "--max-batch cannot be '0'"), ([], "--models")):
+            ran = subprocess.run([PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
+            self.assertEqual(ran.returncode, 2, ran.stderr)
+            self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
+            self.assertIn(words, ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]], verbosity=2)

@@ -1,0 +1,11 @@
+// libFuzzer on bodies of requests for predictions:
+// build/<preset>/tests/fuzz/fuzz_serve -max_total_time=3600 -max_len=4096 CORPUS
+#include "serve.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+  fuzz::check_serve({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,119 @@
+#include "serve/protocol.hpp"
+
+#include <cmath>
+#include <random>
+
+#include "catch.hpp"
+#include "fuzz/serve.hpp"
+#include "serve/base64.hpp"
+#include "serve/json_text.hpp"
+#include "serve/route.hpp"
+
+using muster::serve::parse_route;
+using muster::serve::resource;
+
+TEST_CASE("bodies of any bytes are taken or refused, whichever way they are damaged") {
+  using namespace std::literals;
+  const std::string v2 = R"({"id":"a","inputs":[{"name":"x","datatype":)";
+  const std::string seeds[] = {
+      "\0\0\0"s + v2 + R"("FP32","shape":[1,2,2],"data":[1,2.5,-3e2,4]}],"outputs":[{"name":"y"}]})",
+      "\1\0\0"s + v2 + R"("BYTES","shape":[2],"data":["abc","\n"]}]})",
+      "\2\0\0"s + v2 + R"("UINT8","shape":[2,3],"data":[[1,2,3],[4,5,255]]}]})",
+      "\3\0\0"s + v2 + R"("BOOL","shape":[2],"data":[true,false]}]})",
+      "\4\0\0"s + R"({"instances":[[[1,2],[3,4]],[[1e30,2],[3,4]]]})",
+      "\5\0\0"s + R"({"instances":[{"b64":"YWJj"},{"b64":"YQ=="}]})",
+      "\6\0\0"s + R"({"instances":[[1,2,3]]})",
+      "\7\0\0"s + R"({"instances":[true,false,true]})",
+      "\x8\x6a\0"s + v2 + R"("FP32","shape":[1,2,2],"parameters":{"binary_data_size":16}}]})" + "1234567890123456",
+  };
+  for (const auto& seed : seeds) {
+    INFO(seed.substr(3));
+    const std::size_t behind = seed[0] == 8 ? 16 : 0;
+    std::string whole = seed;
+    if (behind > 0) whole[1] = static_cast<char>(seed.size() - 3 - behind);
+    CHECK(fuzz::check_serve(whole));
+    std::mt19937 random(7);
+    for (int k = 0; k < 2000; ++k) {
+      std::string damaged = whole;
+      for (auto changes = 1 + random() % 3; changes > 0; --changes) {
+        const auto at = random() % damaged.size();
+        const char letters[] = "[]{},:\"0-9e.\\a\xff";
+        switch (random() % 4) {
+          case 0:
+            damaged[at] = letters[random() % (sizeof letters - 1)];
+            break;
+          case 1:
+            damaged.erase(at, 1 + random() % 8);
+            break;
+          case 2:
+            damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 8));
+            break;
+          default:
+            damaged.resize(at);
+        }
+        if (damaged.empty()) damaged = whole;
+      }
+      CHECK_NOTHROW(fuzz::check_serve(damaged));
+    }
+  }
+}
+
+TEST_CASE("what lies behind JSON of which a bracket is open is not read as JSON") {
+  const std::string json = R"({"inputs":[{})", body = json + std::string(200, ',');
+  CHECK_THROWS_WITH(muster::serve::parse_infer(body, json.size(), fuzz::served_models()[0], 5),
+                    contains("body: is no JSON"));
+}
+
+TEST_CASE("numbers and strings are written as they are read") {
+  const auto text = [](auto value) {
+    std::string made;
+    muster::serve::append_number(made, value);
+    return made;
+  };
+  CHECK(text(0.1f) == "0.1");
+  CHECK(text(std::nextafter(1.0, 2.0)) == "1.0000000000000002");
+  CHECK(text(std::int64_t{-9223372036854775807}) == "-9223372036854775807");
+  CHECK(text(std::uint8_t{255}) == "255");
+  CHECK(text(true) == "true");
+  CHECK(text(NAN) == "null");
+  std::string made;
+  muster::serve::append_string(made, "a\"\\\n\x1f\xc3\xa4");
+  CHECK(made == "\"a\\\"\\\\\\u000a\\u001f\xc3\xa4\"");
+}
+
+TEST_CASE("base64 is taken as RFC 4648 has it") {
+  const auto decoded = [](std::string_view text) -> std::string {
+    std::vector<std::byte> bytes;
+    if (!muster::serve::decode_base64(text, bytes)) return "refused";
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  };
+  for (const auto& [text, plain] : {std::pair("", ""),
+                                    {"Zg==", "f"},
+                                    {"Zm8=",
+                                     "f"
+                                     "o"},
+                                    {"Zm9v", "foo"},
+                                    {"Zm9vYmFy", "foobar"},
+                                    {"+/+/", "\xfb\xff\xbf"}})
+    CHECK(decoded(text) == plain);
+  for (const char* text :
+       {"Z", "Zg", "Zg=", "Zg===", "====", "Z===", "Zh==", "Zm9=", "Zm 9v", "Zm9v\n", "Zg==Zg==", "-_-_"}) {
+    INFO(text);
+    CHECK(decoded(text) == "refused");
+  }
+}
+
+TEST_CASE("paths") {
+  CHECK(parse_route("/v2/models/a/infer").what == resource::infer);
+  CHECK(parse_route("/v2/models/a.b-c/versions/12/infer").version == 12u);
+  CHECK(parse_route("/v2/models/a.b-c/versions/12/infer").model == "a.b-c");
+  CHECK(parse_route("/v2/models/a/versions/12").what == resource::metadata);
+  CHECK(parse_route("/v2/models/a/versions/12/ready").what == resource::model_ready);
+  CHECK(parse_route("/v1/models/a:predict").what == resource::predict);
+  for (const char* path : {"", "/", "/v2/models/a/", "/v2/models//infer", "/v2/models/a/versions/",
+                           "/v2/models/a/versions/-1", "/v2/models/a/versions/1/", "/v2/models/a/infer/",
+                           "/v1/models/a:explain", "/v1/models/:predict", "/v3/models/a", "/v1/models", "/metrics/"}) {
+    INFO(path);
+    CHECK(parse_route(path).what == resource::unknown);
+  }
+}

@@ -1,0 +1,155 @@
+#include <muster/serve/repository.hpp>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+#include "data/files.hpp"
+#include "heard_log.hpp"
+#include "models.hpp"
+
+using namespace served;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of models, of which a version is a file with the factor.
+struct models_folder {
+  temporary_folder folder;
+
+  /// Makes a version beside the others, then renames it.
+  void add(const std::string& model, int version, const std::string& text) const {
+    const fs::path made = folder / (model + "/" + std::to_string(version) + ".new");
+    fs::create_directories(made);
+    std::ofstream(made / "factor") << text;
+    fs::rename(made, folder / (model + "/" + std::to_string(version)));
+  }
+  void remove(const std::string& model, int version) const {
+    fs::remove_all(folder / (model + "/" + std::to_string(version)));
+  }
+  [[nodiscard]] std::string path() const { return folder / ""; }
+};
+
+serve::any_predictor load(const std::string& folder) {
+  std::ifstream file(folder + "/factor");
+  float factor = 0;
+  if (!(file >> factor)) throw muster::data_error({folder + "/factor"}, "is no number");
+  return sums{.factor = factor};
+}
+
+constexpr muster::seconds never{1e6};
+
+std::uint64_t version_of(const serve::repository& models, const std::string& name) {
+  const auto found = models.find(name);
+  return found ? found->version : 0;
+}
+
+/// What the served version makes of ones.
+float predict(serve::served_model& model) {
+  const std::vector<float> ones(4, 1);
+  const std::vector<std::span<const std::byte>> rows = {bytes_of(ones)};
+  std::promise<float> answer;
+  const bool taken = model.requests.submit({rows, muster::clock::time_point::max(), [&](serve::prediction&& made) {
+                                              answer.set_value(made.values.empty() ? -1 : floats_of(made.values)[0]);
+                                            }});
+  return taken ? answer.get_future().get() : -2;
+}
+
+}  // namespace
+
+TEST_CASE("the highest version that loads is served, others are left aside and reported once") {
+  const test::heard_log heard;
+  const models_folder files;
+  files.add("a", 1, "1");
+  files.add("a", 9, "9");
+  files.add("a", 10, "no number");
+  files.add("b", 3, "3");
+  files.add("broken", 1, "no number");
+  files.add("not a name", 1, "1");
+  fs::create_directories(files.folder / "a/11.new");
+  fs::create_directories(files.folder / "a/012");
+  serve::repository models(files.path(), load, {}, never);
+  models.look();
+  CHECK(models.is_ready());
+  CHECK(version_of(models, "a") == 9);
+  CHECK(version_of(models, "b") == 3);
+  CHECK(models.all().size() == 2);
+  CHECK(models.find("broken") == nullptr);
+  CHECK(models.failed_loads() == 2);
+  models.look();
+  CHECK(models.failed_loads() == 2);
+  CHECK(heard.text().find("a/10 is not served") != std::string::npos);
+  CHECK(heard.text().find("a/10 is not served") == heard.text().rfind("a/10 is not served"));
+  CHECK(predict(*models.find("a")) == 36);
+  SECTION("a damaged version that is put there anew is tried again") {
+    files.remove("a", 10);
+    files.add("a", 10, "10");
+    models.look();
+    CHECK(version_of(models, "a") == 10);
+  }
+  SECTION("a version that is removed is not served any more") {
+    files.remove("a", 9);
+    models.look();
+    CHECK(version_of(models, "a") == 1);
+    files.remove("a", 1);
+    models.look();
+    CHECK(models.find("a") == nullptr);
+    CHECK(models.is_ready());
+    fs::remove_all(files.folder / "b");
+    models.look();
+    CHECK_FALSE(models.is_ready());
+  }
+  SECTION("a folder of the same number that is another one is served") {
+    const auto old = models.find("b");
+    files.remove("b", 3);
+    files.add("b", 3, "4");
+    models.look();
+    CHECK(predict(*models.find("b")) == 16);
+    CHECK(predict(*old) == 12);  // it takes requests as long as it is held
+  }
+}
+
+TEST_CASE("versions that appear under load are served without a failed request") {
+  const models_folder files;
+  files.add("a", 1, "1");
+  serve::repository models(files.path(), load, {.queue = 100}, never);
+  models.look();
+  std::atomic<bool> ends{false};
+  std::atomic<int> failed{0}, requests{0};
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 3; ++t) {
+    clients.emplace_back([&] {
+      std::uint64_t last = 0;
+      while (!ends) {
+        const auto model = models.find("a");
+        if (!model || model->version < last || predict(*model) != 4 * static_cast<float>(model->version)) ++failed;
+        if (model) last = model->version;
+        ++requests;
+      }
+    });
+  }
+  for (int version = 2; version <= 30; ++version) {
+    files.add("a", version, version % 5 == 0 ? "damaged" : std::to_string(version));
+    models.look();
+    const int seen = requests;
+    while (requests < seen + 20) std::this_thread::yield();
+  }
+  ends = true;
+  for (auto& each : clients) each.join();
+  CHECK(failed == 0);
+  CHECK(version_of(models, "a") == 29);
+  CHECK(models.failed_loads() == 6);
+}
+
+TEST_CASE("a repository looks by itself") {
+  const models_folder files;
+  files.add("a", 1, "1");
+  serve::repository models(files.path(), load, {}, muster::seconds(0.01));
+  while (version_of(models, "a") != 1) std::this_thread::yield();
+  files.add("a", 2, "2");
+  while (version_of(models, "a") != 2) std::this_thread::yield();
+  CHECK_THROWS_AS(serve::repository(files.folder / "none", load), muster::configuration_error);
+}
