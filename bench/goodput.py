@@ -9,7 +9,7 @@ Each job trains a small network on samples of --sample-time milliseconds each, i
 length is a number of epochs, those that --ranks ranks train in --seconds. Every --interval seconds there is a fault: by turns a rank
 is lost, by SIGKILL or by SIGSTOP for good as the seed draws it, and another process joins. A rank is live from the start of its process
 to its loss. A joining process of a torchrun job is the one that torchrun starts again by itself, at once, so all its ranks are always
-live. Workers of a parameter server (two servers with a replica, which no fault is done to) do not join: faults end when half of them are lost.
+live. A job of mode ps has two servers with a replica, which no fault is done to.
 
 The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
 neither is among the samples of the table. Each system runs without faults and then with them, so often in turns (--rounds) where others
@@ -87,7 +87,7 @@ class Muster:
     """Ranks with a muster-store of their own, so that any of them may die."""
 
     def __init__(self, mode, folder):
-        self.mode, self.joins = mode, mode == "allreduce"
+        self.mode, self.joins = mode, True
         self.name = os.path.basename(folder)
         self.beside = [Process([options.build / "src/programs/muster-store", "--listen", "127.0.0.1:0"])]
         while not self.beside[0].listen():
@@ -100,10 +100,10 @@ class Muster:
         self.beside += [self.start(rank) for rank in range(options.ranks, self.all)]
 
     def start(self, rank):
-        how = {"MUSTER_ELASTIC": "on"} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
+        how = {} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
         words = [] if self.mode == "allreduce" else ["--servers", SERVERS, "--timeout", LEASE]
         return Process([options.build / "tests/train/test_leased", "--mode", self.mode, *words, *WORDS], RANK=str(rank),
-                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, **how)
+                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, MUSTER_ELASTIC="on", **how)
 
     def join(self, rank=None):
         self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
@@ -180,7 +180,7 @@ def run(system, mode, with_faults, number):
                     return problem(job, "it hangs")
                 if all(one.is_over() for one in job.workers) and told is None:
                     return problem(job, "its ranks have ended early")
-                if with_faults and now >= due and (job.joins or missing < options.ranks // 2 or system is Torchrun):
+                if with_faults and now >= due:
                     if missing % 2 and job.joins:
                         job.join()
                         faults["join"] += 1
