@@ -175,8 +175,9 @@ struct train_options {
 ///
 /// With `--mode ps` the last ranks are servers, which hold the parameters and apply the optimizer to what the others,
 /// the workers, push at their own pace (docs/parameter_server.md). They train what the servers hand out, and a worker
-/// that dies is replaced by the others; in an elastic job workers also join. `step.group()` is then the workers that were started (in an elastic job this one alone); epochs, reports and
-/// evaluations are those of the first worker that lives alone, and checkpoints are the tables of the servers.
+/// that dies is replaced by the others; in an elastic job workers also join. `step.group()` is then the workers that
+/// were started (in an elastic job this one alone); epochs, reports and evaluations are those of the first worker that
+/// lives alone, and checkpoints are the tables of the servers.
 ///
 /// Owns the state (of the arguments and its own reports), the session, and the gradient_sync by `--mode` and
 /// `--compress`. It passes batches and epochs to a tracker among the owners, and the metric to a schedule. Arguments
