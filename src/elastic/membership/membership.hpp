@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -64,6 +65,10 @@ class membership_outlet {
   /// Nothing more is to come. `is_first`: of those that end alike, as far as this member knows, it is one.
   virtual void end(exit_reason why, const std::string& text, bool is_first) = 0;
 };
+
+/// What a member's own part of each of these steps took at least. The shortest does not count where they are several:
+/// the last batch of an epoch is small at all members, but comes into their heartbeats one after another.
+[[nodiscard]] clock::duration least_work(std::span<const clock::duration> steps) noexcept;
 
 /// One member's side of the protocol: events in, calls of its outlet out. Time is what the caller says it is; nothing
 /// waits, so the same code runs in a process and in a simulation.

@@ -23,6 +23,16 @@ std::string megabytes(std::uint64_t rate) {
 
 }  // namespace
 
+clock::duration least_work(std::span<const clock::duration> steps) noexcept {
+  auto least = clock::duration::max();
+  auto least_but_one = least;
+  for (const auto one : steps) {
+    least_but_one = std::min(least_but_one, std::max(one, least));
+    least = std::min(least, one);
+  }
+  return steps.size() > 1 ? least_but_one : least;
+}
+
 // A process that waits for room takes the place of one that leaves.
 bool membership::can_be_spared(clock::time_point now) const {
   const auto spares = std::ranges::count_if(record_.waiting, [&](const member& one) { return is_heard(now, one.id); });

@@ -73,8 +73,8 @@ struct heartbeat {
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
   std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
-  std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, in the shortest of its
-                           ///< last ones: it has been as slow as that in all of them; 0: not known yet
+  std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, by `least_work` of
+                           ///< its last ones; 0: not known yet
   link_seen slowest;       ///< of its connections with much traffic; to 0: not known
   std::vector<member_id> dead;
   std::vector<member_id> suspects;

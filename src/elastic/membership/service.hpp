@@ -90,7 +90,7 @@ class membership_service final : elastic::membership_outlet {
   void worked(clock::duration work) noexcept {
     works_[works_seen_++ % works_.size()] = work;
     if (works_seen_ < works_.size()) return;
-    least_work_.store(std::ranges::min(works_), std::memory_order_relaxed);
+    least_work_.store(elastic::least_work(works_), std::memory_order_relaxed);
   }
 
   // ---- changes ----

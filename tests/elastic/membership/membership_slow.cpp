@@ -1,6 +1,7 @@
 // Members and connections that hold up the others.
 #include "elastic/membership/membership.hpp"
 
+#include <array>
 #include <string>
 
 #include <muster/core/random.hpp>
@@ -52,6 +53,17 @@ TEST_CASE("a connection is judged by the best of the last steps, so chance makes
     const auto judged = under_test.look(over);
     if (judged && i >= 20) CHECK(judged->slowest.peer == 2);
   }
+}
+
+TEST_CASE("the small batch at the end of an epoch makes no member slow that has not told of it yet") {
+  using namespace std::chrono_literals;
+  constexpr auto steps = [](muster::clock::duration last) {
+    return std::array<muster::clock::duration, 4>{32ms, 33ms, 35ms, last};
+  };
+  CHECK(muster::elastic::least_work(steps(4ms)) == 32ms);
+  CHECK(muster::elastic::least_work(steps(34ms)) == 33ms);
+  const muster::clock::duration one[] = {5ms};
+  CHECK(muster::elastic::least_work(one) == 5ms);
 }
 
 TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
