@@ -249,7 +249,7 @@ struct job::implementation {
     serves_store = store->is_served_here();
     refuse_stranger(*store, description_of(options, layout), until);
     const node_id self = take_place(*store, launch, until);
-    links = std::make_unique<muster::detail::member_links>(of, store, self);
+    links = std::make_shared<muster::detail::member_links>(of, store, self);
     muster::detail::member_links::connected linked;
     links->await([&](const auto& now, const auto&) { linked = now; });
     if (!linked.over->abilities().any_source) refuse_transport(linked.over->abilities());
@@ -316,8 +316,9 @@ struct job::implementation {
   table_layout layout;
   group ranks;  // of all, in an elastic job of this process alone; and those that do as this one does
   group working;
-  std::unique_ptr<muster::detail::member_links> links;  // of an elastic job: they go after what uses them
-  std::vector<group> ends;                              // co-located: the worker's connections, and the server's
+  // Of an elastic job: they go after what uses them. Shared, as their destructor is not there without tcp.
+  std::shared_ptr<muster::detail::member_links> links;
+  std::vector<group> ends;  // co-located: the worker's connections, and the server's
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
   bool ended = false;    // as it should
