@@ -37,7 +37,9 @@ int main(int argc, char** argv) {
   app.add_option("--models", models, "FOLDER/<model>/<version>/model.muster, as --save has written them")
       ->type_name("FOLDER")
       ->required();
-  app.add_option("--listen", options.listen, "where; port 0 is any")->type_name("HOST:PORT")->capture_default_str();
+  app.add_option("--listen", options.listen, "where, HOST:PORT; port 0 is any")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
   muster::add_number(app, "--max-batch", max_batch, {1, 65536}, "rows that are predicted together, and of a request");
   app.add_option("--max-delay", delay, "how long a request may wait for others while its model is idle")
       ->type_name("TIME")

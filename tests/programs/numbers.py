@@ -17,7 +17,7 @@ import tempfile
 
 # Placeholders of flags that take text; every other one is a number, or a new word for this list.
 TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "WHEN", "WHAT", "RANKS", "NAMES", "ADDRESS", "CODEC", "LEVEL", "SPEC",
-         "TEXT", "TIME", "HOST:PORT", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
+         "TEXT", "TIME", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
 UNKNOWN = "--no-such-flag"  # stands last: a program that takes the number ends here, or of what else is missing
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
 CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
