@@ -43,7 +43,7 @@ def write_text(path, row, size):
 
 
 class postgres:
-    """A server with a table of so many bytes, whose key is id."""
+    """A server with a table of so many bytes and the key id."""
 
     def __init__(self, folder, size):
         self.programs = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))[-1]

@@ -87,8 +87,8 @@ class job_member {
   /// The members that a timeout names; those of a generation that is over anyway are late for that reason.
   void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& why) {
     for (const int rank : late.missing()) {
-      const auto who = group.members[static_cast<std::size_t>(rank)].id;
-      service_->tell([&](auto& protocol, auto now) { protocol.suspect(now, who, why + late.what()); });
+      const auto missing = group.members[static_cast<std::size_t>(rank)].id;
+      service_->tell([&](auto& protocol, auto now) { protocol.suspect(now, missing, why + late.what()); });
     }
   }
 

@@ -9,18 +9,17 @@
 
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/ps/settings.hpp>
 
 #include "../comm/bootstrap/endpoints.hpp"
+#include "job_checks.hpp"
 #include "runtime/server_process.hpp"
 #include "runtime/worker_process.hpp"
 
@@ -39,75 +38,6 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
                          .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
   made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
-}
-
-// What must be the same at all ranks, a line for each.
-std::string description_of(const job_options& options, const table_layout& layout) {
-  std::string text;
-  for (const auto& one : options.tables) {
-    text += "table '" + one.name + "': " + std::to_string(one.size) + " elements, width " + std::to_string(one.width) +
-            ", update " + one.update + (one.leases ? ", leases" : "") + ", at most " + std::to_string(one.most_rows) +
-            " rows of age " + std::to_string(one.most_age) + "\n";
-  }
-  return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
-         "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
-         "\nconsistency: " + to_string(options.how) + "\ncompress: " + to_string(options.compress) +
-         "\nranges: " + std::to_string(layout.ranges()) + ", of tables " + std::to_string(layout.digest()) + "\n";
-}
-
-// Whether pushes to these tables can be encoded so.
-void check(const compression& how, const std::vector<table_spec>& tables) {
-  if (how.method == compression_method::powersgd) {
-    throw configuration_error("--compress " + to_string(how) +
-                              " cannot be used with a parameter server (its matrices are multiplied by all ranks "
-                              "together); use another method");
-  }
-  if (!any_codec(how).is_biased()) return;
-  for (const auto& one : tables) {
-    if (one.size != 0 || one.leases) continue;
-    throw configuration_error(
-        "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
-        "' (sparse tables have no residuals for what the codec leaves out); use float16, bfloat16 or qsgd8");
-  }
-}
-
-[[noreturn]] void refuse_transport(const transport_abilities& its) {
-  throw configuration_error("transport " + std::string(its.name) +
-                            " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
-                            "local or mpi");
-}
-
-void check(const job_options& options, int ranks) {
-  check(options.compress, options.tables);
-  const bool nobody_works = options.servers + options.standby >= ranks;
-  if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
-    throw configuration_error(
-        "of " + std::to_string(ranks) + " ranks " + std::to_string(options.servers + options.standby) +
-        " cannot serve (at least one rank serves and one works); " +
-        (ranks < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(ranks - 1)));
-  }
-}
-
-void check(group& ranks, const job_options& options, const table_layout& layout) {
-  check(options, ranks.size());
-  if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
-  const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, mine, all);
-  const auto other = std::ranges::find_if(all, [&](std::uint64_t its) { return its != all[0]; });
-  if (other == all.end()) return;
-  throw mismatch_error("ranks 0 and " + std::to_string(other - all.begin()) +
-                       " were given different tables, servers, replicas, consistency or compression (all ranks must "
-                       "have the same); start all with the same options");
-}
-
-void check_remote(const settings& chosen, const job_options& options) {
-  const auto remote = chosen.integer(setting::remote_servers);
-  if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
-  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
-                            (options.colocated ? "co-located servers are in the processes of the workers"
-                                               : "there are fewer servers and hot spares") +
-                            "); choose --servers " + std::to_string(remote));
 }
 
 // Under which the job keeps its map: new for every job in a store.
@@ -235,7 +165,7 @@ struct job::implementation {
         ranks(alone.duplicate()),
         working(alone.duplicate()) {
     const auto& launch = of.launcher();
-    check(options, launch.size);
+    detail::check_options(options, launch.size);
     static std::atomic<bool> had_one = false;  // its records stay in the store
     if (had_one.exchange(true))
       throw configuration_error("an elastic job has one parameter server (this is a second); use --elastic off");
@@ -247,12 +177,12 @@ struct job::implementation {
     const auto until = deadline_after(options.timeout);
     const std::shared_ptr<any_store> store = open_store(configuration, launch);
     serves_store = store->is_served_here();
-    refuse_stranger(*store, description_of(options, layout), until);
+    refuse_stranger(*store, detail::description_of(options, layout), until);
     const node_id self = take_place(*store, launch, until);
     links = std::make_shared<muster::detail::member_links>(of, store, self);
     muster::detail::member_links::connected linked;
     links->await([&](const auto& now, const auto&) { linked = now; });
-    if (!linked.over->abilities().any_source) refuse_transport(linked.over->abilities());
+    if (!linked.over->abilities().any_source) detail::refuse_transport(linked.over->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found = store->get(map_key, deadline_after(options.timeout));  // it may have waited for long
     const auto serve = [&](node_id at) {
@@ -306,7 +236,7 @@ struct job::implementation {
     return options.colocated || ranks.rank() < ranks.size() - servers_of(options, ranks);
   }
   group checked(group& all) {
-    check(all, options, layout);
+    detail::check_ranks(all, options, layout);
     return all.duplicate();
   }
 
@@ -338,7 +268,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.colocated = chosen.value(setting::servers) == "colocated";
   if (!made.colocated) made.servers = static_cast<int>(chosen.integer(setting::servers));
   made.standby = static_cast<int>(chosen.integer(setting::standby));
-  check_remote(chosen, made);
+  detail::check_remote(chosen, made);
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.compress = parse_compression(chosen.value(setting::compress));
@@ -348,15 +278,16 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
 
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
     : self_(std::make_unique<implementation>(ranks, options, std::move(store), settings())) {}
-job::job(context& of, group& ranks, const job_options& options)
+job::job(context& of, group& ranks, const job_options& options) {
 #ifdef MUSTER_HAS_TCP
-    : self_(of.elastic() ? std::make_unique<implementation>(of, ranks, options)
-                         : std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())){}
-#else
-    : self_(std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())) {
-}
+  if (of.elastic()) {
+    self_ = std::make_unique<implementation>(of, ranks, options);
+    return;
+  }
 #endif
-      job::job(job &&) noexcept = default;
+  self_ = std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration());
+}
+job::job(job&&) noexcept = default;
 job::~job() = default;
 
 bool job::is_server() const noexcept { return self_->worker == nullptr; }

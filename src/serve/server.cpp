@@ -126,8 +126,8 @@ class serving_thread {
 
   void begin(tcp::socket socket) { std::make_shared<connection>(std::move(socket), server_, connections_)->start(); }
 
-  // Clients of these are connected, and would fail if the socket was closed. None is added meanwhile: a client whose
-  // first packet is dropped sends it again, and is then told that nothing listens.
+  // Clients of these are connected, and would fail if the socket was closed. None is added meanwhile: a client
+  // sends its first packet again when that is dropped, and is then told that nothing listens.
   void accept_what_waits() {
     sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
     const sock_fprog all{1, &drop};
@@ -147,7 +147,7 @@ class serving_thread {
   }
 
   server_shared& server_;
-  connection_set connections_;  // before the loop, whose handlers hold connections
+  connection_set connections_;  // before the loop: its handlers hold connections
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer pause_, drained_;

@@ -14,7 +14,7 @@
 
 namespace {
 
-// Records whose values are their ids, so many more.
+// So many records more, with their ids as values.
 void append_ids(const std::string& folder, std::uint64_t& first, std::uint64_t count) {
   muster::record_set_writer writer(folder, {muster::record_form::fixed, {{"number", muster::dtype::uint64, {}}}, 0, {}},
                                    {}, /*file_bytes=*/256);

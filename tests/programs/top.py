@@ -89,7 +89,7 @@ assert live.wait(LIMIT) == 0 and live.stderr.read() == b""
 one.end()
 refused("finds no running job (")
 
-# One whose ranks meet once has no group that could be asked, and a store that is named is asked itself.
+# A job that is not elastic has no group to ask. A store that is named is asked itself.
 once = Job("once", 1, "--elastic", "off", "sh", "-c", 'echo "ready"; echo "step 100 $MUSTER_RENDEZVOUS $MUSTER_TOKEN"; exec sleep 1000')
 once.process.stdout.readline()
 _, _, place, token = once.process.stdout.readline().split()

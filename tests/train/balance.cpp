@@ -86,7 +86,7 @@ struct simulated_rank {
   }
 };
 
-// The ranks' time for steps of 600 samples, against that of a step whose parts are by their speeds.
+// The ranks' time for steps of 600 samples, against that of a step with parts by their speeds.
 class simulated_job {
  public:
   explicit simulated_job(std::vector<simulated_rank> of) : ranks(std::move(of)), estimates_(ranks.size()) {}

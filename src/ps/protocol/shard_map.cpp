@@ -208,9 +208,9 @@ std::optional<shard_map> without_worker(const shard_map& map, const member& who)
   return changed(map, std::move(next));
 }
 
-std::optional<shard_map> with_worker(const shard_map& map, const member& who) {
+std::optional<shard_map> with_worker(const shard_map& map, const member& joins) {
   shard_map next = map;
-  if (!map.has_worker(who)) next.workers.push_back(who);
+  if (!map.has_worker(joins)) next.workers.push_back(joins);
   return changed(map, std::move(next));
 }
 

@@ -90,7 +90,7 @@ struct shard_map {
 [[nodiscard]] std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                                        std::span<const member> suspects);
 /// The map with one more; nothing where it has it.
-[[nodiscard]] std::optional<shard_map> with_worker(const shard_map& map, const member& who);
+[[nodiscard]] std::optional<shard_map> with_worker(const shard_map& map, const member& joins);
 /// The map without a worker.
 [[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the

@@ -4,20 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
-#include <muster/core/log.hpp>
 
-#include "../../core/copy.hpp"
 #include "../protocol/message.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -50,22 +47,8 @@ class frame_link {
 
   /// Goes on over another transport, with the processes at these places, by rank. What was under way is lost, and its
   /// memory its owners'.
-  void move_to(transport& over, std::vector<node_id> places) {
-    close();
-    over_ = &over;
-    lends_ = over.abilities().moves_buffers;
-    lent_ = stuck_ = 0;
-    places_ = std::move(places);
-    peers_.resize(places_.size());
-    ranks_.assign(std::size_t{1} + *std::ranges::max_element(places_), no_rank);
-    for (std::size_t rank = 0; rank < places_.size(); ++rank) ranks_[places_[rank]] = static_cast<int>(rank);
-    for (int i = 0; i < posted_at_once; ++i) post(std::make_unique<incoming>());
-  }
-  void move_to(transport& over) {
-    std::vector<node_id> places(static_cast<std::size_t>(over.size()));
-    std::iota(places.begin(), places.end(), node_id{0});
-    move_to(over, std::move(places));
-  }
+  void move_to(transport& over, std::vector<node_id> places);
+  void move_to(transport& over);
   /// Of the processes that it reaches, by rank.
   [[nodiscard]] const std::vector<node_id>& places() const noexcept { return places_; }
 
@@ -100,22 +83,7 @@ class frame_link {
   }
 
   /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
-  void give_back(range_id range, std::uint64_t number) {
-    if (lent_ == 0) return;
-    for (auto& peer : peers_) {
-      for (auto& one : peer.flying) {
-        if (!one->lent || one->range != range || one->number > number) continue;
-        one->lent = false;
-        --lent_;
-        request& r = one->body;
-        if (over_->test(r)) continue;
-        one->own = room_for(r.bytes);
-        muster::detail::copy_bytes(one->own.data(), r.data, r.bytes);
-        // It can, else nothing is lent; unless the message has gone meanwhile.
-        if (auto* const held = r.held_by(); held != nullptr) (void)held->move_buffer(r, one->own.data());
-      }
-    }
-  }
+  void give_back(range_id range, std::uint64_t number);
 
   /// Nothing is sent or comes any more: all memory is its owners'.
   void close() noexcept {
@@ -127,17 +95,7 @@ class frame_link {
   using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }
   /// What still comes there goes elsewhere: the memory is its owner's again.
-  void leave(const std::byte* place) {
-    for (auto& peer : peers_) {
-      for (auto& one : peer.arriving) {
-        auto* const held = one->r.held_by();
-        if (!one->begun || one->r.data != place || held == nullptr) continue;
-        one->own = room_for(one->r.bytes);
-        // It can, else nothing has a place; unless all of the message has come there meanwhile.
-        if (!held->move_buffer(one->r, one->own.data())) keep(std::move(one->own));
-      }
-    }
-  }
+  void leave(const std::byte* place);
 
   /// Sends what waits for that place, or for all.
   void ship(node_id to) {
@@ -197,34 +155,10 @@ class frame_link {
   /// Calls tell(rank, may_return, why) for each that was found since the last call to be gone, or the connection to it
   /// broken: then another is tried for `patience`, if there is any, before it is called gone, and what was under way
   /// between the two is lost, no more.
-  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& tell) {
-    control_message word;
-    while (over_->poll(word)) {
-      const bool ended = word.what == control_message::kind::gone || word.what == control_message::kind::abort;
-      const int origin = word.origin;
-      if (!ended || static_cast<std::size_t>(origin) >= peers_.size() || peer_at(origin).gone) continue;
-      cut(origin);
-      const bool may_return = word.what == control_message::kind::gone && patience > clock::duration::zero() &&
-                              over_->renew(origin, clock::now() + patience);
-      if (may_return)
-        log(log_level::info, std::string(word.text) + ": it will be connected again if it lives");
-      else
-        forget(origin);
-      tell(origin, may_return, word.text);
-    }
-  }
+  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& tell);
 
   /// Sends nothing to that rank any more.
-  void forget(int gone) {
-    cut(gone);
-    auto& peer = peer_at(gone);
-    peer.gone = true;
-    peer.open.reset();
-    // A receive may be in the middle of what the dead one was sending, and stay so. None is taken back: what others
-    // have begun would be lost with it, and payloads follow their frames. So there is one more.
-    ++stuck_;
-    post(std::make_unique<incoming>());
-  }
+  void forget(int gone);
 
   /// Whether all that was sent is out of this process' hands.
   [[nodiscard]] bool is_idle() {
@@ -315,20 +249,7 @@ class frame_link {
     over_->send(r);
   }
 
-  void attach(outgoing& frame, int to, const message& what, bool lent) {
-    frame.large = true;
-    frame.lent = lent;
-    lent_ += lent ? 1 : 0;
-    frame.range = what.range;
-    frame.number = what.number;
-    if (!lent) {
-      frame.own = room_for(what.payload.size());
-      muster::detail::copy_bytes(frame.own.data(), what.payload.data(), what.payload.size());
-    }
-    // A send only reads, though requests are made for both.
-    start(frame.body, to, payload_tag + 1 + peer_at(to).large++ % payload_numbers,
-          lent ? const_cast<std::byte*>(what.payload.data()) : frame.own.data(), what.payload.size());
-  }
+  void attach(outgoing& frame, int to, const message& what, bool lent);
 
   void recycle(std::unique_ptr<outgoing> frame) {
     lent_ -= std::exchange(frame->lent, false) ? 1 : 0;
@@ -369,22 +290,7 @@ class frame_link {
   }
 
   // The next of them may come now.
-  void begin_arrivals(neighbour& from, int at) {
-    std::size_t bytes = 0;
-    for (std::size_t i = 0; i < from.arriving.size(); ++i) {
-      arrival& one = *from.arriving[i];
-      bytes += one.r.bytes;
-      if (i >= arrivals_at_once && bytes > arriving_bytes) return;
-      if (std::exchange(one.begun, true)) continue;
-      if (lends_ && where_) one.r.data = where_(*decode_message(std::span(one.head).last<message_head_bytes>()));
-      if (one.r.data == nullptr) {
-        one.own = room_for(one.r.bytes);
-        one.r.data = one.own.data();
-      }
-      one.r.peer = at;
-      over_->receive(one.r);
-    }
-  }
+  void begin_arrivals(neighbour& from, int at);
 
   // One that is there, which leaves the list.
   [[nodiscard]] std::unique_ptr<arrival> take_arrival() {
@@ -400,34 +306,12 @@ class frame_link {
   }
 
   // Nothing of what was under way between the two comes any more.
-  void cut(int other) {
-    auto& peer = peer_at(other);
-    lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.flying, [](const auto& one) { return one->lent; }));
-    peer.flying.clear();
-    peer.arriving.clear();
-    for (auto& one : posted_) {  // nor the payload of what has come
-      if (one->r.held_by() != nullptr || one->r.source != other) continue;
-      const auto head = decode_head(std::span<const std::byte>(one->data.data(), one->r.received));
-      if (head && head->apart != 0) one->r.received = 0;
-    }
-  }
+  void cut(int other);
 
   // Some that was used is taken again: the system's is filled with zeros a page at a time.
-  buffer<std::byte> room_for(std::size_t bytes) {
-    const auto fits = [&](const auto& one) { return one.size() >= bytes; };
-    const auto found = std::ranges::find_if(spare_, fits);
-    if (found == spare_.end()) return buffer<std::byte>(std::bit_ceil(bytes));
-    auto made = std::move(*found);
-    spare_.erase(found);
-    return made;
-  }
+  [[nodiscard]] buffer<std::byte> room_for(std::size_t bytes);
 
-  void keep(buffer<std::byte> memory) {
-    if (memory.size() == 0) return;
-    const auto larger = [&](const auto& one) { return one.size() > memory.size(); };
-    spare_.insert(std::ranges::find_if(spare_, larger), std::move(memory));  // the smallest first
-    if (spare_.size() > most_spare) spare_.erase(spare_.begin());
-  }
+  void keep(buffer<std::byte> memory);
 
   static constexpr int posted_at_once = 8;
   // From one place: one is worked on while another comes, and small ones come without a pause between them.

@@ -126,12 +126,12 @@ class server_process final : process, public server_outlet {
 
   // Of an elastic job. It may be that only a later map names them.
   void tell_gone() {
-    const auto is_gone = [&](const member& who) { return std::ranges::find(gone_, who.at) != gone_.end(); };
+    const auto is_gone = [&](const member& one) { return std::ranges::find(gone_, one.at) != gone_.end(); };
     for (const auto& one : newest_.servers) {
       if (is_gone(one.who)) core_->suspect(one.who, true);
     }
-    for (const auto& who : newest_.workers) {
-      if (is_gone(who)) core_->suspect(who, true);
+    for (const auto& one : newest_.workers) {
+      if (is_gone(one)) core_->suspect(one, true);
     }
   }
 

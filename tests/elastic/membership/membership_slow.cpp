@@ -12,7 +12,7 @@
 
 namespace {
 
-// A transport of three ranks whose connections have what rates the test says.
+// A transport of three ranks; the test says the rates of their connections.
 struct said_rates {
   muster::link_quality links[3];
   [[nodiscard]] muster::link_quality quality(int peer) const { return links[peer]; }

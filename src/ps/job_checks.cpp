@@ -1,0 +1,86 @@
+#include "job_checks.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/ps/settings.hpp>
+
+namespace muster::inline v0::ps::detail {
+namespace {
+
+// Whether pushes to these tables can be encoded so.
+void check_codec(const compression& how, const std::vector<table_spec>& tables) {
+  if (how.method == compression_method::powersgd) {
+    throw configuration_error("--compress " + to_string(how) +
+                              " cannot be used with a parameter server (its matrices are multiplied by all ranks "
+                              "together); use another method");
+  }
+  if (!any_codec(how).is_biased()) return;
+  for (const auto& one : tables) {
+    if (one.size != 0 || one.leases) continue;
+    throw configuration_error(
+        "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
+        "' (sparse tables have no residuals for what the codec leaves out); use float16, bfloat16 or qsgd8");
+  }
+}
+
+}  // namespace
+
+std::string description_of(const job_options& options, const table_layout& layout) {
+  std::string text;
+  for (const auto& one : options.tables) {
+    text += "table '" + one.name + "': " + std::to_string(one.size) + " elements, width " + std::to_string(one.width) +
+            ", update " + one.update + (one.leases ? ", leases" : "") + ", at most " + std::to_string(one.most_rows) +
+            " rows of age " + std::to_string(one.most_age) + "\n";
+  }
+  return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
+         "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
+         "\nconsistency: " + to_string(options.how) + "\ncompress: " + to_string(options.compress) +
+         "\nranges: " + std::to_string(layout.ranges()) + ", of tables " + std::to_string(layout.digest()) + "\n";
+}
+
+void refuse_transport(const transport_abilities& its) {
+  throw configuration_error("transport " + std::string(its.name) +
+                            " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
+                            "local or mpi");
+}
+
+void check_options(const job_options& options, int ranks) {
+  check_codec(options.compress, options.tables);
+  const bool no_rank_works = options.servers + options.standby >= ranks;
+  if (!options.colocated && (options.servers < 1 || options.standby < 0 || no_rank_works)) {
+    throw configuration_error(
+        "of " + std::to_string(ranks) + " ranks " + std::to_string(options.servers + options.standby) +
+        " cannot serve (at least one rank serves and one works); " +
+        (ranks < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(ranks - 1)));
+  }
+}
+
+void check_ranks(group& ranks, const job_options& options, const table_layout& layout) {
+  check_options(options, ranks.size());
+  if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
+  const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, mine, all);
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t its) { return its != all[0]; });
+  if (other == all.end()) return;
+  throw mismatch_error("ranks 0 and " + std::to_string(other - all.begin()) +
+                       " were given different tables, servers, replicas, consistency or compression (all ranks must "
+                       "have the same); start all with the same options");
+}
+
+void check_remote(const settings& chosen, const job_options& options) {
+  const auto remote = chosen.integer(setting::remote_servers);
+  if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
+  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
+                            (options.colocated ? "co-located servers are in the processes of the workers"
+                                               : "there are fewer servers and hot spares") +
+                            "); choose --servers " + std::to_string(remote));
+}
+
+}  // namespace muster::inline v0::ps::detail
