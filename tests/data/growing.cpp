@@ -117,23 +117,30 @@ TEST_CASE("an order is as random for records that join as for others, and the re
   const temporary_folder folder;
   std::uint64_t written = 0;
   append_ids(folder / "set", written, 100);
-  const auto ids_of_epoch = [&](const std::string& how, std::uint64_t at_step) {
+  const auto ids_of_epoch = [&](const std::string& how, const std::vector<std::uint64_t>& growing_steps) {
     auto loader = muster::open_source("records:" + (folder / "set") + how) | muster::shuffle(7) | muster::batch(10);
     std::vector<muster::sample_id> all;
     for (std::uint64_t step = 1; const auto batch = loader.next({}); ++step) {
       all.insert(all.end(), batch.samples.begin(), batch.samples.end());
-      if (step == at_step) append_ids(folder / "set", written, 25);
+      if (std::ranges::count(growing_steps, step) != 0) append_ids(folder / "set", written, 25);
       if (loader.may_grow()) loader.grow_to(loader.newest());
       loader.commit();
     }
     return all;
   };
-  const auto plain = ids_of_epoch("?follow", 0);
-  const auto grown = ids_of_epoch("?every=4", 2);
-  REQUIRE(grown.size() == 125);
+  const auto plain = ids_of_epoch("?follow", {});
+  const auto grown = ids_of_epoch("?every=4", {2, 8});
+  REQUIRE(grown.size() == 150);
   CHECK(std::equal(grown.begin(), grown.begin() + 40, plain.begin()));
-  CHECK(std::equal(grown.begin() + 65, grown.end(), plain.begin() + 40));
-  CHECK_FALSE(std::is_sorted(grown.begin() + 40, grown.begin() + 65));
+  CHECK(std::equal(grown.begin() + 65, grown.begin() + 105, plain.begin() + 40));
+  CHECK(std::equal(grown.begin() + 130, grown.end(), plain.begin() + 80));
+  const auto joined_from = [&](std::ptrdiff_t at, std::uint64_t first) {
+    std::vector<muster::sample_id> order(grown.begin() + at, grown.begin() + at + 25);
+    for (auto& id : order) id -= first;
+    return order;
+  };
+  CHECK_FALSE(std::ranges::is_sorted(joined_from(40, 100)));
+  CHECK(joined_from(40, 100) != joined_from(105, 125));
 }
 
 TEST_CASE("a cursor that no commit leads to is refused") {
