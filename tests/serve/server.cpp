@@ -16,7 +16,7 @@ using namespace served;
 
 namespace {
 
-const std::string infer = "/v2/models/sums/infer", predict = "/v1/models/sums:predict";
+const std::string infer = "/v2/models/sums/infer", predict_path = "/v1/models/sums:predict";
 
 /// A server of the models "sums" and "lengths" with threads of its own.
 class running_server {
@@ -96,7 +96,7 @@ TEST_CASE("both protocols, health, metadata and metrics") {
       R"("data":[6.5,0.5]}]})");
   CHECK(running.ask(post(infer, v2("[2,2,2]", "[[[1,1],[1,1]],[[2,2],[2,2]]]"))).status == 200);
   CHECK(running.ask(post("/v2/models/sums/versions/1/infer", v2("[1,2,2]", "[0,1,2,3]"))).status == 200);
-  CHECK(running.ask(post(predict, R"({"instances":[[[1,1],[1,1]],[[2,2],[2,2.5]]]})")).body ==
+  CHECK(running.ask(post(predict_path, R"({"instances":[[[1,1],[1,1]],[[2,2],[2,2.5]]]})")).body ==
         R"({"predictions":[[4,1],[8.5,2]]})");
   CHECK(running.ask(post("/v1/models/lengths:predict", R"({"instances":[{"b64":"YWJjZA=="},{"b64":""}]})")).body ==
         R"({"predictions":[4,0]})");
@@ -183,13 +183,14 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
        post(infer, v2("[1,2,2]", "[1,2,3,4]", R"(,"parameters":{"binary_data_output":1})"))},
       {400, "inputs[0], row 1: begins with -1", post(infer, v2("[2,2,2]", "[1,2,3,4,-1,2,3,4]"))},
       {500, "model: a row begins with -2", post(infer, v2("[1,2,2]", "[-2,2,3,4]"))},
-      {400, "instances: is missing", post(predict, "{}")},
-      {400, "instances: has no rows", post(predict, R"({"instances":[]})")},
-      {400, "instances[1]: an array has less than 2", post(predict, R"({"instances":[[[1,1],[1,1]],[[1,1],[1]]]})")},
-      {400, "instances[0]: an array has more than 2", post(predict, R"({"instances":[[[1,1],[1,1,1]]]})")},
-      {400, "instances[0]: has too few dimensions", post(predict, R"({"instances":[[1,1,1,1]]})")},
-      {400, "instances[0]: value 3 is no FP32", post(predict, R"({"instances":[[[1,1],[1,null]]]})")},
-      {400, "instances[0]: begins with -1", post(predict, R"({"instances":[[[-1,1],[1,1]]]})")},
+      {400, "instances: is missing", post(predict_path, "{}")},
+      {400, "instances: has no rows", post(predict_path, R"({"instances":[]})")},
+      {400, "instances[1]: an array has less than 2",
+       post(predict_path, R"({"instances":[[[1,1],[1,1]],[[1,1],[1]]]})")},
+      {400, "instances[0]: an array has more than 2", post(predict_path, R"({"instances":[[[1,1],[1,1,1]]]})")},
+      {400, "instances[0]: has too few dimensions", post(predict_path, R"({"instances":[[1,1,1,1]]})")},
+      {400, "instances[0]: value 3 is no FP32", post(predict_path, R"({"instances":[[[1,1],[1,null]]]})")},
+      {400, "instances[0]: begins with -1", post(predict_path, R"({"instances":[[[-1,1],[1,1]]]})")},
       {400, "instances[0].b64: is no base64", post("/v1/models/lengths:predict", R"({"instances":[{"b64":"YW="}]})")},
       {400, "instances[0].b64: is missing", post("/v1/models/lengths:predict", R"({"instances":["YWJj"]})")},
       {404, "model: 'none' is not served", post("/v2/models/none/infer", "{}")},
@@ -237,13 +238,13 @@ TEST_CASE("a connection takes one request after another, pipelined or a byte at 
     if (k % 3 != 0) CHECK(made.body.find("[" + number + "," + number + "]") != std::string::npos);
     if (k == 10) CHECK(client.receive().value().status == 400);
   }
-  const std::string request = "POST " + predict + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n" +
+  const std::string request = "POST " + predict_path + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n" +
                               R"({"instances":[[[1,1])" + "\r\nA\r\n,[1,1]]]} \r\n0\r\n\r\n";
   for (const char byte : request) REQUIRE(client.send({&byte, 1}));
   CHECK(client.receive().value().body == R"({"predictions":[[4,1]]})");
   CHECK(client.ask("HEAD /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n") == std::nullopt);  // no body behind it
   http_client patient(running.port());
-  REQUIRE(patient.send("POST " + predict + " HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 31\r\n\r\n"));
+  REQUIRE(patient.send("POST " + predict_path + " HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 31\r\n\r\n"));
   CHECK(patient.receive().value().status == 100);
   const auto made = patient.ask(R"({"instances":[[[1,1],[1,1]]]}  )").value();
   CHECK(made.status == 200);
