@@ -179,7 +179,7 @@ class elastic_backend final : public session_backend {
       };
       std::vector<elastic::link_seen> all;  // once in many steps
       std::ranges::transform(judged->all, std::back_inserter(all), named);
-      service().judged(named(judged->slowest), std::move(all));
+      service().judged(named(judged->slowest), static_cast<std::uint64_t>(judged->usual), std::move(all));
     }
     if (first_step_) tell_first_step();
   }

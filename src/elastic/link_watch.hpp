@@ -21,9 +21,10 @@ class link_watch {
     link_quality quality;
   };
   /// Of the last steps: the slowest connection of those over which much went, with another peer than -1 where there is
-  /// one, and all over which anything did.
+  /// one, what the best of those carries in its worst fifth of the steps, and all over which anything went.
   struct judgement {
     seen_link slowest;
+    double usual = 0;
     std::vector<seen_link> all;
   };
 
@@ -85,8 +86,9 @@ class link_watch {
     }
     for (const auto& one : made.all) {
       const bool counts = one.quality.sent >= of_no_matter && one.quality.sent >= most / 4;
-      if (counts && (made.slowest.peer < 0 || one.quality.bandwidth < made.slowest.quality.bandwidth))
-        made.slowest = one;
+      if (!counts) continue;
+      if (made.slowest.peer < 0 || one.quality.bandwidth < made.slowest.quality.bandwidth) made.slowest = one;
+      made.usual = std::max(made.usual, std::ranges::min(links_[static_cast<std::size_t>(one.peer)].rates));
     }
     return made;
   }

@@ -175,8 +175,11 @@ def run_link():
         victim = random.Random(options.seed).choice(crew)
         first = [len(rank.lines) for rank in crew]
         ranked[victim.rank].limit(20_000_000, "16kb")
-        await_name(crew, first, f"from rank {victim.rank} to ")
+        await_name(crew, first, f"rank {victim.rank} ")     # what comes to it is slow as well, by late acknowledgements
+        until = time.monotonic() + DEADLINE
         while all(rank.open for rank in crew):  # a rank at either end: which one is the reason cannot be known of three
+            if time.monotonic() > until:
+                raise Failure("no rank leaves")
             select.select([rank.process.stdout for rank in crew], [], [], DEADLINE)
             read_all(crew)
         left = next(rank for rank in crew if not rank.open)

@@ -68,6 +68,10 @@ void membership::read(clock::time_point now, const heartbeat& said) {
   if (said.leaving && !wish_) find_slow_members(now);  // that may be why
   wish_ = wish_ || said.leaving;
   furthest_ = std::max(furthest_, said.step);
+  if (said.removes == self_.id && !own_.leaving && record_.rank_of(said.from) == 0) {
+    slow_.emplace(self_.id, "its connections are slow");
+    leave(now);
+  }
   if (must_stop_ || own_.halt != 0 || said.halt == 0) return;
   own_.halt = said.halt;
   out_.halt(own_.halt);
@@ -135,7 +139,10 @@ void membership::worked(clock::duration least) {
   own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
-void membership::judged(const link_seen& slowest) { own_.slowest = slowest; }
+void membership::judged(const link_seen& slowest, std::uint64_t usual) {
+  own_.slowest = slowest;
+  own_.usual = usual;
+}
 
 void membership::stopped(clock::time_point now) {
   if (ended_ || own_.stopped || !is_member()) return;
@@ -220,6 +227,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   slow_above_ = 0;
   told_of_.clear();
   own_.slowest = {};
+  own_.usual = own_.removes = 0;
   own_.stopped = must_stop_ = wish_ = false;
   own_.work = own_.halt = furthest_ = 0;
   out_.form(next);

@@ -121,8 +121,9 @@ class membership {
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step took at least in the last steps, without waiting for others.
   void worked(clock::duration least);
-  /// Of its connections with much traffic the slowest; it leads to no member (0) where none has.
-  void judged(const link_seen& slowest);
+  /// Of its connections with much traffic the slowest, which leads to no member (0) where none has, and the bandwidth
+  /// that the best of them has at any time: bytes a second.
+  void judged(const link_seen& slowest, std::uint64_t usual);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.

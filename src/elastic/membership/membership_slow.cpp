@@ -10,7 +10,8 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-// A slow connection has so small a part of the median's bandwidth.
+// A slow connection has so small a part of the bandwidth that the ranks' best ones have at any time, in the median.
+// Not that of their slowest: of three ranks each has a connection to the one at fault.
 constexpr std::uint64_t slow_link_factor = 10;
 // What takes less of a step holds up no rank, and is noise: microseconds.
 constexpr std::uint64_t least_of_a_step = 2000;
@@ -68,12 +69,13 @@ void membership::find_slow_members(clock::time_point now) {
 
 // Either end may be the reason, and it slows down what comes to it as well, by late acknowledgements. It is taken for
 // the one at which most of them end, also in the generations before: when the other end has left in vain, its
-// successor's is slow too. What the others say comes within two beats.
+// successor's is slow too. What the others say comes within two beats. Rank 0 decides: else both ends may leave at
+// once.
 void membership::find_slow_links(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
   std::vector<std::uint64_t> rates;
   for (const auto& one : record_.members) {
-    if (const auto& said = heartbeat_of(one.id); is_in(said.slowest.to)) rates.push_back(said.slowest.rate);
+    if (const auto& said = heartbeat_of(one.id); is_in(said.slowest.to)) rates.push_back(said.usual);
   }
   constexpr std::size_t fellows = 3;  // of two it is not known which is slow
   if (rates.size() < fellows || rates.size() < record_.members.size()) return;
@@ -94,13 +96,15 @@ void membership::find_slow_links(clock::time_point now) {
     slow_said_ = now;
   }
   const bool all_said = !told_of_.empty() && now - slow_said_ > 2 * policy_.beat;
-  if (!all_said || wish_ || !policy_.slow_ones_leave || !can_be_spared(now)) return;
+  if (rank_ != 0 || own_.removes != 0 || wish_ || !all_said || !policy_.slow_ones_leave || !can_be_spared(now)) return;
   const auto at_fault = std::ranges::max_element(record_.members, {}, [this](const member& one) {
     const auto ends = slow_links_.find(one.id);
     return std::pair(ends == slow_links_.end() ? 0 : ends->second, told_of_.contains(one.id));
   });
   slow_.emplace(at_fault->id, "its connections are slow");
-  if (at_fault->id == self_.id) leave(now);
+  own_.removes = at_fault->id;
+  if (at_fault->id == self_.id) return leave(now);
+  say(now);
 }
 
 }  // namespace muster::inline v0::elastic

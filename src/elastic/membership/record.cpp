@@ -10,7 +10,7 @@ namespace muster::inline v0::elastic {
 namespace {
 
 constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0208;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0209;
 
 using detail::wire_reader;
 using detail::wire_writer;
@@ -92,7 +92,7 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, from, number, generation, step, cursor, halt, work);
+  out.add(word_magic, from, number, generation, step, cursor, halt, work, usual, removes);
   add(out, slowest);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   add(out, dead);
@@ -107,7 +107,8 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work);
+  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.usual,
+          read.removes);
   read.slowest = read_link(in);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = read_ids(in);

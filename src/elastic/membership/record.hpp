@@ -72,10 +72,12 @@ struct heartbeat {
   bool needs_state = false;  ///< it joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
-  std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
-  std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, by `least_work` of
-                           ///< its last ones; 0: not known yet
-  link_seen slowest;       ///< of its connections with much traffic; to 0: not known
+  std::uint64_t halt = 0;   ///< after this step the group is to stop and change; 0: no wish
+  std::uint64_t work = 0;   ///< microseconds of its own in a step, without waiting for others, by `least_work` of
+                            ///< its last ones; 0: not known yet
+  link_seen slowest;        ///< of its connections with much traffic; to 0: not known
+  std::uint64_t usual = 0;  ///< bytes a second that the best of them carries at any time; 0: not known
+  member_id removes = 0;    ///< of rank 0: the member that is to leave, as its connections are slow; 0: none
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::vector<link_seen> links;  ///< that carried anything; said to a process that asked, and not among members

@@ -112,9 +112,9 @@ class membership_service final : elastic::membership_outlet {
   }
 
   /// What the traffic of the last steps shows of this rank's connections.
-  void judged(const elastic::link_seen& slowest, std::vector<elastic::link_seen> all) {
+  void judged(const elastic::link_seen& slowest, std::uint64_t usual, std::vector<elastic::link_seen> all) {
     const std::lock_guard held(mutex_);
-    protocol_.judged(slowest);
+    protocol_.judged(slowest, usual);
     links_ = std::move(all);
   }
 

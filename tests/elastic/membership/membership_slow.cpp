@@ -1,7 +1,9 @@
 // Members and connections that hold up the others.
 #include "elastic/membership/membership.hpp"
 
+#include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 
 #include <muster/core/random.hpp>
@@ -38,6 +40,7 @@ TEST_CASE("a connection is judged by the best of the last steps, so chance makes
   for (int i = 0; i < 100000; ++i) {
     const auto judged = step(draw.uniform() < 0.3 ? slow : fast);
     if (judged) REQUIRE((judged->slowest.quality.bandwidth == fast && judged->all.size() == 2));
+    if (judged) REQUIRE(judged->usual == fast);
   }
   int took = 0;
   for (bool is_found = false; !is_found; ++took) {
@@ -166,6 +169,7 @@ TEST_CASE(
   for (const auto& one : record.members) all.emplace_back(one, policy, wanted[all.size()], start);
   std::vector<std::string> notes;
   std::uint64_t takes = 1999;
+  constexpr std::uint64_t usual = 1000000000;
   const auto generation_of = [&](std::vector<member_id> ids, std::vector<double> rates, muster::clock::duration from) {
     ++record.generation;
     record.members.clear();
@@ -175,7 +179,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < ids.size(); ++i) {
       auto& one = all[ids[i] - 1];
       one.learn(start + from, record.generation, record);
-      one.judged({ids[(i + 1) % ids.size()], static_cast<std::uint64_t>(rates[i]), 200, takes});
+      one.judged({ids[(i + 1) % ids.size()], static_cast<std::uint64_t>(rates[i]), 200, takes}, usual);
     }
     for (auto t = from; t < from + 900ms; t += 100ms) {
       for (const auto id : ids) {
@@ -203,4 +207,52 @@ TEST_CASE(
         "the connection from rank 1 to rank 2 is slow: 10 MB/s and 0.2 ms a round trip, the median of the ranks 1e+03 "
         "MB/s");
   CHECK(generation_of({1, 3, 4}, {1e7, 4e9, 2e9}, 2s) == 3);
+}
+
+TEST_CASE("of the two ends of a slow connection one leaves, also while neither hears the other") {
+  using namespace std::chrono_literals;
+  using muster::elastic::member_id;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = true;
+  policy.suspicion_timeout = 10s;
+  const muster::clock::time_point start{};
+  const member_id first = GENERATE(member_id{1}, member_id{2}, member_id{3});
+  const member_id second = first % 4 + 1;
+  recorded_actions wanted[4];
+  std::vector<muster::elastic::membership> all;
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (member_id id = 1; id <= 4; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
+  for (const auto& one : record.members) {
+    all.emplace_back(one, policy, wanted[all.size()], start);
+    all.back().learn(start, 1, record);
+  }
+  constexpr std::uint64_t usual = 1000000000;
+  const auto judge = [&](std::uint64_t of_the_ends) {
+    for (const auto& one : record.members) {
+      const bool is_end = one.id == first || one.id == second;
+      const member_id to = one.id == first ? second : one.id == second ? first : one.id % 4 + 1;
+      all[one.id - 1].judged({to, is_end ? of_the_ends : usual, 200, 5000}, usual);
+    }
+  };
+  judge(usual);
+  std::set<member_id> leaving;
+  for (auto t = 100ms; t < 3s; t += 100ms) {
+    if (t == 500ms) judge(usual / 100);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i].tick(start + t);
+      for (const auto& what : wanted[i].take()) {
+        const auto* const said = std::get_if<act::say>(&what);
+        if (said == nullptr) continue;
+        if (said->what.leaving) leaving.insert(said->what.from);
+        for (std::size_t k = 0; k < all.size(); ++k) {
+          const bool is_lost = std::minmax(i, k) == std::minmax<std::size_t>(first - 1, second - 1);
+          if (!is_lost || t < 500ms || t > 1500ms) all[k].hear(start + t, said->what);
+        }
+      }
+    }
+  }
+  CHECK(leaving.size() == 1);
+  CHECK((leaving.contains(first) || leaving.contains(second)));
 }

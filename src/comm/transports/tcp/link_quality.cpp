@@ -18,8 +18,10 @@ link_quality quality_of(int file) noexcept {
   // while the system answers for them: this is low only where packets wait for each other on the way.
   const double window = 1.0 * seen.tcpi_snd_cwnd * seen.tcpi_snd_mss;
   const double carries = seen.tcpi_rtt > 0 ? window / (1e-6 * seen.tcpi_rtt) : 0;
+  // A rate far above that was measured of a few acknowledgements that came at once.
+  const double delivered = std::min(static_cast<double>(seen.tcpi_delivery_rate), 4 * carries);
   return {.sent = seen.tcpi_bytes_acked,
-          .bandwidth = std::max(static_cast<double>(seen.tcpi_delivery_rate), carries),
+          .bandwidth = std::max(delivered, carries),
           .latency = 1e-6 * seen.tcpi_min_rtt};
 }
 
