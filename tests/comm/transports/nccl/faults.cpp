@@ -215,12 +215,12 @@ TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
       const muster::device_stream stream;
       auto data = devices::on_device(std::vector<float>(100, 1.0f), stream);
       auto kept = all.register_memory(data.span());
-      muster::barrier(world);
-      if (world.rank() == 0) {
-        nccl_double::die_here(true);
-        return;
-      }
       try {
+        muster::barrier(world);  // may fail as well: others may have left it, and found the dead one already
+        if (world.rank() == 0) {
+          nccl_double::die_here(true);
+          return;
+        }
         allreduce_once(all, stream);
         throw std::runtime_error("an allreduce with the dead ended well");
       } catch (const muster::peer_failure&) {
