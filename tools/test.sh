@@ -24,6 +24,12 @@ for variable in "${!MUSTER_@}"; do  # the tests choose their own settings; MUSTE
   [[ $variable == MUSTER_TEST_* ]] || unset "$variable"
 done
 
+# Of two mpirun that find no such folder one fails (Open MPI 4.1: its mkdir says that it exists), and the last of those
+# that end removes it: so it stays while the tests run.
+sessions=${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/tests.$$
+mkdir -p "$sessions"
+trap 'rmdir "$sessions" "${sessions%/*}" 2>/dev/null || true' EXIT
+
 passed=0 failed=0 skipped=0
 
 # count PATTERN... FILE: lines that match; none is not a failure here.
