@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
       .add_flags = [](CLI::App& app) -> std::function<std::string()> {
         auto variant = std::make_shared<std::string>("plain");
         app.add_option("--variant", *variant,
-                       "plain, dropout (before the third convolution) or batch-norm (behind each ReLU)")
+                       "plain, dropout (before the third convolution) or batch-norm (and a sigmoid, twice)")
             ->check(CLI::IsMember({"plain", "dropout", "batch-norm"}))
             ->capture_default_str();
         return [variant] { return *variant == "plain" ? std::string("cnn") : "cnn-" + *variant; };
