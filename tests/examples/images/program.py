@@ -394,7 +394,7 @@ class RealData(Case):
         if not files[0].exists():
             self.skipTest(f"'{files[0]}' is not there")
         data = ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off"]
-        report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.03"])
+        report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.001"])
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
         for seed in ["1", "2"]:  # as the documentation has it
             report, _ = self.report("cnn", [*data, "--seed", seed], 2)
