@@ -54,13 +54,15 @@ inline void add_stage_flags(CLI::App& app, stages& to) {
          [&to](const std::string& text) {
            if (text == "memory")
              to.kept.emplace(muster::in_memory);
+           else if (text == "off")
+             to.kept.reset();
            else if (text.starts_with("disk:") && text.size() > 5)
              to.kept.emplace(text.substr(5));
            else
-             refuse("there is no --cache '" + text + "'", "use memory or disk:FOLDER");
+             refuse("there is no --cache '" + text + "'", "use memory, disk:FOLDER or off");
          },
-         "keep records as they were read, in memory or in a folder for later runs too (docs/data.md) [neither]")
-      ->type_name("memory|disk:FOLDER");
+         "keep records as they were read, in memory or in a folder for later runs too (docs/data.md)")
+      ->type_name("memory|disk:FOLDER|off");
   muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "batches that are made ahead");
   muster::add_number(app, "--threads", to.threads, {0, 256},
                      "threads of a rank that compute, and as many more that make batches ahead; the same bits for any; "

@@ -25,6 +25,7 @@ constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
 constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
 
 muster::image_options normalisation(const image_data& of) {
+  if (of.scaled_alone) return {.mean = {0, 0, 0}, .deviation = {1, 1, 1}};
   if (of.train.schema().form == muster::record_form::bytes) return of_photographs;
   if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
   return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
@@ -46,11 +47,18 @@ std::size_t classes_of(const muster::any_record_source& source) {
 
 image_data pair_of(muster::any_record_source train, muster::any_record_source test, std::size_t side = 0) {
   image_data made{std::move(train), std::move(test)};
+  const auto& fields = made.train.schema().fields;
+  const auto& of_test = made.test.schema().fields;
+  if (!fields.empty() && !of_test.empty() && fields.front().shape != of_test.front().shape) {
+    throw muster::data_error({std::string(made.test.name())},
+                             "the test images have another size than the training images (" +
+                                 muster::to_string(made.test.schema()) + " beside " +
+                                 muster::to_string(made.train.schema()) + "); give images of one size");
+  }
   if (made.train.schema().form == muster::record_form::bytes && side != 0) {
     made.height = made.width = side;
     made.channels = 3;
     made.classes = classes_of(made.train);
-    made.preparation = muster::prepare(jpeg_of(made)) | muster::prepare(of_photographs);
     return made;
   }
   const auto& shape = made.train.schema().fields.at(0).shape;
@@ -63,7 +71,6 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   made.channels = grey ? 1 : shape.at(0);
   made.height = shape.at(grey ? 0 : 1);
   made.width = shape.at(grey ? 1 : 2);
-  made.preparation = muster::prepare(normalisation(made));
   return made;
 }
 
@@ -74,8 +81,11 @@ image_data open_kind(const std::string& specification, const std::string& test, 
   const auto colon = specification.find(':');
   const std::string kind = specification.substr(0, colon);
   const std::string rest = colon == std::string::npos ? "" : specification.substr(colon + 1);
-  if (kind == "cifar10" || kind == "mnist")
-    return pair_of(muster::open_source(specification), muster::open_source(specification + "?split=test"));
+  const bool has_test = kind == "idx" && rest.find("?test-") != std::string::npos;
+  if (has_test || kind == "cifar10" || kind == "mnist") {
+    return pair_of(muster::open_source(specification),
+                   muster::open_source(specification + (has_test ? "&" : "?") + "split=test"));
+  }
   if (kind == "cifar-like") {
     muster::spec_reader spec("data", specification);
     const std::size_t count =
@@ -97,8 +107,12 @@ image_data open_kind(const std::string& specification, const std::string& test, 
 }  // namespace
 
 image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
-                       double holdout, std::uint32_t side) {
+                       double holdout, std::uint32_t side, bool scaled_alone) {
   auto made = open_kind(specification, test, seed, holdout > 0, side);
+  made.scaled_alone = scaled_alone;
+  made.preparation = muster::prepare(normalisation(made));
+  if (made.train.schema().form == muster::record_form::bytes)
+    made.preparation = muster::prepare(jpeg_of(made)) | made.preparation;
   if (made.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
     throw muster::configuration_error(
         "--limit and --holdout cannot be used with JPEG files (they keep images in memory); make a smaller folder");

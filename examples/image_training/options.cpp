@@ -46,15 +46,15 @@ struct command_line {
 
   explicit command_line(const program& which) : app(which.about, which.name) {
     auto& o = chosen;
+    o = which.defaults;
     o.program = which.name;
-    o.data = which.data;
-    o.schedule = which.schedule;
+    augment = o.augment ? "on" : "off";
     app.set_help_flag();  // run_main has it
     model = which.add_flags(app);
-    app.add_option(
-           "--data", o.data,
-           "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), idx:IMAGES,LABELS (a tenth is held out), or "
-           "another source of images, such as images:FOLDER (of JPEG files) or records:FOLDER, with --test")
+    app.add_option("--data", o.data,
+                   "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), "
+                   "idx:IMAGES,LABELS?test-images=A&test-labels=B (or a tenth is held out), or "
+                   "another source of images, such as images:FOLDER (of JPEG files) or records:FOLDER, with --test")
         ->type_name("SPEC")
         ->capture_default_str();
     app.add_option("--test", o.test, "images to validate with, instead of those that belong to --data")
@@ -126,6 +126,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   o.model = line.model();
   o.augment = line.augment == "on";
   o.how.threads = std::max(o.stages.threads, 1);
+  if (line.app.count("--batch") > 0) o.batch_per_rank = 0;  // the program's own
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);

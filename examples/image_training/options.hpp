@@ -19,40 +19,40 @@ class App;
 namespace images {
 
 struct options {
-  std::string program;
+  std::string program{};
   std::string data = "cifar-like:5000";
-  std::string test;          ///< empty: those that belong to `data`
-  std::uint64_t limit = 0;   ///< training images; 0: all
-  double holdout = 0;        ///< share of them that takes the place of the test images
-  std::uint32_t side = 224;  ///< of images that are JPEG files
+  std::string test{};         ///< empty: those that belong to `data`
+  std::uint64_t limit = 0;    ///< training images; 0: all
+  double holdout = 0;         ///< share of them that takes the place of the test images
+  std::uint32_t side = 224;   ///< of images that are JPEG files
+  bool scaled_alone = false;  ///< see image_data
   bool augment = true;
-  std::string model;  ///< a model_description's name
+  std::string model{};  ///< a model_description's name
   std::uint64_t epochs = 3;
   std::uint64_t steps = 0;           ///< 0: no limit
   double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 128;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
-  std::string schedule;
+  std::string schedule = "step:0.1,epochs=2,factor=0.1";
   std::string optimizer = "nesterov:0.9,decay=1e-4";
-  muster::goal goal;
+  muster::goal goal{};
   bool stop_at_goal = false;
   std::uint64_t seed = 1;
   bool share_statistics = false;
-  nn::execution how;
-  examples::stages stages;
-  std::string checkpoint;  ///< a folder; empty: none
+  nn::execution how{};
+  examples::stages stages{};
+  std::string checkpoint{};  ///< a folder; empty: none
   bool resume = false;
-  std::string save;  ///< a file; empty: the model is not saved
-  std::string json;  ///< empty: no report
+  std::string save{};  ///< a file; empty: the model is not saved
+  std::string json{};  ///< empty: no report
 };
 
 /// What differs between the programs.
 struct program {
   std::string name;
   std::string about;
-  std::string data = "cifar-like:5000";                   ///< the default
-  std::string schedule = "step:0.1,epochs=2,factor=0.1";  ///< the default
-  bool mlbench = false;                                   ///< has the presets of MLBench's task 1a
+  options defaults{};
+  bool mlbench = false;  ///< has the presets of MLBench's task 1a
   /// Adds the flags that say which model it is, and gives a function for its name once they are read.
   std::function<std::function<std::string()>(CLI::App&)> add_flags;
 };

@@ -10,14 +10,14 @@ void print_header(const options& chosen, nn::network<float>& net, std::string_vi
   std::printf("%s: %zu parameters, %.1f million operations an image and step, %s\n%s, %s\n", chosen.model.c_str(),
               net.parameter_count(), net.operations() * 1e-6, std::string(ranks).c_str(), std::string(data).c_str(),
               describe(chosen).c_str());
-  std::printf("\nepoch  train loss    val loss     top-1     top-5   seconds    images/s\n");
+  std::printf("\nepoch  train loss    val loss     top-1     top-5      rate   seconds    images/s\n");
   std::fflush(stdout);
 }
 
-void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top5) {
+void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top5, double rate) {
   const auto& report = tracker.epochs().back();
-  std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.2f  %10.4g\n", static_cast<unsigned long long>(epoch),
-              report.metrics.train_loss, report.metrics.val_loss, report.metrics.val_accuracy, top5,
+  std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.3g  %8.2f  %10.4g\n", static_cast<unsigned long long>(epoch),
+              report.metrics.train_loss, report.metrics.val_loss, report.metrics.val_accuracy, top5, rate,
               report.train_seconds, report.samples_per_second());
   std::fflush(stdout);
 }

@@ -15,7 +15,7 @@ namespace images {
 /// The model, the data and the head of the table of epochs. `ranks` such as "4 ranks (shm)".
 void print_header(const options& chosen, nn::network<float>& net, std::string_view data, std::string_view ranks);
 /// A line of that table: the epoch that ended last.
-void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top5);
+void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top5, double rate);
 /// What came of it all.
 void print_results(const muster::tracker& tracker, const options& chosen, double accuracy, double top5);
 /// The tracker's report, if one is wanted.

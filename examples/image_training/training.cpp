@@ -48,17 +48,18 @@ class run {
 
   void train() {
     if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
-    training_->run({.epochs = chosen_.epochs,
-                    .steps = chosen_.steps,
-                    .max_seconds = chosen_.max_train_seconds,
-                    .stop = stop_at_goal(),
-                    .checkpoint = chosen_.checkpoint,
-                    .resume = chosen_.resume,
-                    .each_epoch = [this](muster::training_step& step) { validate(step); },
-                    .at_end = [this](muster::training_step& step) { finish(step); },
-                    .each_group = [this](muster::group& ranks, bool joined) { meet(ranks, joined); },
-                    .print = [this](const auto& epoch) { print_epoch(tracker_, epoch.epoch, epoch["top5"]); }},
-                   [this](muster::training_step& step) { train_step(step); });
+    training_->run(
+        {.epochs = chosen_.epochs,
+         .steps = chosen_.steps,
+         .max_seconds = chosen_.max_train_seconds,
+         .stop = stop_at_goal(),
+         .checkpoint = chosen_.checkpoint,
+         .resume = chosen_.resume,
+         .each_epoch = [this](muster::training_step& step) { validate(step); },
+         .at_end = [this](muster::training_step& step) { finish(step); },
+         .each_group = [this](muster::group& ranks, bool joined) { meet(ranks, joined); },
+         .print = [this](const auto& epoch) { print_epoch(tracker_, epoch.epoch, epoch["top5"], epoch["rate"]); }},
+        [this](muster::training_step& step) { train_step(step); });
     if (!training_->is_root()) return;
     const auto& epochs = training_->epochs();
     const auto last = epochs.empty() ? muster::epoch_summary() : epochs.back();
@@ -111,7 +112,9 @@ class run {
       if (in_shards_) of_shards.insert(of_shards.end(), statistics.begin(), statistics.end());
     });
     if (in_shards_ && !statistics.empty()) step.mean_over_shards(of_shards, statistics);
-    step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0));
+    const double rate = schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0);
+    step.update(optimizer_, rate);
+    step.report("rate", rate);
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
     step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
   }
@@ -168,8 +171,8 @@ int run_program(int argc, char** argv, const program& which) {
         if (!path.empty()) muster::require_writable(path);
       }
     }
-    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout,
-                                  chosen.side);  // ranks that are threads share it
+    const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout, chosen.side,
+                                  chosen.scaled_alone);  // ranks that are threads share it
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});

@@ -1,6 +1,7 @@
 #include "layers.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <muster/core/error.hpp>
@@ -290,8 +291,36 @@ void average_pool<T>::backward(const pass& now) {
 }
 
 template <class T>
+void sigmoid_layer<T>::forward(const pass& now) {
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
+    T* const out = out_->values(i);
+    in_->read(i, in_->view(out));
+    for (std::size_t k = 0; k < out_->shape().size(); ++k) out[k] = T{1} / (T{1} + std::exp(-out[k]));
+    out_->written(i, lane);
+  });
+  out_->all_written(now);
+}
+
+template <class T>
+void sigmoid_layer<T>::backward(const pass& now) {
+  if (!in_->wants_gradient()) return;
+  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
+    std::vector<T> slope(out_->shape().size());
+    const T* const given = slope_of(*out_, i, scratch);
+    const T* const y = out_->values(i);
+    for (std::size_t k = 0; k < slope.size(); ++k) slope[k] = given[k] * y[k] * (T{1} - y[k]);
+    give(in_, i, lane, slope.data());
+  });
+  in_.all_written(now);
+}
+
+template <class T>
 template <class Keep>
 void dropout<T>::over_elements(const pass& now, std::size_t image, const Keep& keep) const {
+  if (probability_ == 0) {  // a copy, which needs no chance
+    for (std::size_t k = 0; k < out_->shape().size(); ++k) keep(k, T{1});
+    return;
+  }
   if (now.samples.size() < now.images) {
     throw muster::configuration_error(
         "dropout needs the samples of the batch (they seed its choice); set pass::samples");
@@ -338,6 +367,8 @@ template class max_pool<float>;
 template class max_pool<double>;
 template class average_pool<float>;
 template class average_pool<double>;
+template class sigmoid_layer<float>;
+template class sigmoid_layer<double>;
 template class dropout<float>;
 template class dropout<double>;
 

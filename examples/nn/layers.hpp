@@ -204,6 +204,19 @@ class average_pool final : public layer<T> {
   activation<T>* out_;
 };
 
+/// 1 / (1 + exp(-x)).
+template <class T>
+class sigmoid_layer final : public layer<T> {
+ public:
+  sigmoid_layer(lanes& team, activation<T>& in, activation<T>& out) : layer<T>(team, out), in_(in), out_(&out) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+};
+
 /// Sets a part of the numbers to zero and scales the rest up (Srivastava et al. 2014). Which ones is a function of the
 /// pass's key, the sample and the layer: the same whatever the rank that has the sample.
 template <class T>

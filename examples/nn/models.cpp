@@ -125,12 +125,14 @@ std::unique_ptr<network<T>> make_cnn(cnn_variant variant, std::size_t classes, c
   auto made = std::make_unique<network<T>>(input, how);
   auto& net = *made;
   const auto convolve = [&](activation<T>& in, std::size_t channels) -> activation<T>& {
-    auto& out = net.relu(net.convolve(in, {.channels = channels, .kernel = 3, .bias = true}));
-    // What is normalised behind a ReLU is stored rectified: a copy, by a dropout of nothing.
-    return variant == cnn_variant::batch_norm ? net.normalise(net.drop(out, 0.0)) : out;
+    return net.relu(net.convolve(in, {.channels = channels, .kernel = 3, .bias = true}));
   };
-  auto& first = net.max(convolve(net.input(), 32), {});
-  auto& second = net.max(convolve(first, 64), {});
+  const auto pooled = [&](activation<T>& in) -> activation<T>& {
+    // What is normalised behind a ReLU is stored rectified: a copy, by a dropout of nothing.
+    return net.max(variant == cnn_variant::batch_norm ? net.sigmoid(net.normalise(net.drop(in, 0.0))) : in, {});
+  };
+  auto& first = pooled(convolve(net.input(), 32));
+  auto& second = pooled(convolve(first, 64));
   auto& third = convolve(variant == cnn_variant::dropout ? net.drop(second, 0.5) : second, 64);
   net.finish(net.dense(net.relu(net.dense(third, 64)), classes));
   return made;

@@ -35,12 +35,13 @@ std::unique_ptr<network<T>> make_resnet50(std::size_t classes = 1000, const exte
 template <class T>
 std::unique_ptr<network<T>> make_vgg16(std::size_t classes = 10, const execution& how = {});
 
-/// Variants of the book's network.
+/// Variants of the small network.
 enum class cnn_variant { plain, dropout, batch_norm };
 
-/// The small network for MNIST's images of the textbooks (Chollet 2017, chapter 5): three unpadded convolutions of 32,
-/// 64 and 64 channels, two poolings, a hidden layer of 64: 93,322 parameters. The variants have a dropout of 0.5
-/// before the third convolution, or batch normalisation behind the activation of each convolution.
+/// The small network for MNIST's images of the textbooks (Chollet 2017, chapter 5; Tang 2024, Distributed Machine
+/// Learning Patterns, chapter 9): three unpadded convolutions of 32, 64 and 64 channels, two poolings, a hidden layer
+/// of 64: 93,322 parameters. The variants are Tang's: a dropout of 0.5 before the third convolution, or behind the ReLU
+/// of the first and of the second convolution batch normalisation and a sigmoid, before the pooling.
 template <class T>
 std::unique_ptr<network<T>> make_cnn(cnn_variant variant = cnn_variant::plain, std::size_t classes = 10,
                                      const extent& input = {28, 28, 1}, const execution& how = {});

@@ -123,6 +123,13 @@ activation<T>& network<T>::average(activation<T>& in) {
 }
 
 template <class T>
+activation<T>& network<T>::sigmoid(activation<T>& in) {
+  auto& out = make(in.shape());
+  add_layer<sigmoid_layer<T>>(in, out);
+  return out;
+}
+
+template <class T>
 activation<T>& network<T>::drop(activation<T>& in, double probability) {
   auto& out = make(in.shape());
   add_layer<dropout<T>>(in, out, probability, ++dropouts_);

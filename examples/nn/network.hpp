@@ -58,6 +58,7 @@ class network {
   activation<T>& pad_shortcut(activation<T>& in, std::size_t channels, std::size_t stride);
   activation<T>& max(activation<T>& in, const pool_window& window);
   activation<T>& average(activation<T>& in);
+  activation<T>& sigmoid(activation<T>& in);
   activation<T>& drop(activation<T>& in, double probability);
   /// The logits; nothing may be added after it.
   void finish(activation<T>& out);

@@ -12,7 +12,6 @@ int main(int argc, char** argv) {
   const images::program which{
       .name = "resnet",
       .about = "Residual networks on small images: MLBench's task 1a.",
-      .data = "cifar-like:5000",
       .mlbench = true,
       .add_flags = [](CLI::App& app) -> std::function<std::string()> {
         struct flags {

@@ -7,7 +7,7 @@ int main(int argc, char** argv) {
   const images::program which{
       .name = "vgg16",
       .about = "VGG16 with batch normalisation on images of CIFAR-10's form.",
-      .data = "cifar-like:1000",
+      .defaults = {.data = "cifar-like:1000"},
       .mlbench = false,
       .add_flags = [](CLI::App&) -> std::function<std::string()> { return [] { return "vgg16"; }; }};
   return images::run_program(argc, argv, which);

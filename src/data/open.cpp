@@ -106,15 +106,28 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   return read_csv(path, csv, options);
 }
 
-// open_idx() and open_npy().
-template <fixed_records (*Open)(const std::string&, const std::string&)>
-opened_source open_array_files(spec_reader& from, const read_options& /*options*/) {
+opened_source open_npy_files(spec_reader& from, const read_options& /*options*/) {
   const auto paths = paths_of(from, 1, 2);
-  return any_record_source(Open(paths[0], paths.size() > 1 ? paths[1] : ""));
+  return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
 cifar_split split_of(spec_reader& from) {
   return from.choice_of("split", cifar_split::train, {{"train", cifar_split::train}, {"test", cifar_split::test}});
+}
+
+// Both sets are in one text, as the two of a folder are, and `split` says which.
+opened_source open_idx_files(spec_reader& from, const read_options& /*options*/) {
+  const auto images = from.take("test-images"), labels = from.take("test-labels");
+  const auto split = split_of(from);
+  if (images.has_value() != labels.has_value())
+    from.refuse(std::string("test-images and test-labels belong together, and test-") + (images ? "labels" : "images") +
+                    " is not given",
+                "give both or none");
+  if (split == cifar_split::test && !images)
+    from.refuse("it has no test set", "add ?test-images=IMAGES&test-labels=LABELS");
+  const auto paths = paths_of(from, 1, 2);
+  if (split == cifar_split::test) return any_record_source(open_idx(*images, *labels));
+  return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
 // The four files as they are published, plain or .gz.
@@ -264,7 +277,9 @@ std::vector<known_source>& known_sources() {
         "bad=fail|keep",
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
-      {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_array_files<open_idx>},
+      {{"idx", "IMAGES[,LABELS]", "test-images=IMAGES&test-labels=LABELS&split=train|test",
+        "MNIST and its kin, plain or compressed"},
+       open_idx_files},
       {{"mnist", "FOLDER", "split=train|test", "MNIST and its kin by their published names, plain or .gz"},
        open_mnist_files},
       {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary form; also one of its files"},
@@ -273,8 +288,7 @@ std::vector<known_source>& known_sources() {
        open_cifar100_files},
       {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as ILSVRC has them; a record is a file's bytes"},
        open_image_folder},
-      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"},
-       open_array_files<open_npy>},
+      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
         "records of one size, their features `offset` bytes from their start, behind `skip` bytes"},
        open_raw_files},

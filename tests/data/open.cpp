@@ -52,6 +52,26 @@ TEST_CASE("MNIST is opened by its folder, under the names of its files") {
                     contains("t10k-labels-idx1-ubyte.gz"));
 }
 
+TEST_CASE("IDX files may have a test set beside them, whole and there") {
+  const temporary_folder folder;
+  const std::string images = folder.write("images", std::string("\0\0\x08\x02\0\0\0\x03\0\0\0\x02", 12) + "abcdef");
+  const std::string labels = folder.write("labels", std::string("\0\0\x08\x01\0\0\0\x03\5\6\7", 11));
+  const std::string test_images = folder.write("test", std::string("\0\0\x08\x02\0\0\0\x01\0\0\0\x02", 12) + "xy");
+  const std::string test_labels = folder.write("of_test", std::string("\0\0\x08\x01\0\0\0\x01\4", 9));
+  const std::string train = "idx:" + images + "," + labels;
+  const std::string both = train + "?test-images=" + test_images + "&test-labels=" + test_labels;
+  CHECK(muster::open_source(both).size() == 3);
+  CHECK(muster::open_dataset(both + "&split=train").label(2) == 7);
+  CHECK(muster::open_source(both + "&split=test").size() == 1);
+  CHECK(muster::open_dataset(both + "&split=test").label(0) == 4);
+  CHECK_THROWS_WITH(muster::open_source(train + "?test-images=" + test_images),
+                    contains("test-images and test-labels belong together, and test-labels is not given"));
+  CHECK_THROWS_WITH(muster::open_source(train + "?test-labels=" + test_labels), contains("test-images is not given"));
+  CHECK_THROWS_WITH(muster::open_source(train + "?split=test"), contains("it has no test set"));
+  CHECK_THROWS_WITH(muster::open_source(train + "?test-images=/missing&test-labels=" + test_labels + "&split=test"),
+                    contains("/missing"));
+}
+
 TEST_CASE("every source of the table is known") {
   for (const auto& source : muster::source_table()) {
     CHECK_THROWS_AS(muster::open_source(std::string(source.scheme) + ":/missing?shape=1"), muster::error);
@@ -109,7 +129,7 @@ TEST_CASE("options are taken, and what is no option is part of the path or refus
                     contains("header '2' is not one of automatic, 1, 0"));
   CHECK_THROWS_WITH(muster::open_dataset("csv:" + table + "?bad=keep&bad=fail"), contains("'bad' is given twice"));
   CHECK_THROWS_WITH(muster::open_dataset("idx:a,b,c"), contains("a comma in a path is %2C"));
-  CHECK_THROWS_WITH(muster::open_dataset("idx:" + table + "?a=b"), contains("('a' is one too many: it takes no keys)"));
+  CHECK_THROWS_WITH(muster::open_dataset("npy:" + table + "?a=b"), contains("('a' is one too many: it takes no keys)"));
   CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features=-1"), contains("is not a whole number"));
   CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features"), contains("table?features"));  // a path
   CHECK(muster::open_dataset("libsvm:" + folder.write("what?", "1 2:3\n")).size() == 1);

@@ -68,7 +68,7 @@ class InStep(Case):
 
     def test_a_model_that_trains_an_arena(self):
         self.check("cnn", CNN, *(["local", "shm"] if MPIRUN else ["local"]))
-        self.check("cnn", [*CNN, "--optimizer", "adam", "--schedule", "constant:0.001"], "local")
+        self.check("cnn", [*CNN, "--optimizer", "nesterov:0.9,decay=1e-4", "--schedule", "constant:0.03"], "local")
 
 
 class Compressed(Case):

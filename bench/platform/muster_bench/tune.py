@@ -23,7 +23,7 @@ from .text import value_text
 from .tuning import Range
 
 # What muster's programs and muster_bench.tracker print an epoch: epoch, training loss, validation loss, accuracy, perhaps top-5, seconds, rate.
-LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.]+)? +(?P<took>[\d.]+) +\S+$",
+LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.e-]+){0,2} +(?P<took>[\d.]+) +\S+$",
                   re.MULTILINE)
 PRUNED = "pruned: "   # what its result says of a run that was
 SAID = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "not ended"}

@@ -282,7 +282,7 @@ class Stages(Case):
     def test_what_is_kept_or_made_ahead_changes_no_number(self):
         for augment in ("on", "off"):
             arguments = [*small(), "--augment", augment]
-            plain, _ = self.report("cnn", [*arguments, "--prefetch", "0"])
+            plain, _ = self.report("cnn", [*arguments, "--cache", "off", "--prefetch", "0"])
             folder = self.folder / f"kept-{augment}"
             for stages in (["--cache", "memory"], ["--cache", f"disk:{folder}"], ["--cache", f"disk:{folder}"],
                            ["--on-bad-record", f"quarantine:{self.folder / 'bad'}", "--prefetch", "2", "--threads", "2"]):
@@ -329,14 +329,72 @@ class Defaults(Case):
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.4)  # of ten kinds
 
 
+class TestSet(Case):
+    """A test set beside the training set in one --data."""
+
+    def setUp(self):
+        super().setUp()
+        for name, images in (("train", 200), ("test", 40)):
+            (self.folder / name).mkdir()
+            digits.draw(self.folder / name, images)
+        self.train, self.test = (",".join(f"{self.folder / name}/train-{what}-ubyte" for what in
+                                          ("images-idx3", "labels-idx1")) for name in ("train", "test"))
+
+    def words(self, images=None, labels=None):
+        own = self.test.split(",")
+        return ["--data", f"idx:{self.train}?test-images={images or own[0]}&test-labels={labels or own[1]}"]
+
+    def test_it_is_what_is_validated_with_by_the_training_of_the_book(self):
+        saved, kept = self.folder / "model", self.folder / "checkpoints"
+        for variant in ("plain", "dropout", "batch-norm"):
+            report, said = self.report("cnn", [*self.words(), "--epochs", "4", "--variant", variant, "--save", saved], 2)
+            self.assertEqual([e["samples"] for e in report["epochs"]], [200] * 4)    # no tenth is held out
+            self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 40 % 1, 0)  # of 40 images
+            expected = {"optimizer": "adam", "schedule": "step:0.001,epochs=3+7,factor=0.1", "batch": "128", "augment": "off"}
+            self.assertEqual({name: report["annotations"][name] for name in expected}, expected)
+            rates = re.findall(r"^ +\d+ .* (\S+) +\S+ +\S+$", said, re.MULTILINE)
+            self.assertEqual(rates, ["0.001", "0.001", "0.001", "0.0001"])
+            head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
+            self.assertEqual(head["parameters"], 93514 if variant == "batch-norm" else 93322)
+            self.assertEqual(head["preparation"], "normalise,mean=0/0/0,deviation=1/1/1,layout=hwc")  # by 255 alone
+            ran = run("predict", ["--model", saved, *self.words()])
+            self.assertIn(" on 40 images of ", ran.stdout)
+            self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
+        self.report("cnn", [*self.words(), "--epochs", "2", "--checkpoint", kept])
+        self.assertEqual(len(list(kept.glob("*.state"))), 2)                         # one an epoch
+
+    def test_one_that_cannot_be_is_a_line(self):
+        other = self.folder / "other"
+        other.write_bytes(struct.pack(">IIII", 0x803, 40, 14, 56) + bytes(40 * 784))
+        for data, says in ((self.words(images="/nowhere/x"), "/nowhere/x"),
+                           (self.words(images=other), "the test images have another size than the training images"),
+                           (["--data", f"idx:{self.train}?test-images={other}"], "test-labels is not given"),
+                           (["--data", f"idx:{self.train}?test-labels={other}"], "test-images is not given")):
+            ran = run("cnn", data, 2)
+            self.assertNotEqual(ran.returncode, 0)
+            self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
+            self.assertIn(says, ran.stderr)
+
+
 class RealData(Case):
+    def test_fashion_mnist(self):
+        folder = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
+        train, test = ([f"{folder}/{name}-{what}-ubyte.gz" for what in ("images-idx3", "labels-idx1")]
+                       for name in ("train", "t10k"))
+        if not pathlib.Path(train[0]).exists():
+            self.skipTest(f"'{train[0]}' is not there")
+        data = f"idx:{','.join(train)}?test-images={test[0]}&test-labels={test[1]}"
+        report, _ = self.report("cnn", ["--data", data, "--epochs", "1"], 2)
+        self.assertEqual(report["epochs"][0]["samples"], 60000)
+        self.assertGreater(report["epochs"][0]["val_accuracy"], 0.75)
+
     def test_mnist(self):
         folder = pathlib.Path(os.environ.get("MUSTER_TEST_DATA", "")) / "mnist"
         files = [folder / f"t10k-{what}.gz" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
         if not files[0].exists():
             self.skipTest(f"'{files[0]}' is not there")
         data = ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off"]
-        report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.03"])
+        report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.001"])
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
         for seed in ["1", "2"]:  # as the documentation has it
             report, _ = self.report("cnn", [*data, "--seed", seed], 2)

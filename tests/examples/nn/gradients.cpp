@@ -115,13 +115,17 @@ TEST_CASE("the gradients of batch normalisation and ReLU are those of difference
   }
 }
 
-TEST_CASE("the gradients of pooling, dropout and dense layers are those of differences", "[nn]") {
+TEST_CASE("the gradients of pooling, dropout, sigmoids and dense layers are those of differences", "[nn]") {
   check_layer({6, 7, 2}, 5, 1, [](network& net, activation& in) -> activation& { return net.max(in, {}); });
   check_layer({6, 7, 2}, 5, 2, [](network& net, activation& in) -> activation& {
     return net.max(net.relu(net.normalise(in)), {.kernel = 3, .stride = 2, .padding = 1});
   });
   check_layer({6, 7, 2}, 5, 3, [](network& net, activation& in) -> activation& { return net.average(in); });
   check_layer({6, 7, 2}, 5, 4, [](network& net, activation& in) -> activation& { return net.drop(in, 0.4); });
+  check_layer({6, 7, 2}, 5, 6, [](network& net, activation& in) -> activation& { return net.sigmoid(in); });
+  check_layer({6, 7, 2}, 5, 7, [](network& net, activation& in) -> activation& {
+    return net.max(net.sigmoid(net.normalise(net.drop(net.relu(in), 0.0))), {});
+  });
   check_layer({6, 7, 2}, 5, 5, [](network& net, activation& in) -> activation& { return net.relu(net.dense(in, 11)); });
 }
 
