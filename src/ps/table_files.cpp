@@ -84,6 +84,13 @@ json describe(const table_layout& layout) {
   return tables;
 }
 
+// Where they begin.
+json ranges_of(const table_layout& layout) {
+  json ranges = json::array();
+  for (range_id range = 0; range < layout.ranges(); ++range) ranges.push_back(layout.range(range).begin);
+  return ranges;
+}
+
 // The files that it named before go.
 void write_manifest(const std::filesystem::path& folder, const json& head) {
   const auto manifest = folder / manifest_name;
@@ -177,7 +184,7 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
         }
         all["format"] = format_of_servers;
         all["tables"] = describe(layout);
-        all["ranges"] = layout.ranges();
+        all["ranges"] = ranges_of(layout);
         write_manifest(folder_, all);
       });
     if (is_last || !problem.empty()) all["outcome"] = problem;
@@ -244,9 +251,10 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
                                                 describe(of.layout()).dump() + "); give the job those that were saved");
     }
     // Where the workers died in the middle of batches, some ranges have a part of a batch that others have not.
-    if (read["format"] == format_of_servers && read["ranges"] != of.layout().ranges()) {
-      throw data_error({manifest.string()}, "was written by servers without workers, of " + read["ranges"].dump() +
-                                                " ranges, and this job has " + std::to_string(of.layout().ranges()) +
+    if (read["format"] == format_of_servers && read["ranges"] != ranges_of(of.layout())) {
+      throw data_error({manifest.string()}, "was written by servers without workers, of " +
+                                                std::to_string(read["ranges"].size()) + " ranges, and this job has " +
+                                                std::to_string(of.layout().ranges()) +
                                                 "; start it with as many servers and hot spares as before");
     }
     const auto files = read["files"].get<std::vector<std::string>>();
