@@ -244,7 +244,8 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
     if (read["format"] != tables_format && read["format"] != format_of_servers) {
       throw data_error({manifest.string()}, "has another format (" + read["format"].dump() + "; this muster reads " +
-                                                std::to_string(tables_format) + "); use the muster that wrote it");
+                                                std::to_string(tables_format) + " and " +
+                                                std::to_string(format_of_servers) + "); use the muster that wrote it");
     }
     if (read["tables"] != describe(of.layout())) {
       throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
