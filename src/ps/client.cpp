@@ -289,6 +289,14 @@ pending client::push_whole(range_id range, std::size_t offset, std::size_t count
   return made;
 }
 
+void client::restore_places(range_id range, std::span<const std::uint64_t> places) {
+  pending made;  // of pushes without elements
+  const auto flags = of_->layout().range(range).size != 0 ? assigns : restores;
+  for (const auto place : places) of_->push_part(made, range, {.flags = flags, .place = place});
+  of_->begun(false);
+  made.wait();
+}
+
 // ---- leases ----
 
 void client::tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t place, std::vector<std::byte> plan) {
@@ -304,9 +312,11 @@ void client::tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t p
   if (word != static_cast<std::uint32_t>(order_word::claim)) made.wait();
 }
 
-void client::begin_order(std::uint32_t table, const order_plan& plan) {
-  const auto bytes = std::as_bytes(std::span(&plan, 1));
-  tell_order(table, static_cast<std::uint32_t>(order_word::begin), 0, {bytes.begin(), bytes.end()});
+void client::begin_order(std::uint32_t table, const order_plan& plan, std::span<const lease> left) {
+  const auto bytes = std::as_bytes(std::span(&plan, 1)), behind = std::as_bytes(left);
+  std::vector<std::byte> all(bytes.begin(), bytes.end());
+  all.insert(all.end(), behind.begin(), behind.end());
+  tell_order(table, static_cast<std::uint32_t>(order_word::begin), 0, std::move(all));
 }
 
 void client::pass_save(std::uint32_t table, std::uint64_t steps) {

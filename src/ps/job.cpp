@@ -300,9 +300,10 @@ int job::worker() const noexcept {
 }
 const table_layout& job::layout() const noexcept { return self_->layout; }
 
-void job::serve() {
+void job::serve(const std::string& folder) {
   if (self_->worker)
     throw configuration_error("this rank is a worker (it has nothing to serve by itself); use tables()");
+  self_->server->save_into(folder);
   self_->server->serve();
   self_->ended = true;
 }

@@ -1,4 +1,4 @@
-// Tables in files: saved by all workers together, restored on any number of servers.
+// Tables in files: saved by all workers together, or by the servers of an elastic job without any.
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -16,6 +16,7 @@
 #include <muster/ps/job.hpp>
 
 #include "../core/wire.hpp"
+#include "table_files.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -23,7 +24,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* manifest_name = "tables.json";
-constexpr int tables_format = 2;  // of the manifest and of the files that it names
+// Of the manifest and of the files that it names; and of those that servers wrote, which have more.
+constexpr int tables_format = 2;
+constexpr int format_of_servers = 3;
 
 std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -37,15 +40,18 @@ std::string save_parts(job& of, const group& workers) {
   const auto step = static_cast<range_id>(workers.size());
   for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step) {
     if (of.layout().table_of(range).leases) continue;
-    const auto bytes = of.tables().save(range);
-    to.add(of.layout().range(range).table);
-    to.add(std::uint64_t{bytes.size()});
-    to.add_bytes(bytes);
+    detail::add_part(to, of.layout().range(range).table, of.tables().save(range));
   }
-  std::string text = to.take();
-  const std::uint32_t sum = crc32c(std::as_bytes(std::span(text)));
-  text.append(reinterpret_cast<const char*>(&sum), sizeof sum);
-  return text;
+  return detail::with_checksum(to.take());
+}
+
+void load_places(job& of, std::span<const std::byte> bytes, const std::function<void()>& refuse) {
+  muster::detail::wire_reader in(bytes);
+  const auto range = in.number<range_id>();
+  std::vector<std::uint64_t> places(in.rest().size() / sizeof(std::uint64_t));
+  in.read_all(std::span(places));
+  if (!in.good() || !in.rest().empty() || range >= of.layout().ranges()) refuse();
+  of.tables().restore_places(range, places);
 }
 
 void load_parts(job& of, const std::filesystem::path& path) {
@@ -60,6 +66,10 @@ void load_parts(job& of, const std::filesystem::path& path) {
   for (muster::detail::wire_reader in(text); !in.rest().empty();) {
     const auto table = in.number<std::uint32_t>();
     const auto bytes = in.bytes(in.number());
+    if (in.good() && table == detail::places_part) {
+      load_places(of, bytes, refuse);
+      continue;
+    }
     if (!in.good() || table >= of.layout().tables().size()) refuse();
     of.tables().restore(table, bytes);
   }
@@ -72,6 +82,26 @@ json describe(const table_layout& layout) {
     tables.push_back({{"name", one.name}, {"size", one.size}, {"width", one.width}, {"update", one.update}});
   }
   return tables;
+}
+
+// Where they begin.
+json ranges_of(const table_layout& layout) {
+  json ranges = json::array();
+  for (range_id range = 0; range < layout.ranges(); ++range) ranges.push_back(layout.range(range).begin);
+  return ranges;
+}
+
+// The files that it named before go.
+void write_manifest(const std::filesystem::path& folder, const json& head) {
+  const auto manifest = folder / manifest_name;
+  std::vector<std::string> former;
+  if (std::filesystem::exists(manifest)) {
+    const auto read = json::parse(read_all(manifest), nullptr, false);
+    if (read.is_object()) former = read.value("files", former);
+  }
+  write_atomically(manifest.string(), head.dump(1) + "\n");
+  std::error_code ignored;
+  for (const auto& name : former) std::filesystem::remove(folder / std::filesystem::path(name).filename(), ignored);
 }
 
 // What one worker cannot do none has done: all throw, those that could with another's failure as the reason.
@@ -89,6 +119,10 @@ void together(group& workers, const std::filesystem::path& folder, const std::fu
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
+std::string name_of(std::uint64_t at, std::uint64_t rank) {
+  return "tables-" + std::to_string(at) + "-" + std::to_string(rank);
+}
+
 // As it lies in memory: it has no padding.
 std::vector<std::uint8_t> encode(state_position where) {
   where.evaluations = where.runs = 0;  // of this start of the program
@@ -99,15 +133,83 @@ std::vector<std::uint8_t> encode(state_position where) {
 
 }  // namespace
 
+void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes) {
+  to.add(table);
+  to.add(std::uint64_t{bytes.size()});
+  to.add_bytes(bytes);
+}
+
+std::string detail::with_checksum(std::string parts) {
+  const std::uint32_t sum = crc32c(std::as_bytes(std::span(parts)));
+  parts.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  return parts;
+}
+
+void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
+                                  clock::time_point until) {
+  std::string problem = mine.has_order && !mine.plan ? "no worker had begun the order" : "";
+  const auto attempt = [&](const auto& part) {
+    try {
+      if (problem.empty()) part();
+    } catch (const std::exception& failed) {
+      problem = failed.what();
+    }
+  };
+  attempt([&] {
+    std::filesystem::create_directories(folder_);
+    std::uint64_t number = 0;  // a name that no file of the save before has
+    while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
+    const auto file = folder_ / name_of(number, self);
+    write_atomically(file.string(), with_checksum(mine.values.take()));
+    file_ = file;
+  });
+  for (auto now = store_->get(key_, until);;) {
+    json all = now ? json::parse(now.value) : json{{"files", json::array()}, {"ranges", json::array()}};
+    if (all.contains("outcome")) return;
+    for (const auto range : mine.ranges) all["ranges"].push_back(range);
+    all["files"].push_back(file_.filename().string());
+    if (mine.plan) {
+      const auto left = std::as_bytes(std::span(mine.left));
+      all["position"] = encode({.steps = mine.plan->steps, .at = mine.plan->from});
+      all["left"] = std::vector<std::uint8_t>(reinterpret_cast<const std::uint8_t*>(left.data()),
+                                              reinterpret_cast<const std::uint8_t*>(left.data()) + left.size());
+    }
+    const bool is_last = all["ranges"].size() == layout.ranges();
+    if (is_last)
+      attempt([&] {
+        for (const auto& file : all["files"]) {
+          const auto path = folder_ / file.get<std::string>();
+          if (!std::filesystem::exists(path))
+            throw data_error({path.string()}, "is not there (another server wrote it); give all servers one folder");
+        }
+        all["format"] = format_of_servers;
+        all["tables"] = describe(layout);
+        all["ranges"] = ranges_of(layout);
+        write_manifest(folder_, all);
+      });
+    if (is_last || !problem.empty()) all["outcome"] = problem;
+    auto tried = store_->compare_and_swap(key_, now.version, all.dump(), until);
+    if (tried.swapped) return;
+    now = std::move(tried.now);
+  }
+}
+
+std::optional<std::string> detail::save_by_servers::outcome(clock::time_point until) {
+  const auto now = store_->get(key_, until);
+  const auto all = json::parse(now.value, nullptr, false);
+  if (!all.is_object() || !all.contains("outcome")) return std::nullopt;
+  auto told = all["outcome"].get<std::string>();
+  std::error_code ignored;
+  if (!told.empty() && !file_.empty()) std::filesystem::remove(file_, ignored);
+  return told;
+}
+
 void save_tables(job& of, group& workers, const std::string& into, const state_position& where) {
   const std::filesystem::path folder = into;
   auto& tables = of.tables();
   tables.flush();
   barrier(workers);  // all pushes count, and no worker makes others
   const std::uint64_t clock = tables.clock_now();
-  const auto name_of = [](std::uint64_t at, int rank) {
-    return "tables-" + std::to_string(at) + "-" + std::to_string(rank);
-  };
   std::uint64_t number[] = {clock};  // a name that no file of the save before has
   if (workers.rank() == 0) {
     while (std::filesystem::exists(folder / name_of(number[0], 0))) ++number[0];
@@ -119,12 +221,6 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
   });
   together(workers, folder, [&] {
     if (workers.rank() != 0) return;
-    const auto manifest = folder / manifest_name;
-    std::vector<std::string> former;
-    if (std::filesystem::exists(manifest)) {
-      const auto read = json::parse(read_all(manifest), nullptr, false);
-      if (read.is_object()) former = read.value("files", former);
-    }
     std::vector<std::string> files;
     files.reserve(static_cast<std::size_t>(workers.size()));
     for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
@@ -133,9 +229,7 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
                     {"position", encode(where)},
                     {"tables", describe(of.layout())},
                     {"files", files}};
-    write_atomically(manifest.string(), head.dump(1) + "\n");
-    std::error_code ignored;
-    for (const auto& name : former) std::filesystem::remove(folder / std::filesystem::path(name).filename(), ignored);
+    write_manifest(folder, head);
   });
 }
 
@@ -148,13 +242,21 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
     const auto read = json::parse(read_all(manifest), nullptr, false);
     if (!read.is_object() || !read.contains("format") || !read.contains("files"))
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
-    if (read["format"] != tables_format) {
+    if (read["format"] != tables_format && read["format"] != format_of_servers) {
       throw data_error({manifest.string()}, "has another format (" + read["format"].dump() + "; this muster reads " +
-                                                std::to_string(tables_format) + "); use the muster that wrote it");
+                                                std::to_string(tables_format) + " and " +
+                                                std::to_string(format_of_servers) + "); use the muster that wrote it");
     }
     if (read["tables"] != describe(of.layout())) {
       throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
                                                 describe(of.layout()).dump() + "); give the job those that were saved");
+    }
+    // Where the workers died in the middle of batches, some ranges have a part of a batch that others have not.
+    if (read["format"] == format_of_servers && read["ranges"] != ranges_of(of.layout())) {
+      throw data_error({manifest.string()}, "was written by servers without workers, of " +
+                                                std::to_string(read["ranges"].size()) + " ranges, and this job has " +
+                                                std::to_string(of.layout().ranges()) +
+                                                "; start it with as many servers and hot spares as before");
     }
     const auto files = read["files"].get<std::vector<std::string>>();
     for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
@@ -165,6 +267,10 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
     if (at.size() != sizeof found->at)
       throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
     std::memcpy(&found->at, at.data(), sizeof found->at);
+    const auto left = read.value("left", std::vector<std::uint8_t>());
+    found->left.resize(left.size() / sizeof(lease));
+    if (!found->left.empty())
+      std::memcpy(static_cast<void*>(found->left.data()), left.data(), found->left.size() * sizeof(lease));
   });
   barrier(workers);  // no worker pulls before all is there
   return found;

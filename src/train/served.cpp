@@ -57,7 +57,7 @@ std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::ord
     plan.from = saved->at.at;
     plan.steps = saved->at.steps;
   }
-  tables.begin_order(order, plan);
+  tables.begin_order(order, plan, saved ? std::span<const ps::lease>(saved->left) : std::span<const ps::lease>());
   assigned_ += tables.bytes_pushed() - before;
   return saved;
 }

@@ -30,8 +30,8 @@ class served {
   [[nodiscard]] group& alone() noexcept { return alone_; }
   [[nodiscard]] bool is_sparse() const noexcept { return sparse_; }
 
-  // Of a server: until all workers have finished.
-  void serve() { job_.serve(); }
+  // Of a server: until all workers have finished. When all have died it saves the tables there.
+  void serve(const std::string& folder) { job_.serve(folder); }
   // Of a worker: waits for a part of some batches, or for the end. Of the first one also for a place at which it is to
   // save, and, where no worker has begun the order, for nothing.
   const ps::lease& next_lease();

@@ -9,7 +9,7 @@ namespace muster::inline v0 {
 void training::one_run::train_on_servers() {
   using kind = ps::lease::kind;
   auto& servers = *of.served_;
-  if (servers.is_server()) return servers.serve();
+  if (servers.is_server()) return servers.serve(options.checkpoint);
   if (options.each_group) options.each_group(servers.workers(), false);
   bool began_any = false;
   for (bool is_over = false; !is_over;) {

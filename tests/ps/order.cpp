@@ -25,6 +25,7 @@ struct world {
   bool bulk = false;
   int deaths = 0;
   int joins = 0;
+  int resumes = 0;
   ps::order_plan plan;
 };
 
@@ -46,6 +47,7 @@ class schedule {
         --of_.joins;
         join();
       }
+      if (of_.resumes > 0 && draw_.below(100) == 0) resume();
       if (draw_.below(50) == 0) move_order();
       act(workers_[draw_.below(workers_.size())]);
     }
@@ -91,6 +93,29 @@ class schedule {
     muster::detail::wire_reader from(std::as_bytes(std::span(bytes)));
     order_ = ps::epoch_order(of_.bulk);
     REQUIRE(order_.load(from));
+  }
+
+  // All workers die; the servers save, and other servers begin with that.
+  void resume() {
+    if (std::ranges::any_of(workers_, &worker::done)) return;
+    --of_.resumes;
+    muster::detail::wire_writer saved;
+    passed_ = order_.plan()->steps;
+    saved.add(*order_.plan());
+    for (const auto& one : order_.leases_left()) saved.add(one);
+    order_ = copy_ = ps::epoch_order(of_.bulk);
+    for (auto& used : used_) {
+      ps::used_places restored;
+      for (const auto place : used.behind_bound()) restored.add(place, 0);
+      used = restored;
+    }
+    for (auto& one : workers_) {
+      one.dead = one.gone = true;
+      one.held.reset();
+    }
+    for (auto count = 1 + draw_.below(3); count > 0; --count) join();
+    const auto bytes = saved.take();
+    append({.from = workers_.back().who, .push = word(ps::order_word::begin, std::as_bytes(std::span(bytes)))});
   }
 
   void join() { workers_.push_back({{static_cast<ps::node_id>(workers_.size()), 1}, slowest(), slowest()}); }
@@ -269,6 +294,15 @@ TEST_CASE("each sample of an epoch is used once at every range, whatever workers
   });
 }
 
+TEST_CASE("the order goes on from what servers saved without workers") {
+  for_drawn(1500, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.deaths = static_cast<int>(draw.below(3));
+    of.resumes = 1 + static_cast<int>(draw.below(2));
+    schedule(of, draw).run();
+  });
+}
+
 TEST_CASE("undisturbed, a bulk-synchronous clock's sum is of one batch, of all workers") {
   for_drawn(300, [](muster::random_stream& draw) {
     auto of = any_world(draw);
@@ -297,6 +331,12 @@ TEST_CASE("what is no word of leases is refused") {
   plan.from.batch = 4;
   plan.from.size = 3;
   CHECK(ps::epoch_order::problem_with(asked).empty());
+  muster::detail::wire_writer behind;
+  behind.add(plan, ps::lease{});
+  const auto with_lease = behind.take();
+  asked.payload = std::as_bytes(std::span(with_lease));
+  CHECK(ps::epoch_order::problem_with(asked).find("lease") != std::string::npos);
+  asked.payload = std::as_bytes(std::span(&plan, 1));
   plan.from.drop_last = 1;
   CHECK_FALSE(ps::epoch_order::problem_with(asked).empty());
   asked.flags = 0;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What muster-launch makes of an elastic job with --mode ps: a server without replicas that dies, the death of all
-workers, a process of another configuration that joins.
+workers, a process of another configuration that joins. What servers save without workers is resumed from.
 
-usage: elastic_servers.py lost|deserted|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
+usage: elastic_servers.py lost|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
 """
 import argparse
+import json
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ import time
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["lost", "deserted", "stranger"])
+parser.add_argument("what", choices=["lost", "deserted", "unsaved", "stranger"])
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -35,9 +36,10 @@ def children(launcher):
 
 
 class Job:
-    def __init__(self, folder):
-        self.process = subprocess.Popen([options.launcher, "-n", "3", "--max", "6", options.program, *WORDS,
-                                         "--tables", folder + "/saved", "--step-time", "8"],
+    def __init__(self, folder, ranks=3, words=()):
+        saves = ["--tables", folder + "/saved"] if folder else []
+        self.process = subprocess.Popen([options.launcher, "-n", str(ranks), "--max", "6", options.program, *WORDS,
+                                         *words, *saves, "--step-time", "8"],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.said, self.heard = [], threading.Condition()
         self.listener = threading.Thread(target=self.listen)
@@ -71,7 +73,79 @@ class Job:
             self.fail(why)
 
 
+def steps_of(folder):
+    """The steps of what is saved, its format, and whether it has leases that are not finished."""
+    with open(folder + "/saved/tables.json") as file:
+        manifest = json.load(file)
+    return (int.from_bytes(bytes(manifest["position"][:8]), sys.byteorder), manifest["format"],
+            bool(manifest.get("left")))
+
+
+def desert(job):
+    """In the middle of an epoch."""
+    job.wait_for("step 50")
+    time.sleep(draw.uniform(0, 0.6))
+    for worker in children(job.process)[:2]:
+        os.kill(worker, signal.SIGKILL)
+
+
+def desert_and_resume(folder, replicas, consistency, hidden):
+    """The tables are sparse, or with `hidden` dense."""
+    words = ["--servers", "2", "--replicas", str(replicas), "--consistency", consistency, "--hidden", str(hidden)]
+    job = Job(folder, 4, words)
+    job.wait_for("step 50")
+    if replicas:
+        os.kill(children(job.process)[2 + draw.randrange(2)], signal.SIGKILL)
+    desert(job)
+    before = steps_of(folder)[0]
+    job.require(job.end() == 11, f"the servers should end with 11, not {job.process.returncode}")
+    told = [one for one in job.said if "all workers have died" in one]
+    job.require(len(told) == 2 - replicas and all("the tables are saved in" in one for one in told),
+                f"each server should say that the tables are saved, not {told}")
+    steps, form, has_leases = steps_of(folder)
+    job.require(form == 3 and steps >= before and has_leases, f"{steps} steps are saved (format {form}), after {before}")
+    files = set(os.listdir(folder + "/saved"))
+    if hidden == 0:  # a small dense table has as many ranges at any number of servers
+        other = Job(folder, 3, ["--consistency", consistency])
+        other.require(other.end() != 0 and any("as many servers" in one for one in other.said),
+                      "another number of servers takes it")
+        other.require(set(os.listdir(folder + "/saved")) == files, "the files are others")
+    again = Job(folder, 4, words)
+    again.require(again.end() == 0, "it does not end with 0")
+    again.require("each sample was used once an epoch" in again.said, "samples were lost or used twice")
+    return steps - before
+
+
+def problem_without_save(folder):
+    """No folder; and one that cannot be written, where what was saved before stays."""
+    job = Job("")
+    desert(job)
+    job.require(job.end() == 11, f"the server should end with 11, not {job.process.returncode}")
+    job.require(sum("what they trained is lost" in one for one in job.said) == 1, "it does not say what is lost")
+    job = Job(folder)
+    desert(job)
+    os.rename(folder + "/saved", folder + "/kept")
+    with open(folder + "/saved", "w"):
+        pass
+    job.require(job.end() == 11, f"the server should end with 11, not {job.process.returncode}")
+    job.require(sum("the tables are not saved" in one for one in job.said) == 1, "it does not say that it failed")
+    os.remove(folder + "/saved")
+    os.rename(folder + "/kept", folder + "/saved")
+    again = Job(folder)
+    again.require(again.end() == 0, "it does not end with 0")
+    again.require("each sample was used once an epoch" in again.said, "samples were lost or used twice")
+
+
 with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
+    if options.what == "deserted":
+        for turn, (replicas, consistency) in enumerate([(0, "async"), (1, "bounded:2"), (0, "bulk")]):
+            hidden = [0, 16][(turn + options.seed) % 2]
+            ahead = desert_and_resume(f"{folder}/{turn}", replicas, consistency, hidden)
+            print(f"{consistency}, {replicas} replicas, hidden {hidden}: {ahead} steps beyond the last save by a worker", flush=True)
+        sys.exit(0)
+    if options.what == "unsaved":
+        problem_without_save(folder)
+        sys.exit(0)
     job = Job(folder)
     job.wait_for("step 50")
     if options.what == "lost":
@@ -82,12 +156,6 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
             job.wait_for("ready", 3 * (turn + 1))
         job.require(job.end() == 0, "it does not end with 0")
         job.require("each sample was used once an epoch" in job.said, "samples were lost or used twice")
-    elif options.what == "deserted":
-        for worker in children(job.process)[:2]:
-            os.kill(worker, signal.SIGKILL)
-        job.require(job.end() == 11, f"the server should end with 11, not {job.process.returncode}")
-        job.require(any("all workers have died" in one for one in job.said), "it does not say why")
-        job.require(os.path.exists(folder + "/saved/tables.json"), "no tables are saved")
     else:
         with open(f"/proc/{children(job.process)[0]}/environ") as file:
             environment = dict(one.split("=", 1) for one in file.read().split("\0") if "=" in one)

@@ -105,11 +105,14 @@ class client {
   /// data_error for bytes that do not belong to such a table.
   void restore(std::uint32_t table, std::span<const std::byte> saved);
 
+  /// That range applies no push of these places any more (`push_options::place`): it was restored with them. Waits.
+  void restore_places(range_id range, std::span<const std::uint64_t> places);
+
   /// Waits until all pushes of this worker are committed.
   void flush();
-  /// Of a table of leases (`table_spec::leases`): what it hands out from now on, unless a worker has begun it already.
-  /// Waits.
-  void begin_order(std::uint32_t table, const order_plan& plan);
+  /// Of a table of leases (`table_spec::leases`): what it hands out from now on, unless a worker has begun it already:
+  /// first `left`, of batches before the plan. Waits.
+  void begin_order(std::uint32_t table, const order_plan& plan, std::span<const lease> left = {});
   /// Asks that table for a part of some batches, and tells it what this worker has finished: the batches of its closed
   /// clocks. What it is told may be that there is none now: then the clock has moved to where this worker is to go on,
   /// and it is to ask again in a while. What a worker has not finished when it leaves the job, is fenced or dies,

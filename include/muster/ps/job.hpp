@@ -81,8 +81,10 @@ class job {
   [[nodiscard]] const table_layout& layout() const noexcept;
 
   /// Of a server: serves until the last worker has finished. Throws peer_failure when the other ranks have fenced this
-  /// one, and tables_lost when the last server of some range has died.
-  void serve();
+  /// one, and tables_lost when the last server of some range has died. In an elastic job whose workers have all died
+  /// the servers save the tables into `folder`, which all of them reach, before they throw elastic::departure; without
+  /// a folder the tables are lost. `load_tables` takes them on as many servers as saved them.
+  void serve(const std::string& folder = {});
   /// Of a worker: for its pushes and pulls. Valid as long as the job.
   [[nodiscard]] client& tables();
   /// Collective over the workers: a group of the workers with its own connections. Unlike groups split from the job's
@@ -111,6 +113,9 @@ void save_tables(job& of, group& workers, const std::string& folder, const state
 struct saved_tables {
   std::uint64_t clock = 0;
   state_position at{};  ///< for `state::move_to` before the first step
+  /// Batches before `at` that are to be trained, for `client::begin_order`: of tables that servers saved without
+  /// workers.
+  std::vector<lease> left{};
 };
 
 /// Collective over the workers: restores the tables from the last save in that folder, on any number of servers;

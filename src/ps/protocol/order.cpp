@@ -30,6 +30,13 @@ lease behind(lease what, std::uint64_t batches) noexcept {
   return what;
 }
 
+std::vector<lease> leases_behind(std::span<const std::byte> plan) {
+  std::vector<lease> all((plan.size() - sizeof(order_plan)) / sizeof(lease));
+  if (!all.empty())
+    std::memcpy(static_cast<void*>(all.data()), plan.data() + sizeof(order_plan), all.size() * sizeof(lease));
+  return all;
+}
+
 template <class Queue>
 void write(const Queue& all, muster::detail::wire_writer& to) {
   to.add(std::uint64_t{all.size()});
@@ -60,6 +67,7 @@ void epoch_order::apply(const log_entry& entry) {
       if (!problem_with(said).empty() || std::exchange(begun_, true)) return;
       std::memcpy(static_cast<void*>(&plan_), said.payload.data(), sizeof plan_);
       saved_ = plan_.steps;
+      for (const auto& one : leases_behind(said.payload)) returned_.push_back(one);
       return;
     case order_word::pass:
       if (said.place == plan_.steps) saved_ = plan_.steps;
@@ -73,7 +81,12 @@ std::string epoch_order::problem_with(const message& asked) {
     return "it has leases alone";
   if (static_cast<order_word>(asked.offset) != order_word::begin) return "";
   order_plan plan;
-  if (asked.payload.size() != sizeof plan) return "a plan has " + std::to_string(sizeof plan) + " bytes";
+  if (asked.payload.size() < sizeof plan || (asked.payload.size() - sizeof plan) % sizeof(lease) != 0)
+    return "a plan has " + std::to_string(sizeof plan) + " bytes, and a lease " + std::to_string(sizeof(lease));
+  for (const auto& one : leases_behind(asked.payload)) {
+    if (one.part >= one.parts || one.parts > batch_place::most_parts || one.batches == 0 || one.from.batch == 0)
+      return "it has a lease of no batch";
+  }
   std::memcpy(static_cast<void*>(&plan), asked.payload.data(), sizeof plan);
   auto start = plan.from;
   start.position = 0;
@@ -187,6 +200,13 @@ std::vector<member> epoch_order::holders() const {
   for (const auto& one : open_) all.push_back(one.to);
   std::ranges::sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+std::vector<lease> epoch_order::leases_left() const {
+  std::vector<lease> all(returned_.begin(), returned_.end());
+  for (const auto& one : held_) all.push_back(one.what);
+  for (const auto& one : open_) all.push_back(one.what);
   return all;
 }
 

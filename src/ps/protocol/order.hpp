@@ -18,7 +18,7 @@ namespace muster::inline v0::ps {
 /// What workers push to a table of leases, in `message::offset`.
 enum class order_word : std::uint32_t {
   claim = 0,  ///< place: the clock that the worker wants a batch for; settled: clocks that it has closed
-  begin = 1,  ///< payload: order_plan
+  begin = 1,  ///< payload: order_plan, and behind it leases of batches before it that are not trained
   pass = 2    ///< place: steps; the batches behind these may be handed out
 };
 
@@ -41,6 +41,10 @@ class epoch_order {
   [[nodiscard]] lease answer(const member& to, std::uint64_t clock) const;
   /// The workers that have leases.
   [[nodiscard]] std::vector<member> holders() const;
+  /// What `begin` goes on from, with `leases_left` behind it; nothing before the order has begun.
+  [[nodiscard]] const order_plan* plan() const noexcept { return begun_ ? &plan_ : nullptr; }
+  /// What was assigned and is not finished, whatever worker has it.
+  [[nodiscard]] std::vector<lease> leases_left() const;
 
   void save(muster::detail::wire_writer& to) const;
   [[nodiscard]] bool load(muster::detail::wire_reader& from);

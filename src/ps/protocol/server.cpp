@@ -317,6 +317,15 @@ void server::clocks_moved(clock::time_point now) {
   }
 }
 
+void server::end_open_sums(clock::time_point now) {
+  for (range_id id = 0; id < ranges_.size(); ++id) {
+    auto& range = ranges_[id];
+    if (!range.serves() || !range.scale) continue;
+    const message sum{.clock = range.folded, .scale = *range.scale};
+    append(id, range, {.what = log_entry::kind::fold, .push = sum}, now);
+  }
+}
+
 // Those of workers that the map does not name any more: others get them.
 void server::return_leases(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {

@@ -113,6 +113,10 @@ class server {
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
+  /// The places of the pushes that a range has had.
+  [[nodiscard]] const used_places& used(range_id range) const noexcept { return ranges_[range].used; }
+  /// Bulk, without workers: applies the sum of the clock that no worker has ended, before values are saved.
+  void end_open_sums(clock::time_point now);
 
  private:
   enum class role : std::uint8_t { none, holder, learner };

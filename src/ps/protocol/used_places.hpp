@@ -26,6 +26,8 @@ class used_places {
     const auto at = std::ranges::lower_bound(all_, place);
     if (place >= settled_ && (at == all_.end() || *at != place)) all_.insert(at, place);
   }
+  /// Those that are not below the bound.
+  [[nodiscard]] const std::vector<std::uint64_t>& behind_bound() const noexcept { return all_; }
   void save(muster::detail::wire_writer& to) const {
     to.add(settled_, std::uint64_t{all_.size()});
     for (const auto one : all_) to.add(one);

@@ -12,6 +12,7 @@
 #include <muster/elastic/departure.hpp>
 
 #include "../protocol/server.hpp"
+#include "../table_files.hpp"
 #include "process.hpp"
 #include "tables.hpp"
 
@@ -20,7 +21,11 @@ namespace muster::inline v0::ps::detail {
 class server_process final : process, public server_outlet {
  public:
   explicit server_process(const seat& at)
-      : process(at), values_(at.layout, at.options.how, at.options.compress), newest_(at.first), self_(at.self.at) {
+      : process(at),
+        values_(at.layout, at.options.how, at.options.compress),
+        newest_(at.first),
+        store_(at.store),
+        self_(at.self.at) {
     values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
     core_.emplace(at.self, protocol_, values_, *this, at.first);
     serves_ = !core_->is_fenced();
@@ -31,6 +36,9 @@ class server_process final : process, public server_outlet {
 
   // Its tables go.
   ~server_process() override { link_.close(); }
+
+  /// Where an elastic job without workers leaves its tables.
+  void save_into(const std::string& folder) { folder_ = folder; }
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve() {
@@ -111,7 +119,7 @@ class server_process final : process, public server_outlet {
   // What the map makes of this server, which begins, leaves or is fenced.
   void learn(const shard_map& map, clock::time_point now) {
     newest_ = map;
-    if (const auto lost = map.lost_range()) throw tables_lost(layout_, *lost);
+    if (const auto lost = map.lost_range(); lost && !told_) throw tables_lost(layout_, *lost);
     if (serves_) {
       const auto* const own = map.server(self_);
       const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
@@ -178,13 +186,71 @@ class server_process final : process, public server_outlet {
   void end_without_workers(clock::time_point now) {
     if (!awaits_workers()) {
       worked_at_ = now;
-    } else if (now - worked_at_ > protocol_.quorum) {
-      throw elastic::departure(elastic::exit_reason::too_few,
-                               "server " + to_string(core_->self()) +
-                                   " ends (all workers have died, and none joined within " +
-                                   std::to_string(seconds(protocol_.quorum).count()) +
-                                   " s); start the job again from its last saved tables");
+      save_.reset();
+      told_.reset();
+      return;
     }
+    if (now - worked_at_ <= protocol_.quorum) return;
+    std::string told = "without a folder for checkpoints what they trained is lost); start the job again with one";
+    if (!folder_.empty()) {
+      if (!told_) {
+        told_ = save(now);
+        told_at_ = now;
+      }
+      if (!told_ || now - told_at_ < protocol_.last_words) return;  // it ends when the others know it too
+      told = told_->empty() ? "the tables are saved in " + folder_ + "); start the job again to go on from there"
+                            : "the tables are not saved: " + *told_ + "); start the job again from those before";
+    }
+    char limit[32];
+    std::snprintf(limit, sizeof limit, "%g s; ", seconds(protocol_.quorum).count());
+    throw elastic::departure(
+        elastic::exit_reason::too_few,
+        "server " + to_string(core_->self()) + " ends (all workers have died, and none joined within " + limit + told);
+  }
+
+  // Nothing is trained meanwhile: each server writes what it heads by the present map, and again by a later one. The
+  // outcome is empty where all is saved; there is none while others write.
+  std::optional<std::string> save(clock::time_point now) {
+    const auto& map = core_->map();
+    const auto until = now + protocol_.worker_silence;
+    try {
+      if (!save_ || saved_by_ != map.version) {
+        saved_by_ = map.version;
+        save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_);
+        if (serves_) save_->add(layout_, self_, own_part(now), until);
+        const auto after = clock::now();
+        outcome_until_ = after + protocol_.quorum + protocol_.worker_silence + 10 * (after - now);
+      }
+      auto told = save_->outcome(until);
+      if (told || now < outcome_until_) return told;
+    } catch (const error& failed) {
+      return failed.what();
+    }
+    return "other servers have not written theirs";
+  }
+
+  server_part own_part(clock::time_point now) {
+    core_->end_open_sums(now);
+    server_part mine;
+    for (range_id range = 0; range < layout_.ranges(); ++range) {
+      if (!core_->serves(range)) continue;
+      mine.ranges.push_back(range);
+      if (layout_.table_of(range).leases) {
+        mine.has_order = true;
+        const auto* const order = values_.order(range);
+        if (order == nullptr || order->plan() == nullptr) continue;
+        mine.plan = *order->plan();
+        mine.left = order->leases_left();
+        continue;
+      }
+      add_part(mine.values, layout_.range(range).table, values_.read(range, {.flags = saves}));
+      muster::detail::wire_writer used;
+      used.add(range);
+      for (const auto place : core_->used(range).behind_bound()) used.add(place);
+      const auto text = used.take();
+      add_part(mine.values, places_part, std::as_bytes(std::span(text)));
+    }
+    return mine;
   }
 
   [[nodiscard]] bool is_over() const {
@@ -193,6 +259,7 @@ class server_process final : process, public server_outlet {
 
   detail::tables values_;
   shard_map newest_;
+  std::shared_ptr<any_store> store_;
   std::optional<server> core_;  // one that is fenced, where it stands by; always there
   bool serves_ = false;
   bool goes_ = false;  // the map wants it to, or to leave with nothing: then it is no failure to be fenced
@@ -201,8 +268,13 @@ class server_process final : process, public server_outlet {
   std::uint64_t offered_at_ = 0;                // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   node_id self_;
-  bool any_finished_ = false;  // of the workers
-  std::set<node_id> left_;     // workers that are done, or dead
+  bool any_finished_ = false;            // of the workers
+  std::string folder_;                   // for the tables of a job without workers; empty: none
+  std::optional<save_by_servers> save_;  // by that version of the map
+  std::uint64_t saved_by_ = 0;
+  clock::time_point outcome_until_{}, told_at_{};
+  std::optional<std::string> told_;  // what came of it
+  std::set<node_id> left_;           // workers that are done, or dead
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -105,6 +105,11 @@ class tables final : public range_storage {
     return order ? order->holders() : std::vector<member>();
   }
 
+  /// Of a range of leases that was used.
+  [[nodiscard]] const epoch_order* order(range_id range) const noexcept {
+    return kept_[range].order ? &*kept_[range].order : nullptr;
+  }
+
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override {
     auto& kept = of(range);
     if (kept.order) {

@@ -1,0 +1,57 @@
+// What the servers of an elastic job save when all its workers have died: each the ranges that it heads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <muster/comm/bootstrap/store.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/ps/lease.hpp>
+#include <muster/ps/table.hpp>
+
+#include "../core/wire.hpp"
+
+namespace muster::inline v0::ps::detail {
+
+/// In the place of a table: a part with a range and the places of pushes that it had.
+inline constexpr std::uint32_t places_part = 0xffffffff;
+
+/// Behind the parts before it in a file of tables.
+void add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes);
+/// Such a file.
+[[nodiscard]] std::string with_checksum(std::string parts);
+
+/// What one server has.
+struct server_part {
+  std::vector<range_id> ranges{};  ///< all that it heads
+  muster::detail::wire_writer values{};
+  bool has_order = false;
+  std::optional<order_plan> plan{};  ///< of the order, where it has begun
+  std::vector<lease> left{};
+};
+
+/// One save, at one server. An entry of the store gathers the names of the files; the server that completes it writes
+/// the manifest. Calls throw what the store throws.
+class save_by_servers {
+ public:
+  save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder)
+      : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)) {}
+
+  /// Writes this server's part; a disk that is full is for `outcome` to tell, at every server.
+  void add(const table_layout& layout, std::uint32_t self, server_part mine, clock::time_point until);
+  /// Nothing while others have not added theirs; empty where all is saved; else why not, and its file is gone.
+  [[nodiscard]] std::optional<std::string> outcome(clock::time_point until);
+
+ private:
+  std::shared_ptr<any_store> store_;
+  std::string key_;
+  std::filesystem::path folder_, file_;
+};
+
+}  // namespace muster::inline v0::ps::detail
