@@ -442,7 +442,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
   };
   refused("damaged");
   std::ofstream(folder / "tables.json") << R"({"format": 1, "files": []})";
-  refused("has another format (1; this muster reads 2); use the muster that wrote it");
+  refused("has another format (1; this muster reads 2 and 3); use the muster that wrote it");
   std::filesystem::remove_all(folder);
 }
 
