@@ -70,6 +70,7 @@ struct command_line {
     muster::add_number(app, "--steps", o.steps, examples::some_steps, "end after so many steps [no limit]");
     examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images a step, over all ranks");
+    if (o.batch_per_rank != 0) batch->default_str("");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
         "images a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
