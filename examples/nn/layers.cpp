@@ -291,66 +291,53 @@ void average_pool<T>::backward(const pass& now) {
 }
 
 template <class T>
-void sigmoid_layer<T>::forward(const pass& now) {
+void pointwise_layer<T>::forward(const pass& now) {
   this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
     T* const out = out_->values(i);
     in_->read(i, in_->view(out));
-    for (std::size_t k = 0; k < out_->shape().size(); ++k) out[k] = T{1} / (T{1} + std::exp(-out[k]));
+    apply(now, i, {out, out_->shape().size()});
     out_->written(i, lane);
   });
   out_->all_written(now);
 }
 
 template <class T>
-void sigmoid_layer<T>::backward(const pass& now) {
+void pointwise_layer<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
   this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
-    std::vector<T> slope(out_->shape().size());
     const T* const given = slope_of(*out_, i, scratch);
-    const T* const y = out_->values(i);
-    for (std::size_t k = 0; k < slope.size(); ++k) slope[k] = given[k] * y[k] * (T{1} - y[k]);
-    give(in_, i, lane, slope.data());
+    std::vector<T> slopes(given, given + out_->shape().size());
+    multiply(now, i, out_->values(i), slopes);
+    give(in_, i, lane, slopes.data());
   });
   in_.all_written(now);
 }
 
 template <class T>
-template <class Keep>
-void dropout<T>::over_elements(const pass& now, std::size_t image, const Keep& keep) const {
-  if (probability_ == 0) {  // a copy, which needs no chance
-    for (std::size_t k = 0; k < out_->shape().size(); ++k) keep(k, T{1});
-    return;
-  }
+void sigmoid_layer<T>::apply(const pass&, std::size_t, std::span<T> values) const {
+  for (auto& x : values) x = T{1} / (T{1} + std::exp(-x));
+}
+
+template <class T>
+void sigmoid_layer<T>::multiply(const pass&, std::size_t, const T* results, std::span<T> slopes) const {
+  for (std::size_t k = 0; k < slopes.size(); ++k) slopes[k] *= results[k] * (T{1} - results[k]);
+}
+
+template <class T>
+void dropout<T>::apply(const pass& now, std::size_t image, std::span<T> values) const {
+  if (!now.training || probability_ == 0) return;
   if (now.samples.size() < now.images) {
     throw muster::configuration_error(
         "dropout needs the samples of the batch (they seed its choice); set pass::samples");
   }
   muster::random_stream random(muster::mix(now.key) + number_, now.samples[image]);
   const T factor = static_cast<T>(1 / (1 - probability_));
-  for (std::size_t k = 0; k < out_->shape().size(); ++k) keep(k, random.uniform() < probability_ ? T{0} : factor);
+  for (auto& x : values) x *= random.uniform() < probability_ ? T{0} : factor;
 }
 
 template <class T>
-void dropout<T>::forward(const pass& now) {
-  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>&) {
-    T* const out = out_->values(i);
-    in_->read(i, in_->view(out));
-    if (now.training) over_elements(now, i, [&](std::size_t k, T factor) { out[k] *= factor; });
-    out_->written(i, lane);
-  });
-  out_->all_written(now);
-}
-
-template <class T>
-void dropout<T>::backward(const pass& now) {
-  if (!in_->wants_gradient()) return;
-  this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
-    std::vector<T> slope(out_->shape().size());
-    const T* const given = slope_of(*out_, i, scratch);
-    over_elements(now, i, [&](std::size_t k, T factor) { slope[k] = given[k] * factor; });
-    give(in_, i, lane, slope.data());
-  });
-  in_.all_written(now);
+void dropout<T>::multiply(const pass& now, std::size_t image, const T* /*results*/, std::span<T> slopes) const {
+  apply(now, image, slopes);
 }
 
 template class convolution_layer<float>;

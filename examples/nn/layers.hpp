@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "activation.hpp"
@@ -204,36 +205,47 @@ class average_pool final : public layer<T> {
   activation<T>* out_;
 };
 
-/// 1 / (1 + exp(-x)).
+/// A function of each number by itself, whose result says its slope.
 template <class T>
-class sigmoid_layer final : public layer<T> {
+class pointwise_layer : public layer<T> {
  public:
-  sigmoid_layer(lanes& team, activation<T>& in, activation<T>& out) : layer<T>(team, out), in_(in), out_(&out) {}
-  void forward(const pass& now) override;
-  void backward(const pass& now) override;
+  pointwise_layer(lanes& team, activation<T>& in, activation<T>& out) : layer<T>(team, out), in_(in), out_(&out) {}
+  void forward(const pass& now) final;
+  void backward(const pass& now) final;
 
  private:
+  /// Puts the results of an image in the place of its numbers.
+  virtual void apply(const pass& now, std::size_t image, std::span<T> values) const = 0;
+  /// Multiplies by the slopes, of an image with these results.
+  virtual void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const = 0;
+
   input_of<T> in_;
   activation<T>* out_;
+};
+
+/// 1 / (1 + exp(-x)).
+template <class T>
+class sigmoid_layer final : public pointwise_layer<T> {
+ public:
+  using pointwise_layer<T>::pointwise_layer;
+
+ private:
+  void apply(const pass& now, std::size_t image, std::span<T> values) const override;
+  void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const override;
 };
 
 /// Sets a part of the numbers to zero and scales the rest up (Srivastava et al. 2014). Which ones is a function of the
 /// pass's key, the sample and the layer: the same whatever the rank that has the sample.
 template <class T>
-class dropout final : public layer<T> {
+class dropout final : public pointwise_layer<T> {
  public:
   dropout(lanes& team, activation<T>& in, activation<T>& out, double probability, std::uint64_t number)
-      : layer<T>(team, out), in_(in), out_(&out), probability_(probability), number_(number) {}
-  void forward(const pass& now) override;
-  void backward(const pass& now) override;
+      : pointwise_layer<T>(team, in, out), probability_(probability), number_(number) {}
 
  private:
-  /// Calls keep(element, factor).
-  template <class Keep>
-  void over_elements(const pass& now, std::size_t image, const Keep& keep) const;
+  void apply(const pass& now, std::size_t image, std::span<T> values) const override;
+  void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const override;
 
-  input_of<T> in_;
-  activation<T>* out_;
   double probability_;
   std::uint64_t number_;
 };
