@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace muster::inline v0::detail {
 /// Looks once a step, and says once every some steps. Used by the thread that is the rank.
 class link_watch {
  public:
-  /// Of a rank, the best that was seen of its connection.
+  /// Of a rank, the best that was seen of its connection, but for one fifth of the steps.
   struct seen_link {
     int peer = -1;
     link_quality quality;
@@ -36,7 +37,7 @@ class link_watch {
     links_.assign(static_cast<std::size_t>(size), {});
   }
   /// After a step; a judgement at each fifth of the steps that it is of. What the system measures of one step is mostly
-  /// chance where cores are shared: a connection is slow if it was in all of them.
+  /// chance where cores are shared: a connection is slow if it was in all steps of four fifths.
   template <class Transport>
   std::optional<judgement> look(Transport& over) {
     // A system call each, so a step of a large job has some of them.
@@ -78,8 +79,10 @@ class link_watch {
     std::uint64_t most = 0;
     for (std::size_t peer = 0; peer < links_.size(); ++peer) {
       const auto& link = links_[peer];
+      auto rates = link.rates;
+      std::ranges::sort(rates, std::greater());
       const link_quality best{.sent = link.last.sent - std::min(link.last.sent, link.sent[oldest]),
-                              .bandwidth = std::ranges::max(link.rates),
+                              .bandwidth = rates[1],
                               .latency = link.last.latency};
       most = std::max(most, best.sent);
       if (best.sent > 0 && best.bandwidth > 0) made.all.push_back({static_cast<int>(peer), best});

@@ -74,6 +74,8 @@ def steps_of(rank, first=0):
 def await_steps(crew, count):
     for rank in crew:
         while steps_of(rank) < count:
+            if not rank.open:
+                raise Failure(f"rank {rank.rank} ended ({rank.end()}): {rank.errors}")
             rank.read(time.monotonic() + DEADLINE)
 
 

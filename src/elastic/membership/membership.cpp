@@ -69,7 +69,8 @@ void membership::read(clock::time_point now, const heartbeat& said) {
   wish_ = wish_ || said.leaving;
   furthest_ = std::max(furthest_, said.step);
   if (said.removes == self_.id && !own_.leaving && record_.rank_of(said.from) == 0) {
-    slow_.emplace(self_.id, "its connections are slow");
+    find_slow_members(now);  // that may be why
+    slow_.emplace(self_.id, connections_are_slow);
     leave(now);
   }
   if (must_stop_ || own_.halt != 0 || said.halt == 0) return;

@@ -170,10 +170,12 @@ class membership {
   void look(clock::time_point now);
   void find_silent_members(clock::time_point now);
   void plan_reconfiguration(clock::time_point now);
+  static constexpr const char* connections_are_slow = "its connections are slow";
   [[nodiscard]] bool has_become_slow() const;
   void find_slow_members(clock::time_point now);
   void find_slow_links(clock::time_point now);
   [[nodiscard]] bool can_be_spared(clock::time_point now) const;
+  void let_leave(clock::time_point now, const member& slow, const std::string& why);
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool is_given_up(const member& one) const;

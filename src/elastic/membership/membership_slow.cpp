@@ -13,8 +13,9 @@ namespace {
 // A slow connection has so small a part of the bandwidth that the ranks' best ones have at any time, in the median.
 // Not that of their slowest: of three ranks each has a connection to the one at fault.
 constexpr std::uint64_t slow_link_factor = 10;
-// What takes less of a step holds up no rank, and is noise: microseconds.
-constexpr std::uint64_t least_of_a_step = 2000;
+// Microseconds of a step that a slow one takes at least, ten times what is anything on a busy machine: there the rates
+// of connections that are alike, and have little to do, are ten times apart.
+constexpr std::uint64_t least_of_a_step = 20'000;
 
 std::string megabytes(std::uint64_t rate) {
   char text[48];
@@ -46,7 +47,16 @@ bool membership::has_become_slow() const {
   return slow_above_ > 0 && !must_stop_ && static_cast<double>(own_.work) > slow_above_ && !slow_.contains(self_.id);
 }
 
-// All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
+// It leaves as one that wants to, and no step is lost by it. Rank 0 decides: members that each judge by the heartbeats
+// that they have would leave together, as both ends of a slow connection did.
+void membership::let_leave(clock::time_point now, const member& slow, const std::string& why) {
+  if (rank_ != 0 || own_.removes != 0 || wish_ || !policy_.slow_ones_leave || !can_be_spared(now)) return;
+  slow_.emplace(slow.id, why);
+  own_.removes = slow.id;
+  if (slow.id == self_.id) return leave(now);
+  say(now);
+}
+
 void membership::find_slow_members(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
   const auto work_of = [this](const member& one) { return heartbeat_of(one.id).work; };
@@ -63,14 +73,13 @@ void membership::find_slow_members(clock::time_point now) {
                       " ms of a step or more, the median of the ranks " + std::to_string(*middle / 1000) + " ms";
     if (slow_.emplace(one.id, text).second) out_.note(name(one.id) + " is " + text);
   }
-  const bool is_slowest = std::ranges::max_element(record_.members, {}, work_of)->id == self_.id;
-  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared(now)) leave(now);
+  const auto& slowest = *std::ranges::max_element(record_.members, {}, work_of);
+  if (static_cast<double>(work_of(slowest)) > limit) let_leave(now, slowest, slow_.at(slowest.id));
 }
 
 // Either end may be the reason, and it slows down what comes to it as well, by late acknowledgements. It is taken for
 // the one at which most of them end, also in the generations before: when the other end has left in vain, its
-// successor's is slow too. What the others say comes within two beats. Rank 0 decides: else both ends may leave at
-// once.
+// successor's is slow too. What the others say comes within two beats.
 void membership::find_slow_links(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
   std::vector<std::uint64_t> rates;
@@ -95,16 +104,12 @@ void membership::find_slow_links(clock::time_point now) {
     ++slow_links_[said.slowest.to];
     slow_said_ = now;
   }
-  const bool all_said = !told_of_.empty() && now - slow_said_ > 2 * policy_.beat;
-  if (rank_ != 0 || own_.removes != 0 || wish_ || !all_said || !policy_.slow_ones_leave || !can_be_spared(now)) return;
+  if (told_of_.empty() || now - slow_said_ <= 2 * policy_.beat) return;
   const auto at_fault = std::ranges::max_element(record_.members, {}, [this](const member& one) {
     const auto ends = slow_links_.find(one.id);
     return std::pair(ends == slow_links_.end() ? 0 : ends->second, told_of_.contains(one.id));
   });
-  slow_.emplace(at_fault->id, "its connections are slow");
-  own_.removes = at_fault->id;
-  if (at_fault->id == self_.id) return leave(now);
-  say(now);
+  let_leave(now, *at_fault, connections_are_slow);
 }
 
 }  // namespace muster::inline v0::elastic

@@ -77,7 +77,7 @@ struct heartbeat {
                             ///< its last ones; 0: not known yet
   link_seen slowest;        ///< of its connections with much traffic; to 0: not known
   std::uint64_t usual = 0;  ///< bytes a second that the best of them carries at any time; 0: not known
-  member_id removes = 0;    ///< of rank 0: the member that is to leave, as its connections are slow; 0: none
+  member_id removes = 0;    ///< of rank 0: the member that is to leave, as it is slow; 0: none
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::vector<link_seen> links;  ///< that carried anything; said to a process that asked, and not among members
