@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -30,6 +33,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
+
+// Longer than the third packet of a connection takes to come.
+constexpr std::chrono::milliseconds half_made{200};
 
 /// The socket of a supervisor; nothing without one.
 detail::descriptor supervised_socket() {
@@ -98,10 +104,9 @@ class serving_thread {
     if (others_accept) stop_accepting();
     drained_.expires_after(std::chrono::duration_cast<clock::duration>(server_.options.drain_delay));
     drained_.async_wait([this, others_accept](error_code) {
-      if (!others_accept) accept_what_waits();
-      stop_accepting();
       const std::vector<connection*> now(connections_.all.begin(), connections_.all.end());
       for (connection* const each : now) each->close_if_idle();  // none is destroyed before its handler was called
+      if (!others_accept) accept_the_last();
     });
   }
 
@@ -126,18 +131,26 @@ class serving_thread {
 
   void begin(tcp::socket socket) { std::make_shared<connection>(std::move(socket), server_, connections_)->start(); }
 
-  // Clients of these are connected, and would fail if the socket was closed. None is added meanwhile: a client
-  // sends its first packet again when that is dropped, and is then told that nothing listens.
-  void accept_what_waits() {
-    sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
-    const sock_fprog all{1, &drop};
-    if (acceptor_.is_open()) ::setsockopt(acceptor_.native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all);
-    error_code failed;
-    while (acceptor_.is_open()) {
-      tcp::socket socket = acceptor_.accept(failed);
-      if (failed) return;
-      begin(std::move(socket));
-    }
+  // Clients whose connections wait here, or are being made, would fail if the socket was closed. None is added: a
+  // client sends its first packet again when that is dropped, and is then told that nothing listens.
+  void accept_the_last() {
+    constexpr unsigned flags_of_tcp = 13;  // where they are in its header
+    sock_filter drop_first_packets[] = {{BPF_LD | BPF_B | BPF_ABS, 0, 0, flags_of_tcp},
+                                        {BPF_JMP | BPF_JSET | BPF_K, 0, 1, TH_SYN},
+                                        {BPF_RET | BPF_K, 0, 0, 0},
+                                        {BPF_RET | BPF_K, 0, 0, ~0U}};
+    const sock_fprog filter{std::size(drop_first_packets), drop_first_packets};
+    if (acceptor_.is_open())
+      ::setsockopt(acceptor_.native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+    drained_.expires_after(half_made);
+    drained_.async_wait([this](error_code) {
+      error_code failed;
+      while (acceptor_.is_open() && !failed) {
+        tcp::socket socket = acceptor_.accept(failed);
+        if (!failed) begin(std::move(socket));
+      }
+      stop_accepting();
+    });
   }
 
   void stop_accepting() {
