@@ -22,7 +22,7 @@ struct said_rates {
 
 }  // namespace
 
-TEST_CASE("a connection is judged by the best of the last steps, so chance makes none slow") {
+TEST_CASE("a connection is judged by what it did in most of the last steps, so chance makes none slow or fast") {
   constexpr double fast = 1e9;
   constexpr double slow = 1e7;
   muster::detail::link_watch under_test;
@@ -32,22 +32,27 @@ TEST_CASE("a connection is judged by the best of the last steps, so chance makes
   const auto step = [&](double rate) {
     for (int peer : {1, 2}) {
       over.links[peer].sent += 1000000;
-      over.links[peer].bandwidth = peer == 1 ? rate : fast;
+      over.links[peer].bandwidth = peer == 1 ? rate : draw.uniform() < 0.1 ? 100 * fast : fast;
     }
     return under_test.look(over);
   };
-  // In each step for itself: three of ten times ten times slower than the others.
+  // In each step for itself: three of ten times ten times slower, one of ten times much faster than the others.
+  int judgements = 0;
+  int usual = 0;
   for (int i = 0; i < 100000; ++i) {
     const auto judged = step(draw.uniform() < 0.3 ? slow : fast);
     if (judged) REQUIRE((judged->slowest.quality.bandwidth == fast && judged->all.size() == 2));
-    if (judged) REQUIRE(judged->usual == fast);
+    judgements += judged ? 1 : 0;
+    usual += judged && judged->usual == fast ? 1 : 0;
   }
+  CHECK(judgements > 30000);
+  CHECK(usual > 0.99 * judgements);
   int took = 0;
   for (bool is_found = false; !is_found; ++took) {
     const auto judged = step(slow);
     is_found = judged && judged->slowest.peer == 1 && judged->slowest.quality.bandwidth == slow;
   }
-  CHECK(took <= 17);
+  CHECK(took <= 14);
   CHECK(took >= 12);
   // What carries little waits for the rank.
   over.links[1].bandwidth = slow;
