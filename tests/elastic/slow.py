@@ -169,11 +169,14 @@ def run_link():
         for rank, host in enumerate(ranked):
             environment = dict(RANK=str(rank), WORLD_SIZE="3", MUSTER_ELASTIC="on", MUSTER_JOB=network.name, MUSTER_RENDEZVOUS=store)
             crew.append(Process(rank, host.inside(options.program, "--samples", "500", "--batch", "50", "--epochs", "1000000", "--values", "100000",
-                                                  "--steps", "--quorum-timeout", "5", "--slow-ranks", "remove"), environment))
+                                                  "--burn", "3", "--steps", "--quorum-timeout", "5", "--slow-ranks", "remove"), environment))
             ends.callback(crew[-1].close)
         await_steps(crew, 100)
         read_all(crew)
         refuse_names(crew)
+        for rank in crew:
+            if not rank.open:
+                raise Failure(f"nothing is slow yet, and rank {rank.rank} ended ({rank.end()}): {rank.errors}")
         victim = random.Random(options.seed).choice(crew)
         first = [len(rank.lines) for rank in crew]
         ranked[victim.rank].limit(20_000_000, "16kb")
