@@ -65,8 +65,8 @@ flags take_flags(int& argc, char** argv) {
 // The medians of all rows of one size that the filter lets through, measured when the first of them is asked for.
 class table {
  public:
-  table(const bench::contest& who, muster::context& context, int rounds)
-      : who_(&who), memory_(context), rounds_(rounds) {
+  table(const bench::contest& contest, muster::context& context, int rounds)
+      : contest_(&contest), memory_(context), rounds_(rounds) {
     const std::string filter = benchmark::GetBenchmarkFilter();
     filter_ = filter.empty() || filter == "all" ? ".*" : filter;
   }
@@ -78,7 +78,7 @@ class table {
     std::map<std::string, std::vector<double>> times;
     memory_.resize(bytes);
     for (int round = -1; round < rounds_; ++round) {  // round -1 warms up
-      for (const auto& c : who_->all()) {
+      for (const auto& c : contest_->all()) {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
@@ -100,7 +100,7 @@ class table {
   double least(const std::string& row) const { return least_.at(row); }
 
  private:
-  const bench::contest* who_;
+  const bench::contest* contest_;
   bench::workspace memory_;
   int rounds_;
   std::string filter_;
@@ -123,13 +123,14 @@ void report(benchmark::State& state, table& results, const bench::contender& c, 
   if (other != medians.end()) state.counters["vs_" + peer] = other->second / seconds;
 }
 
-void register_rows(table& results, const bench::contest& who) {
+void register_rows(table& results, const bench::contest& contest) {
   for (std::size_t bytes = bench::smallest; bytes <= bench::largest; bytes *= 4) {
-    for (const auto& c : who.all()) {
+    for (const auto& c : contest.all()) {
       if (bytes > c.up_to) continue;
-      benchmark::RegisterBenchmark(
-          bench::row_name(c, bytes).c_str(),
-          [&results, &c, &who, bytes](benchmark::State& state) { report(state, results, c, bytes, who.peer()); })
+      benchmark::RegisterBenchmark(bench::row_name(c, bytes).c_str(),
+                                   [&results, &c, &contest, bytes](benchmark::State& state) {
+                                     report(state, results, c, bytes, contest.peer());
+                                   })
           ->UseManualTime()
           ->Iterations(1)
           ->Unit(benchmark::kMicrosecond);
@@ -137,22 +138,23 @@ void register_rows(table& results, const bench::contest& who) {
   }
 }
 
-void take_turns(const bench::contest& who, muster::context& context, int rank, const std::string& folder) {
+void take_turns(const bench::contest& contest, muster::context& context, int rank, const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& c : who.all()) {
-    if (c.what == bench::op::allreduce) names.push_back(c.who);
+  for (const auto& c : contest.all()) {
+    if (c.what == bench::op::allreduce) names.push_back(c.name);
   }
-  if (rank == 0) bench::say_ready(names, who.library());
+  if (rank == 0) bench::say_ready(names, contest.library());
   bench::workspace memory(context);
   std::size_t size = 0;
   bench::turns turns(folder, rank);
   while (const auto turn = turns.next()) {
     if (turn->bytes != size) memory.resize(turn->bytes);
     size = turn->bytes;
-    const auto c = std::find_if(who.all().begin(), who.all().end(), [&](const bench::contender& each) {
-      return each.what == turn->what && each.who == turn->who;
+    const auto c = std::find_if(contest.all().begin(), contest.all().end(), [&](const bench::contender& each) {
+      return each.what == turn->what && each.name == turn->contender;
     });
-    if (c == who.all().end()) throw muster::configuration_error(turn->who + " is not here (it was given a turn)");
+    if (c == contest.all().end())
+      throw muster::configuration_error(turn->contender + " is not here (it was given a turn)");
     (void)c->measure(memory, bench::warm_up_for(size));
     const auto times = c->measure(memory, bench::iterations_for(size));
     if (rank == 0) bench::answer(*turn, times);
@@ -170,13 +172,13 @@ int main(int argc, char** argv) {
       throw muster::configuration_error("a flag is not known (it is named above); --help lists all");
     }
     const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
-    const bench::contest who(context, mpi, taken.algorithms);
+    const bench::contest contest(context, mpi, taken.algorithms);
     if (!taken.turns.empty()) {
-      take_turns(who, context, rank, taken.turns);
+      take_turns(contest, context, rank, taken.turns);
       return;
     }
-    table results(who, context, taken.rounds);
-    register_rows(results, who);
+    table results(contest, context, taken.rounds);
+    register_rows(results, contest);
     bench::run_registered(rank);
   };
   const int status = muster::run_main(argc, argv, body, {.help = [] { return std::string(flags_help); }});

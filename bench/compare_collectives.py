@@ -52,17 +52,17 @@ def main():
         options.json.write_text(json.dumps(
             {"machine": machine_line(cores), "libraries": sorted(Job.libraries), "rounds": options.rounds,
              "tuning": "=".join(TUNING), "left_out": left_out, "goals": [vars(line) for line in lines],
-             "medians_per_round": [{"ranks": ranks, "op": op, "who": who, "bytes": size, "seconds": seconds}
+             "medians_per_round": [{"ranks": ranks, "op": op, "contender": contender, "bytes": size, "seconds": seconds}
                                    for ranks, all_of in results.items()
-                                   for (op, who, size), seconds in all_of.items()]}, indent=1) + "\n")
-    return 0 if all(any(who.startswith("muster") for _, who, _ in times) for times in results.values()) else 1
+                                   for (op, contender, size), seconds in all_of.items()]}, indent=1) + "\n")
+    return 0 if all(any(contender.startswith("muster") for _, contender, _ in times) for times in results.values()) else 1
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, action="append", help="how many; may be repeated (default: 2 and 4)")
     parser.add_argument("--rounds", type=int, help="that count, after one that does not (default: 9)")
-    parser.add_argument("--only", action="append", metavar="WHO",
+    parser.add_argument("--only", action="append", metavar="CONTENDER",
                         help="muster, muster_tcp, gloo, openmpi, ...: start no other; may be repeated")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         help="where muster was built (default: build/release)")
@@ -95,8 +95,8 @@ def contenders(programs, ranks, cores):
     tune = {"openmpi": ["-x", "=".join(TUNING)], "mpich": ["-genv", *TUNING]}
     muster = programs["muster"]
 
-    def as_called(who):
-        return who if who.startswith(("muster", "gloo")) or who.endswith("_limit") else None
+    def as_called(contender):
+        return contender if contender.startswith(("muster", "gloo")) or contender.endswith("_limit") else None
 
     if "launcher" in muster:
         flags = pin["openmpi"] if muster.get("mpi") == "openmpi" else []
@@ -119,7 +119,7 @@ def contenders(programs, ranks, cores):
 
 
 def measure(programs, ranks, cores, options, left_out):
-    """{(op, who, bytes): [median seconds of each round]}; says in `left_out` who is missing and why."""
+    """{(op, contender, bytes): [median seconds of each round]}; says in `left_out` which contender is missing and why."""
     results = {}
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
@@ -141,9 +141,9 @@ def measure(programs, ranks, cores, options, left_out):
                 for round_ in range(-1, options.rounds):  # -1 warms up
                     for job in list(jobs):
                         try:
-                            for who, seconds in job.take_turn(op, size):
+                            for contender, seconds in job.take_turn(op, size):
                                 if round_ >= 0:
-                                    results.setdefault((op, who, size), []).append(seconds)
+                                    results.setdefault((op, contender, size), []).append(seconds)
                         except JobFailed as failure:
                             left_out.append(f"{job.name}, {ranks} ranks: {failure} in {op} of {goals.bytes_text(size)}")
                             jobs.remove(job)
@@ -168,7 +168,7 @@ def machine_line(cores):
 
 
 def print_medians(op, ranks, results, sizes):
-    names = list(dict.fromkeys(who for of, who, _ in results if of == op))
+    names = list(dict.fromkeys(contender for of, contender, _ in results if of == op))
     if not names:
         return
     print(f"\n{op}, {ranks} ranks, microseconds\n")
@@ -189,10 +189,10 @@ def microseconds(seconds):
 
 def print_goals(lines):
     print("\nHow many times faster than the best of its peers; in brackets the lowest and the highest of the rounds\n")
-    rows = [("who", "against", "sizes", "faster", "rounds", "goal", "", "at default")]
+    rows = [("contender", "against", "sizes", "faster", "rounds", "goal", "", "at default")]
     for line in lines:
         measured = line.ratio is not None
-        rows.append((line.who, line.against, line.band, f"{line.ratio:.2f}" if measured else "-",
+        rows.append((line.contender, line.against, line.band, f"{line.ratio:.2f}" if measured else "-",
                      f"[{line.low:.2f} .. {line.high:.2f}]" if measured else "", f"{line.goal:.2f}", line.verdict,
                      f"{line.at_default:.2f}" if line.at_default else ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -58,8 +58,8 @@ def main():
     rates = collections.defaultdict(list)
     for _ in range(chosen.rounds):
         for command, variables in ((ours, environment), (theirs, for_theirs)):
-            for who, model, how, rate in run(list(map(str, command)), variables):
-                rates[model, who, how].append(rate)
+            for contender, model, how, rate in run(list(map(str, command)), variables):
+                rates[model, contender, how].append(rate)
     print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s) of {chosen.threads} thread(s), images/s, medians of {chosen.rounds} rounds")
     print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
     for model in chosen.models.split(","):

@@ -140,9 +140,9 @@ void add_threads(std::vector<contender>& list, op what, muster::context& context
   }
 }
 
-void add_group(std::vector<contender>& list, op what, const std::string& who, muster::group& world, bool by_name) {
+void add_group(std::vector<contender>& list, op what, const std::string& name, muster::group& world, bool by_name) {
   for (const auto how : algorithms(what, by_name, true)) {
-    list.push_back({what, who + suffix(how), world.size(), [=, &world](workspace& memory, int iterations) {
+    list.push_back({what, name + suffix(how), world.size(), [=, &world](workspace& memory, int iterations) {
                       return time_group(what, world, memory.plain(), iterations, how);
                     }});
   }

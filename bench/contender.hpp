@@ -35,7 +35,7 @@ class workspace {
 /// One way to do one collective.
 struct contender {
   op what;
-  std::string who;
+  std::string name;
   int ranks;
   /// Called at every process alike; gives the seconds of each call, of its slowest rank, at rank 0.
   std::function<std::vector<double>(workspace& memory, int iterations)> measure;
@@ -43,9 +43,9 @@ struct contender {
   std::size_t up_to = largest;
 };
 
-/// `<op>/<who>/<ranks>/<bytes>`.
+/// `<op>/<name>/<ranks>/<bytes>`.
 [[nodiscard]] inline std::string row_name(const contender& c, std::size_t bytes) {
-  return std::string(to_string(c.what)) + "/" + c.who + "/" + std::to_string(c.ranks) + "/" + std::to_string(bytes);
+  return std::string(to_string(c.what)) + "/" + c.name + "/" + std::to_string(c.ranks) + "/" + std::to_string(bytes);
 }
 
 /// muster's own: over shared memory where the context is, ranks as threads, and over `over_mpi` unless that is null.

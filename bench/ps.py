@@ -25,20 +25,20 @@ parser.add_argument("--quick", action="store_true", help="shorter turns, and wit
 options = parser.parse_args()
 if os.geteuid() == 0:
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-found = collections.defaultdict(lambda: collections.defaultdict(list))  # row -> who -> figures
+found = collections.defaultdict(lambda: collections.defaultdict(list))  # row -> contender -> figures
 units = {}
 
 
-def take(who, command, **more):
+def take(contender, command, **more):
     ran = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          timeout=600, **more)
     for path, figure, unit in re.findall(r"^(?:ps|ps-lite)/(\S+)  (\S+) (.+)$", ran.stdout, re.M):
         words = path.split("/")
         row = (words[0], 1, 1, words[1]) if len(words) == 2 else (words[0], int(words[1]), int(words[2]), words[3])
-        found[row][who].append(float(figure))
+        found[row][contender].append(float(figure))
         units[row[0]] = unit
     if ran.returncode != 0:
-        print(f"{who} ended with {ran.returncode}:\n{ran.stdout[-800:]}")
+        print(f"{contender} ended with {ran.returncode}:\n{ran.stdout[-800:]}")
 
 
 def ours(transport, servers, workers, more=()):
@@ -63,8 +63,8 @@ for _ in range(options.rounds):
         for transport in ("shm", "tcp"):
             for servers, workers in [(n, 2) for n in (1, 2, 3, 4)] + [(1, n) for n in (1, 3, 4, 5, 6)]:
                 ours(transport, servers, workers, ["--only", "push,pull", "--seconds", "0.1"])
-who = sorted({one for row in found.values() for one in row})
-print(f"| what/servers/workers/bytes | | {' | '.join(who)} |\n|---|---|{'---|' * len(who)}")
+contenders = sorted({one for row in found.values() for one in row})
+print(f"| what/servers/workers/bytes | | {' | '.join(contenders)} |\n|---|---|{'---|' * len(contenders)}")
 for row in sorted(found, key=lambda row: (row[1], row[2], row[0], int(row[3]))):
-    figures = [f"{statistics.median(found[row][one]):.4g}" if found[row][one] else "" for one in who]
+    figures = [f"{statistics.median(found[row][one]):.4g}" if found[row][one] else "" for one in contenders]
     print(f"| {'/'.join(map(str, row))} | {units[row[0]]} | {' | '.join(figures)} |")

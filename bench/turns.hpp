@@ -21,7 +21,7 @@ namespace bench {
 /// What to measure next.
 struct turn {
   op what = op::allreduce;
-  std::string who;
+  std::string contender;
   std::size_t bytes = 0;
 };
 
@@ -61,7 +61,7 @@ class turns {
     std::istringstream words(line);
     std::string what;
     turn told;
-    words >> what >> told.who >> told.bytes;
+    words >> what >> told.contender >> told.bytes;
     const auto known = std::find_if(std::begin(all_ops), std::end(all_ops), [&](op o) { return to_string(o) == what; });
     if (!words || known == std::end(all_ops)) throw std::runtime_error("malformed turn '" + line + "'");
     told.what = *known;
@@ -83,9 +83,9 @@ class turns {
 };
 
 /// The first line of JSON of a job, at its rank 0: its contenders, and what it is made of.
-inline void say_ready(std::span<const std::string> who, std::string_view library) {
+inline void say_ready(std::span<const std::string> contenders, std::string_view library) {
   std::string names;
-  for (const auto& name : who) names += (names.empty() ? "\"" : ", \"") + name + "\"";
+  for (const auto& name : contenders) names += (names.empty() ? "\"" : ", \"") + name + "\"";
   std::printf("{\"ready\": [%s], \"library\": \"%.*s\"}\n", names.c_str(), static_cast<int>(library.size()),
               library.data());
   std::fflush(stdout);
@@ -93,8 +93,8 @@ inline void say_ready(std::span<const std::string> who, std::string_view library
 
 /// A line of JSON for a turn that was taken, at rank 0.
 inline void answer(const turn& taken, const std::vector<double>& times) {
-  std::printf("{\"op\": \"%s\", \"who\": \"%s\", \"bytes\": %zu, \"median_seconds\": %.9g}\n",
-              std::string(to_string(taken.what)).c_str(), taken.who.c_str(), taken.bytes, median(times));
+  std::printf("{\"op\": \"%s\", \"contender\": \"%s\", \"bytes\": %zu, \"median_seconds\": %.9g}\n",
+              std::string(to_string(taken.what)).c_str(), taken.contender.c_str(), taken.bytes, median(times));
   std::fflush(stdout);
 }
 

@@ -74,8 +74,8 @@ def sums(machine, latency, bandwidth, reduction, rounds):
         rows = rows_of(machine.real("bench/collectives", "--algorithms", "--rounds=3", f"--benchmark_filter={wanted}",
                                     "--benchmark_format=json"))
         for name, row in rows.items():
-            _, who, _, size, *_ = name.split("/")
-            times[who.removeprefix("muster_mpi_"), int(size)].append(row["least_us"] * 1e-6)
+            _, contender, _, size, *_ = name.split("/")
+            times[contender.removeprefix("muster_mpi_"), int(size)].append(row["least_us"] * 1e-6)
     print(f"\nallreduce, 2 ranks, microseconds\n{'algorithm':20} {'bytes':>9} {'real':>10} {'simulated':>10} {'model':>10} {'sim/real':>9}")
     for how in ALGORITHMS:
         for size in SIZES:

@@ -8,9 +8,9 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALL, MIDDLE, LARGE = (4, KIB), (64 * KIB, MIB), (16 * MIB, 64 * MIB)
 BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB",
          (64 * KIB, 64 * KIB): "64 KiB", (MIB, 64 * MIB): "1 MiB and up"}
-WHO = {"muster_shm": "private", "muster_shm_registered": "registered"}
+CONTENDERS = {"muster_shm": "private", "muster_shm_registered": "registered"}
 
-# Times faster than the best tuned MPI: (ranks, who) -> a goal for each band.
+# Times faster than the best tuned MPI: (ranks, contender) -> a goal for each band.
 ALLREDUCE = {
     (2, "muster_shm"): {SMALL: 1.7, MIDDLE: 1.7, LARGE: 1.7},
     (2, "muster_shm_registered"): {SMALL: 1.7, MIDDLE: 6.0, LARGE: 3.0},
@@ -30,7 +30,7 @@ ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
 @dataclasses.dataclass
 class Line:
     """One line of the table; `ratio` is None where something was not measured."""
-    who: str
+    contender: str
     against: str
     band: str
     goal: float
@@ -45,27 +45,27 @@ class Line:
 
 
 def judge(results, cores):
-    """The lines for `results`, {ranks: {(op, who, bytes): [seconds of each round]}}."""
+    """The lines for `results`, {ranks: {(op, contender, bytes): [seconds of each round]}}."""
     lines = []
-    for (ranks, who), goals in ALLREDUCE.items():
+    for (ranks, contender), goals in ALLREDUCE.items():
         if ranks not in results:
             continue
         # With more ranks than cores MPICH spins through its time slices: no peer. Open MPI yields.
         peers = ["openmpi"] if ranks > cores else ["openmpi", "mpich"]
         times = results[ranks]
-        label = f"allreduce, {ranks} ranks{f' on {cores} cores' if ranks > cores else ''}, {WHO[who]}"
+        label = f"allreduce, {ranks} ranks{f' on {cores} cores' if ranks > cores else ''}, {CONTENDERS[contender]}"
         for band, goal in goals.items():
             sizes = sizes_in(times, "allreduce", band)
-            lines.append(compared(times, "allreduce", who, peers, sizes, Line(label, best(peers), BANDS[band], goal)))
+            lines.append(compared(times, "allreduce", contender, peers, sizes, Line(label, best(peers), BANDS[band], goal)))
             if ranks > cores and band == SMALL:
                 line = Line(label, "bare changes of process", BANDS[band], OF_SWITCHES)
-                lines.append(fill(line, times, "allreduce", who, ["switch_limit"], sizes))
-            if (ranks, who, band) == (2, "muster_shm_registered", LARGE):
+                lines.append(fill(line, times, "allreduce", contender, ["switch_limit"], sizes))
+            if (ranks, contender, band) == (2, "muster_shm_registered", LARGE):
                 line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
-                lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
+                lines.append(fill(line, times, "allreduce", contender, ["memory_limit"], sizes))
     for ranks, goals in TCP.items():
         times = results.get(ranks, {})
-        gloo = sorted({who for _, who, _ in times if who.startswith("gloo") and who != "gloo_default"})
+        gloo = sorted({contender for _, contender, _ in times if contender.startswith("gloo") and contender != "gloo_default"})
         for band, goal in goals.items() if times else ():
             sizes = sizes_in(times, "allreduce", band)
             line = Line(f"allreduce, {ranks} ranks over tcp", "the best Gloo", BANDS[band], goal)
@@ -74,20 +74,20 @@ def judge(results, cores):
             line.at_default = default.ratio
             lines.append(line)
             if ranks == 2:
-                line = Line(line.who, "the bare loopback", BANDS[band], OF_LOOPBACK)
+                line = Line(line.contender, "the bare loopback", BANDS[band], OF_LOOPBACK)
                 lines.append(fill(line, times, "allreduce", "muster_tcp", ["loopback_limit"], sizes))
     for ranks, times in results.items():
         if ranks <= cores:  # it spins
             line = Line(f"allreduce, {ranks} ranks, private", "the bare transport", "4 B", OF_BARE_CALL)
             lines.append(fill(line, times, "allreduce", "muster_shm", ["muster_shm_bare"], [4]))
         for op in ("broadcast", "reduce"):
-            for who, kind in WHO.items():
+            for contender, kind in CONTENDERS.items():
                 if ranks > cores:
                     line = Line(f"{op}, {ranks} ranks, {kind}", "bare changes of process", BANDS[SMALL], OF_SWITCHES)
-                    lines.append(fill(line, times, op, who, ["switch_limit"], sizes_in(times, op, SMALL)))
+                    lines.append(fill(line, times, op, contender, ["switch_limit"], sizes_in(times, op, SMALL)))
                 sizes = sizes_in(times, op, (0, math.inf))
                 line = Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED)
-                each = [compared(times, op, who, ["openmpi"], [size],
+                each = [compared(times, op, contender, ["openmpi"], [size],
                                  dataclasses.replace(line, band=f"{bytes_text(size)}, the worst")) for size in sizes]
                 known = [one for one in each if one.ratio is not None]
                 lines.append(min(known, key=lambda one: one.ratio, default=line))
@@ -109,21 +109,21 @@ def sizes_in(times, op, band):
     return sorted({size for of, _, size in times if of == op and band[0] <= size <= band[1]})
 
 
-def compared(times, op, who, peers, sizes, line):
-    fill(line, times, op, who, [f"{peer}_tuned" for peer in peers], sizes)
-    line.at_default = fill(dataclasses.replace(line), times, op, who, peers, sizes).ratio
+def compared(times, op, contender, peers, sizes, line):
+    fill(line, times, op, contender, [f"{peer}_tuned" for peer in peers], sizes)
+    line.at_default = fill(dataclasses.replace(line), times, op, contender, peers, sizes).ratio
     return line
 
 
-def fill(line, times, op, who, peers, sizes):
-    """Of each size how many times slower the fastest of `peers` is than `who`, and over the sizes the geometric mean.
+def fill(line, times, op, contender, peers, sizes):
+    """Of each size how many times slower the fastest of `peers` is than `contender`, and over the sizes the geometric mean.
 
     A ratio is of two times of the same round, and of the rounds' ratios it is the median: where the machine changes its
     speed in between, medians of the times would compare one's good rounds with another's bad ones. Sizes at which no
     peer came to an end are left out, and the line says so.
     """
     line.ratio = line.low = line.high = None
-    ours = [times.get((op, who, size)) for size in sizes]
+    ours = [times.get((op, contender, size)) for size in sizes]
     met = {size: [times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes}
     left_out = [size for size in sizes if not met[size]]
     if not all(ours) or len(left_out) == len(sizes):

@@ -45,7 +45,7 @@ class Job:
         except JobFailed:
             self.end()
             raise
-        self._rows = {who: row_of(who) for who in ready["ready"] if row_of(who)}
+        self._rows = {contender: row_of(contender) for contender in ready["ready"] if row_of(contender)}
         if ready["library"]:
             Job.libraries.add(ready["library"])
 
@@ -56,14 +56,14 @@ class Job:
         self.end()
 
     def take_turn(self, op, size):
-        """Yields (who, median seconds) for each contender of the job, one after the other."""
-        for who, row in self._rows.items():
-            if op != "allreduce" and (who in ("memory_limit", "loopback_limit", "muster_shm_bare") or who.startswith("gloo")):
+        """Yields (contender, median seconds) for each contender of the job, one after the other."""
+        for contender, row in self._rows.items():
+            if op != "allreduce" and (contender in ("memory_limit", "loopback_limit", "muster_shm_bare") or contender.startswith("gloo")):
                 continue
-            if size > {"muster_shm_bare": 4, "switch_limit": 1024}.get(who, size):
+            if size > {"muster_shm_bare": 4, "switch_limit": 1024}.get(contender, size):
                 continue
             for pipe in self._pipes:
-                os.write(pipe, f"{op} {who} {size}\n".encode())
+                os.write(pipe, f"{op} {contender} {size}\n".encode())
             answer = self._next_line(self._timeout)
             yield row, answer["median_seconds"]
 

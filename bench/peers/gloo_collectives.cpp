@@ -71,8 +71,8 @@ class rank_of_gloo {
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  [[nodiscard]] std::vector<double> time(const std::string& who, std::span<float> data, int iterations) const {
-    const call once = find(who, data);
+  [[nodiscard]] std::vector<double> time(const std::string& name, std::span<float> data, int iterations) const {
+    const call once = find(name, data);
     bench::check_result(bench::op::allreduce, rank_, ranks_, data, [&](std::span<float>) { once(); });
     auto stamps = bench::call_stamps(
         bench::op::allreduce, iterations,
@@ -92,8 +92,8 @@ class rank_of_gloo {
   }
 
  private:
-  [[nodiscard]] call find(const std::string& who, std::span<float> data) const {
-    if (who == "gloo_default") {
+  [[nodiscard]] call find(const std::string& name, std::span<float> data) const {
+    if (name == "gloo_default") {
       return [this, data] {
         gloo::AllreduceOptions options(ways_[0]);
         options.setOutput(data.data(), data.size());
@@ -103,9 +103,9 @@ class rank_of_gloo {
         gloo::allreduce(options);
       };
     }
-    const auto way = who.ends_with("_busy") ? 2u : who.ends_with("_sync") ? 1u : 0u;
-    if (who.starts_with("gloo_ring_chunked")) return by<gloo::AllreduceRingChunked<float>>(ways_.at(way), data);
-    if (who.starts_with("gloo_ring")) return by<gloo::AllreduceRing<float>>(ways_.at(way), data);
+    const auto way = name.ends_with("_busy") ? 2u : name.ends_with("_sync") ? 1u : 0u;
+    if (name.starts_with("gloo_ring_chunked")) return by<gloo::AllreduceRingChunked<float>>(ways_.at(way), data);
+    if (name.starts_with("gloo_ring")) return by<gloo::AllreduceRing<float>>(ways_.at(way), data);
     return by<gloo::AllreduceHalvingDoubling<float>>(ways_.at(way), data);
   }
 
@@ -120,12 +120,12 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
   while (const auto turn = turns.next()) {
     data.resize(turn->bytes / sizeof(float));
     // From the command line no name comes: then all of them.
-    const auto list = turn->who.empty() ? gloo.names() : std::vector<std::string>{turn->who};
-    for (const auto& who : list) {
-      (void)gloo.time(who, data, bench::warm_up_for(turn->bytes));
-      const auto times = gloo.time(who, data, bench::iterations_for(turn->bytes));
+    const auto list = turn->contender.empty() ? gloo.names() : std::vector<std::string>{turn->contender};
+    for (const auto& name : list) {
+      (void)gloo.time(name, data, bench::warm_up_for(turn->bytes));
+      const auto times = gloo.time(name, data, bench::iterations_for(turn->bytes));
       auto taken = *turn;
-      taken.who = who;
+      taken.contender = name;
       if (rank == 0) bench::answer(taken, times);
     }
   }

@@ -122,8 +122,8 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
       if (getppid() != parent) return 1;  // it was gone before that
     }
     pin_to_core(rank);
-    const std::string who[] = {name};
-    if (rank == 0) say_ready(who, "");
+    const std::string names[] = {name};
+    if (rank == 0) say_ready(names, "");
     const auto folder = folder_of_turns(argc, argv);
     const op once[] = {op::allreduce};
     turns all = folder ? turns(*folder, rank) : turns(argc, argv, once);

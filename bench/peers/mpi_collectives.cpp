@@ -26,8 +26,8 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  const std::string who[] = {"mpi"};
-  if (rank == 0) bench::say_ready(who, bench::mpi_library());
+  const std::string names[] = {"mpi"};
+  if (rank == 0) bench::say_ready(names, bench::mpi_library());
   try {
     const auto folder = bench::folder_of_turns(argc, argv);
     take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, bench::all_ops), rank);

@@ -292,7 +292,7 @@ class elastic_backend final : public session_backend {
   }
 
   void describe_change() {
-    const auto rank_before = [this](elastic::member_id who) { return before_.rank_of(who).value_or(-1); };
+    const auto rank_before = [this](elastic::member_id id) { return before_.rank_of(id).value_or(-1); };
     change_.generation = record_.generation;
     change_.why = record_.why;
     change_.rank_before = rank_before(self().id);

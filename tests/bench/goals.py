@@ -12,7 +12,7 @@ SIZES = [4 << 2 * i for i in range(13)]
 
 def times(**seconds):
     """The same times at every size and for every collective."""
-    return {(op, who, size): rounds for op in ("allreduce", "broadcast", "reduce") for who, rounds in seconds.items()
+    return {(op, contender, size): rounds for op in ("allreduce", "broadcast", "reduce") for contender, rounds in seconds.items()
             for size in SIZES}
 
 
@@ -20,9 +20,9 @@ def close(a, b):
     return math.isclose(a, b, rel_tol=1e-9)
 
 
-def line_of(lines, who, band, against=""):
-    found = [line for line in lines if line.who == who and line.band == band and against in line.against]
-    assert len(found) == 1, f"{len(found)} lines for {who}, {band}"
+def line_of(lines, contender, band, against=""):
+    found = [line for line in lines if line.contender == contender and line.band == band and against in line.against]
+    assert len(found) == 1, f"{len(found)} lines for {contender}, {band}"
     return found[0]
 
 
@@ -47,7 +47,7 @@ measured["reduce", "muster_shm", 65536] = [12.0, 12.0, 12.0]
 lines = goals.judge({2: measured}, cores=2)
 worst = line_of(lines, "reduce, 2 ranks, private", "64 KiB, the worst")
 assert close(worst.ratio, 0.5) and worst.verdict == "missed", worst
-assert [line.verdict for line in lines if line.who == "broadcast, 2 ranks, private"] == ["met"]
+assert [line.verdict for line in lines if line.contender == "broadcast, 2 ranks, private"] == ["met"]
 
 # A band is the geometric mean of its sizes.
 measured["allreduce", "muster_shm_registered", 64 << 20] = [0.25] * 3

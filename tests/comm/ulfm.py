@@ -25,8 +25,8 @@ def one_round(number):
     pids, ready, when = {}, 0, None
     ends, named = {}, set()
     try:
-        for who, word, rest in job.events():
-            rank = int(who)
+        for source, word, rest in job.events():
+            rank = int(source)
             if word == "pid":
                 pids[rank] = int(rest)
             ready += word == "ready"

@@ -77,7 +77,7 @@ class Job:
         self.start(1, self.variables | {"MUSTER_TEST_NAME": name})
 
     def events(self):
-        """(who, word, rest) for every line, until all have ended; a RuntimeError when that takes too long."""
+        """(source, word, rest) for every line, until all have ended; a RuntimeError when that takes too long."""
         ended = 0
         while ended < len(self.crew):
             try:
@@ -91,7 +91,7 @@ class Job:
             yield said
 
     def tail(self):
-        return "\n".join([f"{who}: {word} {rest}" for who, word, rest in self.lines if word not in ("step", "NBC_Progress:")][-60:])
+        return "\n".join([f"{source}: {word} {rest}" for source, word, rest in self.lines if word not in ("step", "NBC_Progress:")][-60:])
 
     def close(self):
         for process in self.crew:

@@ -26,7 +26,7 @@ struct halt {
   std::uint64_t step;
 };
 struct kill {
-  muster::elastic::member who;
+  muster::elastic::member peer;
 };
 struct note {
   std::string text;
@@ -54,7 +54,7 @@ class recorded_actions final : public muster::elastic::membership_outlet {
   }
   void stop(const std::string& why) override { all_.emplace_back(act::stop{why}); }
   void halt(std::uint64_t step) override { all_.emplace_back(act::halt{step}); }
-  void kill(const muster::elastic::member& who) override { all_.emplace_back(act::kill{who}); }
+  void kill(const muster::elastic::member& peer) override { all_.emplace_back(act::kill{peer}); }
   void note(const std::string& text) override { all_.emplace_back(act::note{text}); }
   void form(const muster::elastic::generation_record& group) override { all_.emplace_back(act::form{group}); }
   void end(muster::elastic::exit_reason why, const std::string& text, bool) override {

@@ -211,7 +211,7 @@ class run {
   }
   void perform(process& one, const act::halt& a) { one.halt = a.step; }
   void perform(process&, const act::kill& a) {
-    at(now_ + draw(0, 2), 0, [this, id = a.who.id] { crash(id); });
+    at(now_ + draw(0, 2), 0, [this, id = a.peer.id] { crash(id); });
   }
   void perform(process&, const act::note&) {}
   void perform(process& one, const act::form& a) {

@@ -59,40 +59,40 @@ class Round:
         if options.what == "refuse":
             self.job.add(GUEST)
 
-    def kill(self, who):
+    def kill(self, rank):
         if self.when is None:
             self.when = time.monotonic_ns()
-        self.killed.append(who)
+        self.killed.append(rank)
         try:
-            os.kill(self.pids[who], signal.SIGKILL)
+            os.kill(self.pids[rank], signal.SIGKILL)
         except ProcessLookupError:
-            raise RuntimeError(f"{who} ended before it was killed:\n{self.job.tail()}") from None
+            raise RuntimeError(f"{rank} ended before it was killed:\n{self.job.tail()}") from None
 
-    def hear(self, who, word, rest):
+    def hear(self, rank, word, rest):
         if word == "pid":
-            self.pids[who] = int(rest)
-            if options.what == "late" and who == "1":
-                os.kill(self.pids[who], signal.SIGSTOP)
-                threading.Timer(PATIENCE * 0.75, os.kill, [self.pids[who], signal.SIGCONT]).start()
+            self.pids[rank] = int(rest)
+            if options.what == "late" and rank == "1":
+                os.kill(self.pids[rank], signal.SIGSTOP)
+                threading.Timer(PATIENCE * 0.75, os.kill, [self.pids[rank], signal.SIGCONT]).start()
         elif word == "ready":
-            self.ready.add(who)
+            self.ready.add(rank)
             if self.ready >= {str(rank) for rank in range(options.ranks)} and not self.began:
                 self.began = True
                 self.act()
         elif word == "status":
-            self.ends[who] = int(rest)
+            self.ends[rank] = int(rest)
         elif word == "done":
-            self.done[who] = tuple(rest.split()[:2])
+            self.done[rank] = tuple(rest.split()[:2])
         elif word == "wrong":
-            raise RuntimeError(f"{who}: a wrong result: {rest}")
+            raise RuntimeError(f"{rank}: a wrong result: {rest}")
         elif word == "step":
             _, _, size, at = (int(text) for text in rest.split())
             self.sizes[size] = self.sizes.get(size, 0) + 1
             if self.when is not None and size == options.ranks - len(self.killed) and at > self.when:
-                self.steps.setdefault(who, at)
+                self.steps.setdefault(rank, at)
 
-    def says(self, who, text):
-        return any(one == who and text in rest for one, _, rest in self.job.lines)
+    def says(self, rank, text):
+        return any(one == rank and text in rest for one, _, rest in self.job.lines)
 
     def run(self):
         """Seconds from the kill to the first step without the victims; nothing when their state was lost with them."""
@@ -102,10 +102,10 @@ class Round:
         finally:
             self.job.close()
         left = {str(rank) for rank in range(options.ranks)} - set(self.killed)
-        if len(self.killed) > 1 and all(self.ends.get(who) == 14 for who in left):
+        if len(self.killed) > 1 and all(self.ends.get(rank) == 14 for rank in left):
             return None
-        wrong = [who for who in left if self.ends.get(who) != 0 or who not in self.done]
-        if wrong or len(set(self.done.values())) != 1 or any(self.ends.get(who) != 137 for who in self.killed):
+        wrong = [rank for rank in left if self.ends.get(rank) != 0 or rank not in self.done]
+        if wrong or len(set(self.done.values())) != 1 or any(self.ends.get(rank) != 137 for rank in self.killed):
             raise RuntimeError(f"{self.killed} were killed; all end with {self.ends}, {self.done}:\n{self.job.tail()}")
         if options.what == "kill":
             if len(self.steps) != len(left):

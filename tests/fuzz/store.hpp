@@ -59,7 +59,7 @@ class naive_store {
         break;
       case store_call::watch:
         for (const auto& one : watches_) {
-          if (one.who == from && one.id == asked.id) return false;
+          if (one.watcher == from && one.id == asked.id) return false;
         }
         if (version != asked.number) {
           tell(from, asked.id, store_status::done, version, value);
@@ -68,14 +68,14 @@ class naive_store {
         }
         break;
       case store_call::cancel:
-        std::erase_if(watches_, [&](const watching& one) { return one.who == from && one.id == asked.id; });
+        std::erase_if(watches_, [&](const watching& one) { return one.watcher == from && one.id == asked.id; });
         break;
     }
     return true;
   }
 
   void leave(store_table::client gone) {
-    std::erase_if(watches_, [&](const watching& one) { return one.who == gone; });
+    std::erase_if(watches_, [&](const watching& one) { return one.watcher == gone; });
     std::vector<std::string> keys;
     for (const auto& [key, one] : items_) {
       if (one.owner == gone) keys.push_back(key);
@@ -99,7 +99,7 @@ class naive_store {
     store_table::client owner = 0;
   };
   struct watching {
-    store_table::client who = 0;
+    store_table::client watcher = 0;
     std::uint64_t id = 0;
     std::string key;
   };
@@ -119,7 +119,7 @@ class naive_store {
     const auto found = items_.find(key);
     for (const auto& one : watches_) {
       if (one.key != key) continue;
-      tell(one.who, one.id, store_status::done, found != items_.end() ? found->second.version : 0,
+      tell(one.watcher, one.id, store_status::done, found != items_.end() ? found->second.version : 0,
            found != items_.end() ? found->second.value : "");
     }
     std::erase_if(watches_, [&](const watching& one) { return one.key == key; });

@@ -77,8 +77,8 @@ class Page(html.parser.HTMLParser):
 class Made(Case):
     def make(self, scale=1.0, out="out"):
         self.write("train.py", PROGRAM)
-        self.write("b.json", json.dumps({"benchmarks": [{"name": f"allreduce/{who}/2/{4 ** n}", "real_time": 4 ** n / speed + 5,
-                                                         "time_unit": "us"} for n in range(1, 9) for who, speed in
+        self.write("b.json", json.dumps({"benchmarks": [{"name": f"allreduce/{contender}/2/{4 ** n}", "real_time": 4 ** n / speed + 5,
+                                                         "time_unit": "us"} for n in range(1, 9) for contender, speed in
                                                         (("muster_shm", 90), ("openmpi", 40))]}))
         path = self.write("report.yaml", FILE.format(python=sys.executable, scale=scale))
         return self.bench("run", path, "--out", out, status=1)

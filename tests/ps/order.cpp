@@ -36,7 +36,7 @@ class schedule {
       : of_(of), draw_(draw), order_(of.bulk), copy_(of.bulk), ranges_(of.ranges), used_(of.ranges) {
     for (int i = 0; i < of.workers; ++i) join();
     const auto bytes = std::as_bytes(std::span(&of_.plan, 1));
-    append({.from = workers_.front().who, .push = word(ps::order_word::begin, bytes)});
+    append({.from = workers_.front().node, .push = word(ps::order_word::begin, bytes)});
   }
 
   void run() {
@@ -59,7 +59,7 @@ class schedule {
 
  private:
   struct worker {
-    ps::member who;
+    ps::member node;
     std::uint64_t clock = 0;
     std::uint64_t closed = 0;
     std::optional<ps::lease> held{};
@@ -115,7 +115,7 @@ class schedule {
     }
     for (auto count = 1 + draw_.below(3); count > 0; --count) join();
     const auto bytes = saved.take();
-    append({.from = workers_.back().who, .push = word(ps::order_word::begin, std::as_bytes(std::span(bytes)))});
+    append({.from = workers_.back().node, .push = word(ps::order_word::begin, std::as_bytes(std::span(bytes)))});
   }
 
   void join() { workers_.push_back({{static_cast<ps::node_id>(workers_.size()), 1}, slowest(), slowest()}); }
@@ -138,7 +138,7 @@ class schedule {
     if (one.done || (one.gone && !one.held)) return;
     if (one.dead && !one.gone && draw_.below(20) == 0) {
       one.gone = true;
-      return append({.what = ps::log_entry::kind::gone, .from = one.who});
+      return append({.what = ps::log_entry::kind::gone, .from = one.node});
     }
     if (one.dead && draw_.below(10) == 0) one.held.reset();  // its last push
     if (one.held) return push(one);
@@ -149,13 +149,13 @@ class schedule {
     if (draw_.below(3) == 0) one.closed = one.clock;  // else acknowledgements are under way
     std::vector<ps::member> map;
     for (const auto& other : workers_) {
-      if (!other.gone && !other.done) map.push_back(other.who);
+      if (!other.gone && !other.done) map.push_back(other.node);
     }
     auto what = word(ps::order_word::claim, std::as_bytes(std::span(map)));
     what.place = one.clock;
     what.settled = one.closed;
-    append({.from = one.who, .push = what});
-    const auto told = order_.answer(one.who, one.clock);
+    append({.from = one.node, .push = what});
+    const auto told = order_.answer(one.node, one.clock);
     if (told.what == ps::lease::kind::granted) {
       REQUIRE(told.clock == one.clock);
       REQUIRE(told.batches > 0);
@@ -166,7 +166,7 @@ class schedule {
     one.closed = one.clock;
     if (told.clock > one.clock) one.clock = one.closed = told.clock;
     if (told.what == ps::lease::kind::over) one.done = true;
-    if (told.what != ps::lease::kind::save || map.front() != one.who) return;
+    if (told.what != ps::lease::kind::save || map.front() != one.node) return;
     REQUIRE(told.steps > passed_);
     passed_ = told.steps;
     for (const auto& range : ranges_) {
@@ -175,7 +175,7 @@ class schedule {
     check_samples(told.from);
     auto pass = word(ps::order_word::pass);
     pass.place = told.steps;
-    append({.from = one.who, .push = pass});
+    append({.from = one.node, .push = pass});
   }
 
   // One range; a range after the other gets a batch's, and then it is closed some time.
@@ -223,7 +223,7 @@ class schedule {
     }
   }
   void check() const {
-    const auto told = order_.answer(workers_.front().who, 0);
+    const auto told = order_.answer(workers_.front().node, 0);
     CHECK(told.what == ps::lease::kind::over);
     CHECK(told.settled == told.steps);
     if (of_.plan.epochs_limit != 0) CHECK(told.from.epoch + 1 == of_.plan.epochs_limit);

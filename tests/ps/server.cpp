@@ -24,7 +24,7 @@ namespace {
 void serve_one(const ps::job_options& options, const std::function<void(ps::detail::worker_process&)>& work) {
   const muster::memory_store store;
   const ps::table_layout layout(options.tables, 1);
-  const auto first = ps::first_map({{.who = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
+  const auto first = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
   std::atomic<ps::detail::server_process*> serving{nullptr};
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::node_id>(world.rank()), 1};
@@ -59,7 +59,7 @@ struct bare_server final : ps::server_outlet {
   static ps::shard_map map_of(ps::node_id workers, std::size_t ranges, std::uint32_t replicas) {
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> all;
-    for (ps::node_id at = 0; at <= replicas; ++at) servers.push_back({.who = {at, 1}});
+    for (ps::node_id at = 0; at <= replicas; ++at) servers.push_back({.node = {at, 1}});
     for (ps::node_id at = 0; at < workers; ++at) all.push_back({replicas + 1 + at, 1});
     return ps::first_map(servers, all, ranges, replicas);
   }

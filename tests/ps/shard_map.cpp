@@ -26,7 +26,7 @@ ps::shard_map with_another(const ps::shard_map& map, ps::node_id comes) {
   std::vector<ps::node_id> candidates = {comes};
   std::size_t serving = 0;
   for (const auto& one : map.servers) {
-    candidates.push_back(one.who.at);
+    candidates.push_back(one.node.at);
     serving += one.leaving ? 0 : 1;
   }
   return *ps::scaled_to(map, candidates, serving + 1);
@@ -77,7 +77,7 @@ TEST_CASE("the copies of one server's ranges are spread over all others") {
     ++shared[{range.chain[0], range.chain[1]}];
   }
   CHECK(shared.size() == 12);
-  for (const auto& [who, count] : shared) CHECK(count == 10);
+  for (const auto& [node, count] : shared) CHECK(count == 10);
   const ps::member dead[] = {{2, 1}};
   const auto after = ps::without_servers(map, dead, {});
   REQUIRE(after);
@@ -124,7 +124,7 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
           one.leaving = true;
           ++map.version;
         } else {
-          const ps::member suspects[] = {one.who};
+          const ps::member suspects[] = {one.node};
           map = ps::without_servers(map, {}, suspects).value_or(map);
         }
       }
@@ -137,13 +137,13 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     for (const auto& range : map.ranges) {
       REQUIRE(range.chain.size() == copies);
       REQUIRE(std::set<ps::node_id>(range.chain.begin(), range.chain.end()).size() == copies);
-      for (const auto who : range.chain) ++held[who];
+      for (const auto node : range.chain) ++held[node];
     }
     for (const auto& one : map.servers) {
       CHECK_FALSE(one.leaving);
       const double share = static_cast<double>(ranges * copies) / static_cast<double>(map.servers.size());
-      CHECK(static_cast<double>(held[one.who.at]) >= share - 2);
-      CHECK(static_cast<double>(held[one.who.at]) <= share + 2);
+      CHECK(static_cast<double>(held[one.node.at]) >= share - 2);
+      CHECK(static_cast<double>(held[one.node.at]) <= share + 2);
     }
   }
 }
@@ -160,7 +160,7 @@ TEST_CASE(
     auto map = ps::first_map(servers_of(at_first), {}, 8 * places, replicas);
     INFO("seed " << seed << ", " << at_first << " of " << places << " servers, " << replicas << " replicas");
     std::set<ps::member> seen;
-    for (const auto& one : map.servers) seen.insert(one.who);
+    for (const auto& one : map.servers) seen.insert(one.node);
     for (int i = 0; i < 12; ++i) {
       const auto wanted = 1 + draw.below(places);
       const auto before = map;
@@ -170,8 +170,8 @@ TEST_CASE(
       REQUIRE(next.has_value() == (staying != wanted));
       if (next) map = *next;
       for (const auto& one : map.servers) {
-        if (before.has_server(one.who)) continue;
-        REQUIRE(seen.insert(one.who).second);  // a new incarnation
+        if (before.has_server(one.node)) continue;
+        REQUIRE(seen.insert(one.node).second);  // a new incarnation
       }
       if (draw.below(3) == 0) {  // the next wish comes before all of this one is done
         if (auto some = ps::rebalanced(map, 3)) map = std::move(*some);
@@ -199,7 +199,7 @@ TEST_CASE("standby servers serve while there are fewer servers than wanted") {
   CHECK_FALSE(ps::with_standby(next, 3));
   const ps::node_id candidates[] = {0, 1, 2, 3};
   map = *ps::scaled_to(next, candidates, 3);  // names one that is dead, or not, which is not known
-  const ps::member named[] = {map.servers.back().who};
+  const ps::member named[] = {map.servers.back().node};
   CHECK(named[0].at == 1);
   map = *ps::without_servers(map, named, {});
   CHECK(ps::with_standby(map, 3));

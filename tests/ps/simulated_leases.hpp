@@ -21,8 +21,8 @@ inline void run::claim(worker_process& one, ps::order_word what, std::uint64_t p
   said.place = place;
   said.settled = one.core.clock_said();
   one.core.push(order_range(), said, now_, {payload.begin(), payload.end()});
-  clocks_[{order_range(), one.who}].push_back(one.core.clock_now());
-  places_[{order_range(), one.who}].push_back(0);
+  clocks_[{order_range(), one.node}].push_back(one.core.clock_now());
+  places_[{order_range(), one.node}].push_back(0);
 }
 
 inline void run::work_by_leases(worker_process& one) {
@@ -40,7 +40,7 @@ inline void run::work_by_leases(worker_process& one) {
     if (core.pushed(order_range()) == 0) claim(one, ps::order_word::begin, 0, std::as_bytes(std::span(&plan, 1)));
     claim(one, ps::order_word::claim, core.clock_now(), {});
   }  // else it begins where the others are
-  ps::message asked{.flags = ps::leases, .offset = one.who.at, .count = one.who.incarnation};
+  ps::message asked{.flags = ps::leases, .offset = one.node.at, .count = one.node.incarnation};
   asked.place = core.clock_now();
   const auto pull = core.pull(order_range(), asked, true, now_);
   one.asked[pull] = {core.clock_now(), now_};
@@ -79,8 +79,8 @@ inline void run::train_leased(worker_process& one) {
     what.settled = at.settled;
     one.memory[{range, *number}] = std::move(number);
     core.push(range, what, now_);
-    clocks_[{range, one.who}].push_back(core.clock_now());
-    places_[{range, one.who}].push_back(at.number);
+    clocks_[{range, one.node}].push_back(core.clock_now());
+    places_[{range, one.node}].push_back(at.number);
     ++seen_.pushes;
   }
   core.next_clock();
@@ -90,19 +90,19 @@ inline void run::train_leased(worker_process& one) {
 
 inline void run::join_worker() {
   if (next_place_ == 60 || map_.workers.empty() || over_) return;
-  const ps::member who{next_place_++, 1};
-  map_ = *ps::with_worker(map_, who);
+  const ps::member node{next_place_++, 1};
+  map_ = *ps::with_worker(map_, node);
   check_map();
   change_links();
-  tell("worker " + ps::to_string(who) + " joins");
-  start_worker(who);
-  dynamic_cast<worker_process&>(*find(who)).leased.joins = true;
+  tell("worker " + ps::to_string(node) + " joins");
+  start_worker(node);
+  dynamic_cast<worker_process&>(*find(node)).leased.joins = true;
 }
 
-inline bool run::has(const server_process& one, const ps::member& who, ps::range_id id, std::uint64_t sequence) const {
-  if (!world_.leases) return one.values.last(id, who) >= sequence;
+inline bool run::has(const server_process& one, const ps::member& node, ps::range_id id, std::uint64_t sequence) const {
+  if (!world_.leases) return one.values.last(id, node) >= sequence;
   if (id == order_range()) return true;
-  return one.values.has_place(id, places_.at({id, who}).at(sequence - 1));
+  return one.values.has_place(id, places_.at({id, node}).at(sequence - 1));
 }
 
 // At the end, where some worker heard of it.
@@ -110,7 +110,7 @@ inline void run::check_order() {
   std::string order;
   for (const auto at : map_.ranges[order_range()].chain) {
     muster::detail::wire_writer bytes;
-    find_server(map_.server(at)->who)->values.order().save(bytes);
+    find_server(map_.server(at)->node)->values.order().save(bytes);
     auto its = bytes.take();
     if (!order.empty() && its != order) throw violation("two copies of the order differ");
     order = std::move(its);
@@ -119,7 +119,7 @@ inline void run::check_order() {
   const auto plan = plan_of(world_);
   for (ps::range_id id = 0; id < world_.ranges; ++id) {
     std::map<std::pair<std::uint64_t, std::uint64_t>, int> used;
-    for (const auto& row : find_server(map_.server(map_.ranges[id].head())->who)->values.of(id).rows) {
+    for (const auto& row : find_server(map_.server(map_.ranges[id].head())->node)->values.of(id).rows) {
       const auto& [held, batch] = trained_.at(row.place);
       auto where = held.from;
       const auto size = [&] { return muster::detail::batch_sampler::batch_size(where); };

@@ -46,7 +46,7 @@ class run {
     for (int i = 0; i < of.servers; ++i) servers.push_back({{next_place_++, 1}});
     for (int i = 0; i < of.workers; ++i) workers.push_back({next_place_++, 1});
     map_ = ps::first_map(servers, workers, of.ranges + (of.leases ? 1 : 0), of.replicas);
-    for (const auto& one : servers) start_server(one.who, map_);
+    for (const auto& one : servers) start_server(one.node, map_);
     for (const auto& one : workers) start_worker(one);
     plan_faults();
   }
@@ -66,7 +66,7 @@ class run {
 
  private:
   struct process {
-    ps::member who;
+    ps::member node;
     bool alive = true;
     time paused_until{};
     std::vector<std::shared_ptr<std::function<void(process&)>>> held;  // what came meanwhile
@@ -90,11 +90,13 @@ class run {
     server_process(run& of, ps::member self, const ps::shard_map& map)
         : in(of),
           values(map.ranges.size(), of.world_.how.what == ps::consistency::kind::bulk, of.world_.leases),
-          core((who = self), of.settings_, values, *this, map) {}
-    void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
+          core((node = self), of.settings_, values, *this, map) {}
+    void send(const ps::member& to, const ps::message& what) override {
+      in.send(node, core_map_version(), 0, to, what);
+    }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
-    void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
+    void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(node, expected, next); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
@@ -103,7 +105,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       core.flush();
-      if (in.chance(0.02)) in.look_for_map(who);  // the store's watch, however late
+      if (in.chance(0.02)) in.look_for_map(node);  // the store's watch, however late
       if (core.is_fenced()) in.end(*this);
     }
     void swap_failed() override { core.swap_failed(); }
@@ -130,12 +132,12 @@ class run {
     std::map<std::pair<ps::range_id, std::uint64_t>, std::unique_ptr<std::uint64_t>> memory;
     std::map<std::uint64_t, std::uint64_t> own;  // pulls: of the range's sequence that must be in it
     worker_process(run& of, ps::member self, const ps::shard_map& map)
-        : in(of), core((who = self), of.settings_, *this, map) {}
+        : in(of), core((node = self), of.settings_, *this, map) {}
     void send(const ps::member& to, const ps::message& what) override {
-      in.send(who, made ? core.newest_map() : 1, made ? core.clock_said() : 0, to, what);
+      in.send(node, made ? core.newest_map() : 1, made ? core.clock_said() : 0, to, what);
     }
     void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {
-      in.check_acknowledged(who, range, sequence);
+      in.check_acknowledged(node, range, sequence);
       for (auto at = memory.lower_bound({range, 0});
            at != memory.end() && at->first.first == range && at->first.second <= sequence;)
         at = memory.erase(at);
@@ -149,8 +151,8 @@ class run {
     void send_again() override { core.send_again(in.now_); }
     void tick() override {
       core.tick(in.now_);
-      if (in.chance(0.02)) in.look_for_map(who);
-      if (const auto next = core.without_the_last(in.now_)) in.swap(who, core.map().version, *next);
+      if (in.chance(0.02)) in.look_for_map(node);
+      if (const auto next = core.without_the_last(in.now_)) in.swap(node, core.map().version, *next);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
   };
@@ -173,14 +175,14 @@ class run {
   void after(microseconds delay, ps::member whose, std::function<void(process&)> what) {
     at(now_ + delay, whose, std::move(what));
   }
-  [[nodiscard]] process* find(const ps::member& who) const {
-    const auto found = processes_.find(who);
+  [[nodiscard]] process* find(const ps::member& node) const {
+    const auto found = processes_.find(node);
     return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
   }
-  server_process* find_server(const ps::member& who) { return dynamic_cast<server_process*>(find(who)); }
+  server_process* find_server(const ps::member& node) { return dynamic_cast<server_process*>(find(node)); }
   process* find_at(ps::node_id at) {
-    for (auto& [who, one] : processes_) {
-      if (who.at == at && one->alive) return one.get();
+    for (auto& [node, one] : processes_) {
+      if (node.at == at && one->alive) return one.get();
     }
     return nullptr;
   }
@@ -201,53 +203,53 @@ class run {
 
   void pause(process& one, time until) {
     one.paused_until = until;
-    at(until, {}, [this, who = one.who](process&) {
-      if (auto* const its = find(who); its != nullptr && its->paused_until <= now_) wake(*its);
+    at(until, {}, [this, node = one.node](process&) {
+      if (auto* const its = find(node); its != nullptr && its->paused_until <= now_) wake(*its);
     });
-    tell(ps::to_string(one.who) + " stands still");
+    tell(ps::to_string(one.node) + " stands still");
   }
   void wake(process& one) {
     one.paused_until = now_;
-    for (auto& what : std::exchange(one.held, {})) queue_.push({now_, ++order_, one.who, std::move(what)});
+    for (auto& what : std::exchange(one.held, {})) queue_.push({now_, ++order_, one.node, std::move(what)});
   }
 
-  void start_server(ps::member who, const ps::shard_map& map) {
-    can_serve_.insert(who.at);
-    auto made = std::make_unique<server_process>(*this, who, map);
+  void start_server(ps::member node, const ps::shard_map& map) {
+    can_serve_.insert(node.at);
+    auto made = std::make_unique<server_process>(*this, node, map);
     made->made = true;
     made->links = links_;
-    processes_[who] = std::move(made);
-    tick_later(who);
+    processes_[node] = std::move(made);
+    tick_later(node);
   }
-  void start_worker(ps::member who) {
-    auto made = std::make_unique<worker_process>(*this, who, map_);
+  void start_worker(ps::member node) {
+    auto made = std::make_unique<worker_process>(*this, node, map_);
     made->made = true;
     made->links = links_;
-    processes_[who] = std::move(made);
-    tick_later(who);
-    work_later(who, draw(0, 10));
+    processes_[node] = std::move(made);
+    tick_later(node);
+    work_later(node, draw(0, 10));
   }
-  void tick_later(ps::member who) {
-    after(draw(4, 9), who, [this, who](process& one) {
+  void tick_later(ps::member node) {
+    after(draw(4, 9), node, [this, node](process& one) {
       one.tick();
-      tick_later(who);
+      tick_later(node);
     });
   }
   void end(process& one) {
-    tell(ps::to_string(one.who) + " ends");
+    tell(ps::to_string(one.node) + " ends");
     one.alive = false;
   }
 
   // ---- network ----
-  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
-    const ps::node_id to = who.at;
+  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member node, const ps::message& what) {
+    const ps::node_id to = node.at;
     const auto sender = processes_.find(from);
     if (to >= 64 || (sender != processes_.end() && sender->second->is_cut_from(to))) return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
         std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{.from = from, .to = who.incarnation, .map_version = map_version, .clock = clock},
+    ps::encode(ps::frame_head{.from = from, .to = node.incarnation, .map_version = map_version, .clock = clock},
                frame->data());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     // As large payloads do, some come by themselves.
@@ -255,28 +257,28 @@ class run {
     constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
     const auto links = sender == processes_.end() ? links_ : sender->second->links;
     const std::function<void(process&)> arrive = [this, frame, apart, bytes = what.payload.size()](process& one) {
-      if (chance(0.1)) look_for_map(one.who);  // what its sender knows may be in the store for long
+      if (chance(0.1)) look_for_map(one.node);  // what its sender knows may be in the store for long
       const std::span<const std::byte> all(*frame);
       apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
     };
     const int copies = chance(world_.duplicates) ? 2 : 1;
-    for (int i = 0; i < copies; ++i) arrive_later(chance(0.05) ? draw(0, 150) : draw(0, 3), other->who, links, arrive);
+    for (int i = 0; i < copies; ++i) arrive_later(chance(0.05) ? draw(0, 150) : draw(0, 3), other->node, links, arrive);
   }
   // What comes over connections that its receiver has left is lost; over newer ones than it uses it waits for it.
-  void arrive_later(microseconds delay, ps::member who, std::uint64_t links,
+  void arrive_later(microseconds delay, ps::member node, std::uint64_t links,
                     const std::function<void(process&)>& arrive) {
-    after(delay, who, [this, links, arrive](process& one) {
+    after(delay, node, [this, links, arrive](process& one) {
       if (one.links == links) return arrive(one);
-      if (one.links < links) arrive_later(milliseconds(1), one.who, links, arrive);
+      if (one.links < links) arrive_later(milliseconds(1), one.node, links, arrive);
     });
   }
   // All go over to new connections, one after another.
   void change_links() {
     ++links_;
     tell("the processes connect again");
-    for (const auto& [who, its] : processes_) {
+    for (const auto& [node, its] : processes_) {
       if (!its->alive) continue;
-      after(draw(0, 80), who, [links = links_](process& one) {
+      after(draw(0, 80), node, [links = links_](process& one) {
         if (one.links >= links) return;
         one.links = links;
         one.send_again();
@@ -285,16 +287,16 @@ class run {
   }
 
   // ---- the store ----
-  void look_for_map(ps::member who) {
-    if (!looking_.insert(who).second) return;
-    after(draw(1, 20), who, [this, who](process& one) {
-      looking_.erase(who);
+  void look_for_map(ps::member node) {
+    if (!looking_.insert(node).second) return;
+    after(draw(1, 20), node, [this, node](process& one) {
+      looking_.erase(node);
       one.learn(map_);
     });
   }
-  void swap(ps::member who, std::uint64_t expected, const ps::shard_map& next) {
+  void swap(ps::member node, std::uint64_t expected, const ps::shard_map& next) {
     ++swaps_under_way_;
-    at(now_ + draw(0, 6), {}, [this, who, expected, next](process&) {
+    at(now_ + draw(0, 6), {}, [this, node, expected, next](process&) {
       --swaps_under_way_;
       if (map_.version == expected) {
         if (next.version <= expected) throw violation("a map is not newer than the one before");
@@ -305,9 +307,9 @@ class run {
         check_map();
       }
       if (chance(0.05)) {  // the answer is lost
-        after(milliseconds(60), who, [](process& one) { one.swap_failed(); });
+        after(milliseconds(60), node, [](process& one) { one.swap_failed(); });
       } else {
-        after(draw(0, 3), who, [this](process& one) { one.learn(map_); });
+        after(draw(0, 3), node, [this](process& one) { one.learn(map_); });
       }
       for (const auto& [other, its] : processes_) {
         if (its->alive && chance(0.6)) look_for_map(other);
@@ -316,11 +318,11 @@ class run {
   }
 
   // ---- what workers do ----
-  void work_later(ps::member who, microseconds delay) {
-    after(delay, who, [this, who](process& one) {
+  void work_later(ps::member node, microseconds delay) {
+    after(delay, node, [this, node](process& one) {
       auto& self = dynamic_cast<worker_process&>(one);
       work(self);
-      if (!self.done) work_later(who, draw(1, 6));
+      if (!self.done) work_later(node, draw(1, 6));
     });
   }
   void work(worker_process& one) {
@@ -354,8 +356,8 @@ class run {
       const ps::message what{.payload = std::as_bytes(std::span(number.get(), 1))};
       one.memory[{range, *number}] = std::move(number);
       const auto sequence = core.push(range, what, now_);
-      clocks_[{range, one.who}].push_back(core.clock_now());
-      if (clocks_[{range, one.who}].size() != sequence) throw violation("a sequence was left out");
+      clocks_[{range, one.node}].push_back(core.clock_now());
+      if (clocks_[{range, one.node}].size() != sequence) throw violation("a sequence was left out");
       ++seen_.pushes;
     }
     core.next_clock();
@@ -370,14 +372,14 @@ class run {
   void join_worker();
   [[nodiscard]] ps::range_id order_range() const { return static_cast<ps::range_id>(world_.ranges); }
   // Whether that server has what a worker pushed.
-  [[nodiscard]] bool has(const server_process& one, const ps::member& who, ps::range_id id,
+  [[nodiscard]] bool has(const server_process& one, const ps::member& node, ps::range_id id,
                          std::uint64_t sequence) const;
   void check_order();
 
   // ---- faults ----
   process* anybody(bool server);
   // Whether all that it holds is held by another that lives and is well.
-  bool is_spare(const ps::member& who);
+  bool is_spare(const ps::member& node);
   void plan_faults();
   // Nothing more happens when all is as it must be in the end: that need not be simulated.
   void look_whether_settled(time when);
@@ -392,7 +394,7 @@ class run {
   [[nodiscard]] std::vector<ps::node_id> candidates() const;
   // Those that a map names begin when they see that, some time later.
   void name(const ps::shard_map& next);
-  void begin_named(ps::member who);
+  void begin_named(ps::member node);
 
   // ---- the end of faults ----
   [[nodiscard]] bool hold_all(const std::set<ps::member>& whole) const;
@@ -405,9 +407,9 @@ class run {
   void tell(const std::string& line) const;
   void check_map();
   // What a worker is told to count is at every server that the map gives the range to.
-  void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence);
+  void check_acknowledged(const ps::member& node, ps::range_id id, std::uint64_t sequence);
   // Nor is what was read lost with any of them.
-  void check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what);
+  void check_everywhere(const ps::member& node, ps::range_id id, std::uint64_t sequence, const char* what);
   void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values);
   outcome settle();
 

@@ -21,7 +21,7 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
   CAPTURE(replicas);
   const ps::protocol_settings settings;
   const ps::member self{2, 1};
-  const auto map = ps::first_map({{.who = {0, 1}}, {.who = {1, 1}}}, {self, {3, 1}}, 8, replicas);
+  const auto map = ps::first_map({{.node = {0, 1}}, {.node = {1, 1}}}, {self, {3, 1}}, 8, replicas);
   CHECK_FALSE(map.lost_range());
   silent_outlet out;
   ps::worker worker(self, settings, out, map);
@@ -58,7 +58,7 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
 // worker: that the clock stood for pushes by a newer map the worker did not say, as long as it had not read that map.
 TEST_CASE("a worker says the newest map by which its pushes count, also before it has read it") {
   const ps::member server{0, 1}, self{1, 1};
-  const auto map = ps::first_map({{.who = server}}, {self}, 1, 0);
+  const auto map = ps::first_map({{.node = server}}, {self}, 1, 0);
   silent_outlet out;
   ps::worker worker(self, {}, out, map);
   CHECK(worker.newest_map() == map.version);

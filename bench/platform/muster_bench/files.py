@@ -111,9 +111,9 @@ class FolderLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.seek(0)
-            who = self._file.read().strip() or "nobody said who"
+            holder = self._file.read().strip() or "an unknown process"
             self._file.close()
-            raise Busy(f"another runner works in '{folder}' ({who}); wait for it or choose another --out") from None
+            raise Busy(f"another runner works in '{folder}' ({holder}); wait for it or choose another --out") from None
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         self._file.flush()

@@ -193,8 +193,8 @@ def _rows(experiment, groups):
         match = re.fullmatch(r"(.*?)/(\d+)", group.row)
         found = group.spread("seconds")
         if match and found:
-            kind, _, who = match.group(1).partition("/")
-            lines.setdefault((kind, group.ranks), {}).setdefault(who or kind, []).append((int(match.group(2)), found))
+            kind, _, contender = match.group(1).partition("/")
+            lines.setdefault((kind, group.ranks), {}).setdefault(contender or kind, []).append((int(match.group(2)), found))
     for (kind, ranks), some in lines.items():
         some = {label: points for label, points in some.items() if len(points) > 1}
         if some:

@@ -104,15 +104,15 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
 
-  launch_env who = of_launcher;
-  who.kind = launch_env::launcher::generic;
-  who.job = job_name(configuration, of_launcher);
-  if (is_server) who.rank = 1;  // not rank 0: a server does not serve the store
-  who.size = std::max(2, who.size);
-  assembled_launch made{who, open_store(configuration, who)};
+  launch_env assembled = of_launcher;
+  assembled.kind = launch_env::launcher::generic;
+  assembled.job = job_name(configuration, of_launcher);
+  if (is_server) assembled.rank = 1;  // not rank 0: a server does not serve the store
+  assembled.size = std::max(2, assembled.size);
+  assembled_launch made{assembled, open_store(configuration, assembled)};
   auto& store = *made.store;
 
-  announcement job{of_launcher.size, servers, who.job};
+  announcement job{of_launcher.size, servers, assembled.job};
   if (is_server) {
     job = hear(store, until);
     made.launch.rank = job.ranks + take_number(store, job, until);

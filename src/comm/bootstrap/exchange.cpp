@@ -95,10 +95,10 @@ class meeting {
       }
     } catch (const timeout_error&) {  // the store is as silent as they are
     }
-    const std::string who = missing.empty() ? "no rank is known to be missing; " + store_.where() + " is slow"
-                                            : "missing: rank " + format_ranks(missing);
+    const std::string absent = missing.empty() ? "no rank is known to be missing; " + store_.where() + " is slow"
+                                               : "missing: rank " + format_ranks(missing);
     throw timeout_error("exchange", missing,
-                        "the ranks " + what + " at '" + prefix_ + "' in time (" + who +
+                        "the ranks " + what + " at '" + prefix_ + "' in time (" + absent +
                             "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT");
   }
 

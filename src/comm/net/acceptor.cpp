@@ -61,11 +61,11 @@ void acceptor::hear(std::list<stranger>::iterator one) {
   one->ready.want(one->talk.now() == state::sending ? EPOLLOUT : EPOLLIN);
   if (one->talk.now() != state::done && one->talk.now() != state::refused) return;
   const bool stands = one->talk.now() == state::done;
-  const auto who = one->talk.other();
+  const auto introduced = one->talk.other();
   one->ready = {};
   auto socket = std::move(one->socket);
   heard_.erase(one);
-  if (stands) take_(std::move(socket), who);
+  if (stands) take_(std::move(socket), introduced);
 }
 
 void acceptor::drop(std::list<stranger>::iterator one) {

@@ -110,24 +110,24 @@ void membership::store_failed(clock::time_point now) {
 
 void membership::left_behind(const std::string& why) { finish(exit_reason::fenced, why); }
 
-void membership::prove_dead(clock::time_point now, member_id who) {
-  if (ended_ || who == self_.id || !is_in(who) || !dead_.insert(who).second) return;
+void membership::prove_dead(clock::time_point now, member_id peer) {
+  if (ended_ || peer == self_.id || !is_in(peer) || !dead_.insert(peer).second) return;
   look(now);
 }
 
-void membership::suspect(clock::time_point now, member_id who, const std::string& why) {
-  if (ended_ || who == self_.id || !is_member() || dead_.contains(who)) return;
-  const auto rank = ranks_.find(who);
-  if (rank == ranks_.end() || !suspects_.emplace(who, why).second) return;
+void membership::suspect(clock::time_point now, member_id peer, const std::string& why) {
+  if (ended_ || peer == self_.id || !is_member() || dead_.contains(peer)) return;
+  const auto rank = ranks_.find(peer);
+  if (rank == ranks_.end() || !suspects_.emplace(peer, why).second) return;
   const auto& suspected = record_.members[rank->second];
   if (suspected.host == self_.host) out_.kill(suspected);
   look(now);
 }
 
-void membership::disconnected(clock::time_point now, member_id who, const std::string& why) {
-  if (ended_ || who == self_.id || !is_in(who) || dead_.contains(who)) return;
-  cut_.try_emplace(who, cut{now, why});
-  need_stop(now, "the connection to " + name(who) + " broke: " + why);
+void membership::disconnected(clock::time_point now, member_id peer, const std::string& why) {
+  if (ended_ || peer == self_.id || !is_in(peer) || dead_.contains(peer)) return;
+  cut_.try_emplace(peer, cut{now, why});
+  need_stop(now, "the connection to " + name(peer) + " broke: " + why);
 }
 
 void membership::committed(std::uint64_t step, std::uint64_t cursor) {
@@ -385,15 +385,15 @@ void membership::say(clock::time_point now) {
 }
 
 // Empty when what it said last is of another generation.
-const heartbeat& membership::heartbeat_of(member_id who) const {
+const heartbeat& membership::heartbeat_of(member_id peer) const {
   static const heartbeat nothing;
-  if (who == self_.id) return own_;
-  const auto seen = views_.find(who);
+  if (peer == self_.id) return own_;
+  const auto seen = views_.find(peer);
   return seen != views_.end() && seen->second.last.generation == record_.generation ? seen->second.last : nothing;
 }
 
-bool membership::is_heard(clock::time_point now, member_id who) const {
-  const auto seen = views_.find(who);
+bool membership::is_heard(clock::time_point now, member_id peer) const {
+  const auto seen = views_.find(peer);
   return seen != views_.end() && now - seen->second.heard <= policy_.suspicion_timeout;
 }
 
@@ -408,14 +408,14 @@ bool membership::may_go() const {
   return all_leave;
 }
 
-std::string membership::reason_for(member_id who) const {
-  if (dead_.contains(who)) return "its process ended (proof)";
-  const auto found = suspects_.find(who);
+std::string membership::reason_for(member_id peer) const {
+  if (dead_.contains(peer)) return "its process ended (proof)";
+  const auto found = suspects_.find(peer);
   return found == suspects_.end() ? "" : found->second + " (suspicion)";
 }
 
-std::string membership::name(member_id who) const {
-  const auto rank = ranks_.find(who);
+std::string membership::name(member_id peer) const {
+  const auto rank = ranks_.find(peer);
   return rank != ranks_.end() ? "rank " + std::to_string(rank->second) : "a joiner";
 }
 

@@ -57,7 +57,7 @@ class membership_outlet {
   /// Stop after that step, or after the first later one that is complete.
   virtual void halt(std::uint64_t step) = 0;
   /// A suspect of this very host.
-  virtual void kill(const member& who) = 0;
+  virtual void kill(const member& peer) = 0;
   /// Tell people.
   virtual void note(const std::string& text) = 0;
   /// Build the group of that generation.
@@ -113,10 +113,10 @@ class membership {
   /// The store has another job's table by now: this process has no part in it.
   void left_behind(const std::string& why);
   /// Its process has ended: seen on its own host.
-  void prove_dead(clock::time_point now, member_id who);
-  void suspect(clock::time_point now, member_id who, const std::string& why);
+  void prove_dead(clock::time_point now, member_id peer);
+  void suspect(clock::time_point now, member_id peer, const std::string& why);
   /// The connection to it broke: this generation is over, and the member is suspect unless it is heard within a beat.
-  void disconnected(clock::time_point now, member_id who, const std::string& why);
+  void disconnected(clock::time_point now, member_id peer, const std::string& why);
   /// This member's state is now complete after so many steps.
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step took at least in the last steps, without waiting for others.
@@ -135,23 +135,23 @@ class membership {
   // ---- what it knows ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
-  [[nodiscard]] bool is_in(member_id who) const { return ranks_.contains(who); }
+  [[nodiscard]] bool is_in(member_id peer) const { return ranks_.contains(peer); }
   [[nodiscard]] bool has_stopped() const noexcept { return own_.stopped; }
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
-  [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
-  [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
+  [[nodiscard]] bool is_dead(member_id peer) const { return dead_.contains(peer); }
+  [[nodiscard]] bool is_suspect(member_id peer) const { return suspects_.contains(peer); }
   /// Whether it wants to leave, and no member gains by waiting: all others that live want to leave too, as far as they
   /// say, or one that does not has stopped and waits for a group without it.
   [[nodiscard]] bool may_go() const;
   /// Whether nothing came for as long as the silence that makes it suspect elsewhere from a member that this one
   /// watches.
-  [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const {
-    return (must_stop_ || watched_.contains(who)) && !is_heard(now, who);
+  [[nodiscard]] bool is_silent(clock::time_point now, member_id peer) const {
+    return (must_stop_ || watched_.contains(peer)) && !is_heard(now, peer);
   }
   /// Why a member is suspect or dead; empty for none.
-  [[nodiscard]] std::string reason_for(member_id who) const;
+  [[nodiscard]] std::string reason_for(member_id peer) const;
   /// What that member said last in this generation; empty heartbeat for nothing.
-  [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
+  [[nodiscard]] const heartbeat& heartbeat_of(member_id peer) const;
   /// When the present change began for this member: it found or heard of the first reason to stop.
   [[nodiscard]] clock::time_point change_began() const noexcept { return change_began_; }
 
@@ -197,8 +197,8 @@ class membership {
   void say(clock::time_point now);
   void finish(exit_reason why, const std::string& text);
   [[nodiscard]] bool suspects_most(const heartbeat& said) const;
-  [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
-  [[nodiscard]] std::string name(member_id who) const;
+  [[nodiscard]] bool is_heard(clock::time_point now, member_id peer) const;
+  [[nodiscard]] std::string name(member_id peer) const;
   [[nodiscard]] std::string describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const;
 
   member self_;

@@ -281,19 +281,19 @@ class membership_service final : elastic::membership_outlet {
     changed_.notify_all();
   }
 
-  void kill(const elastic::member& who) override {
-    log(log_level::warning, "process " + std::to_string(who.process.process) + " of this host is killed (" +
-                                protocol_.reason_for(who.id) + ")");
-    if (const auto* const its = life_of(who)) its->kill();
+  void kill(const elastic::member& peer) override {
+    log(log_level::warning, "process " + std::to_string(peer.process.process) + " of this host is killed (" +
+                                protocol_.reason_for(peer.id) + ")");
+    if (const auto* const its = life_of(peer)) its->kill();
   }
 
   void note(const std::string& text) override { log(log_level::warning, text); }
 
   void form(const elastic::generation_record& group) override {
     present_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& why) {
-      const auto& who = members[static_cast<std::size_t>(rank)];
-      if (who.host == self_.host) return;  // of this host there is proof, or none
-      tell([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, who.id, why); });
+      const auto& peer = members[static_cast<std::size_t>(rank)];
+      if (peer.host == self_.host) return;  // of this host there is proof, or none
+      tell([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, peer.id, why); });
     });
     to_form_ = {group, present_};
     links_.clear();
@@ -314,10 +314,10 @@ class membership_service final : elastic::membership_outlet {
     changed_.notify_all();
   }
 
-  [[nodiscard]] const life* life_of(const elastic::member& who) {
-    if (who.host != self_.host || who.id == self_.id) return nullptr;
-    auto found = lives_.find(who.id);
-    if (found == lives_.end()) found = lives_.emplace(who.id, life(who.process)).first;
+  [[nodiscard]] const life* life_of(const elastic::member& peer) {
+    if (peer.host != self_.host || peer.id == self_.id) return nullptr;
+    auto found = lives_.find(peer.id);
+    if (found == lives_.end()) found = lives_.emplace(peer.id, life(peer.process)).first;
     return &found->second;
   }
 

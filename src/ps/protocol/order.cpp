@@ -210,9 +210,9 @@ std::vector<lease> epoch_order::leases_left() const {
   return all;
 }
 
-const epoch_order::dealt* epoch_order::held_by(const member& who, std::uint64_t clock) const noexcept {
+const epoch_order::dealt* epoch_order::held_by(const member& node, std::uint64_t clock) const noexcept {
   const auto found = std::ranges::find_if(held_, [&](const dealt& one) {
-    return one.to == who && one.what.clock <= clock && clock - one.what.clock < one.what.batches;
+    return one.to == node && one.what.clock <= clock && clock - one.what.clock < one.what.batches;
   });
   return found == held_.end() ? nullptr : &*found;
 }

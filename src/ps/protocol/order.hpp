@@ -60,7 +60,7 @@ class epoch_order {
   void deal_returned(std::uint64_t clock, std::span<const member> workers);
   void close(const member& by, std::uint64_t clocks);
   void give_up(const member& gone);
-  [[nodiscard]] const dealt* held_by(const member& who, std::uint64_t clock) const noexcept;
+  [[nodiscard]] const dealt* held_by(const member& node, std::uint64_t clock) const noexcept;
   [[nodiscard]] bool epoch_is_over() const noexcept;
   [[nodiscard]] bool ends() const noexcept;
   [[nodiscard]] bool stops_to_save() const noexcept;

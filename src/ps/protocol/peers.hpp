@@ -31,8 +31,8 @@ struct peer_table {
 
   /// Those of the map, and no others: it forgets those that are fenced.
   void learn(const shard_map& map, clock::time_point now) {
-    for (const auto& one : map.servers) all.try_emplace(one.who, peer{.heard = now});
-    for (const auto& who : map.workers) all.try_emplace(who, peer{.is_worker = true, .heard = now});
+    for (const auto& one : map.servers) all.try_emplace(one.node, peer{.heard = now});
+    for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .heard = now});
     std::erase_if(all, [&](const auto& one) { return !map.has_server(one.first) && !map.has_worker(one.first); });
   }
   /// Time passes. A process that was itself away for a good part of `silence` heard no other one, which is no fault of
@@ -40,16 +40,16 @@ struct peer_table {
   bool tick(clock::time_point now, clock::duration silence) {
     const bool was_away = now - ticked > silence / 4;
     if (was_away) {
-      for (auto& [who, its] : all) its.heard = now;
+      for (auto& [node, its] : all) its.heard = now;
     }
     return std::exchange(ticked, now) != clock::time_point{} && was_away;
   }
   /// Null for one that the map does not name.
-  [[nodiscard]] const peer* find(const member& who) const noexcept {
-    const auto found = all.find(who);
+  [[nodiscard]] const peer* find(const member& node) const noexcept {
+    const auto found = all.find(node);
     return found == all.end() ? nullptr : &found->second;
   }
-  [[nodiscard]] peer* find(const member& who) noexcept { return const_cast<peer*>(std::as_const(*this).find(who)); }
+  [[nodiscard]] peer* find(const member& node) noexcept { return const_cast<peer*>(std::as_const(*this).find(node)); }
 };
 
 }  // namespace muster::inline v0::ps

@@ -301,7 +301,7 @@ bool server::has_left(const member& worker) const noexcept {
 // Those of workers. Bulk: sums that no worker adds to any more are applied.
 void server::clocks_moved(clock::time_point now) {
   std::optional<std::uint64_t> slowest;
-  for (const auto& [who, its] : peers_.all) {
+  for (const auto& [node, its] : peers_.all) {
     if (!its.is_worker) continue;
     slowest = std::min(slowest.value_or(its.clock), its.clock);
     fastest_ = std::max(fastest_, its.clock);
@@ -331,22 +331,22 @@ void server::return_leases(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (!range.serves()) continue;
-    for (const auto& who : values_.holders(id)) {
-      if (!map_.has_worker(who)) append(id, range, {.what = log_entry::kind::gone, .from = who}, now);
+    for (const auto& node : values_.holders(id)) {
+      if (!map_.has_worker(node)) append(id, range, {.what = log_entry::kind::gone, .from = node}, now);
     }
   }
 }
 
 void server::look_for_the_silent(clock::time_point now) {
   if (peers_.tick(now, settings_.silence)) back_at_ = now;
-  for (auto& [who, its] : peers_.all) {
-    if (who != self_ && now - its.heard > (its.is_worker ? settings_.worker_silence : settings_.silence))
+  for (auto& [node, its] : peers_.all) {
+    if (node != self_ && now - its.heard > (its.is_worker ? settings_.worker_silence : settings_.silence))
       its.suspect = true;
   }
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;
   for (const auto& one : map_.servers) {
-    if (one.who != self_) out_.send(one.who, {.what = message_kind::pulse});
+    if (one.node != self_) out_.send(one.node, {.what = message_kind::pulse});
   }
 }
 

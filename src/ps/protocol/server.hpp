@@ -93,10 +93,10 @@ class server {
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
   /// `silence` more to say so.
-  void suspect(const member& who, bool proven);
+  void suspect(const member& node, bool proven);
   /// The connection with a server or worker broke, and another is tried. Until it is heard again it counts among those
   /// that may be on the other side of a cut, and is not given up.
-  void doubt(const member& who, clock::time_point now);
+  void doubt(const member& node, clock::time_point now);
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }

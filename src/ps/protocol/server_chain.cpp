@@ -73,7 +73,7 @@ void server::hear_copied(const message& said, held_range& range, clock::time_poi
 
 // A neighbour in a chain of this map.
 void server::tell_server(node_id to, const message& what) {
-  if (const auto* const entry = map_.server(to)) out_.send(entry->who, what);
+  if (const auto* const entry = map_.server(to)) out_.send(entry->node, what);
 }
 
 void server::offer(range_id id, held_range& range, clock::time_point now) {

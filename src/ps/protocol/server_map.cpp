@@ -62,18 +62,18 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   if (range.successor != no_node) offer(id, range, now);
 }
 
-void server::suspect(const member& who, bool proven) {
-  if (auto* const its = peers_.find(who)) (proven ? its->dead : its->suspect) = true;
+void server::suspect(const member& node, bool proven) {
+  if (auto* const its = peers_.find(node)) (proven ? its->dead : its->suspect) = true;
 }
 
-void server::doubt(const member& who, clock::time_point now) {
-  if (auto* const its = peers_.find(who)) its->doubted = now;
+void server::doubt(const member& node, clock::time_point now) {
+  if (auto* const its = peers_.find(node)) its->doubted = now;
 }
 
 bool server::gives_up_suspects(clock::time_point now) {
   std::size_t missed = 0;
   std::size_t suspects = 0;
-  for (auto& [who, its] : peers_.all) {
+  for (auto& [node, its] : peers_.all) {
     const bool misses = its.suspect || (its.doubted != clock::time_point{} && its.heard <= its.doubted);
     if (misses && !its.missed) suspected_at_ = now;
     its.missed = misses;
@@ -99,10 +99,10 @@ void server::govern(clock::time_point now) {
   };
   std::vector<member> dead;
   std::vector<member> suspects;
-  for (const auto& [who, its] : peers_.all) {
-    if (its.dead) dead.push_back(who);
-    if (its.suspect && gives_up) suspects.push_back(who);
-    if (its.is_worker && (its.dead || (its.suspect && gives_up))) take(without_worker(next, who));
+  for (const auto& [node, its] : peers_.all) {
+    if (its.dead) dead.push_back(node);
+    if (its.suspect && gives_up) suspects.push_back(node);
+    if (its.is_worker && (its.dead || (its.suspect && gives_up))) take(without_worker(next, node));
   }
   take(without_servers(next, dead, suspects));
   for (range_id id = 0; id < ranges_.size(); ++id) {
@@ -117,8 +117,8 @@ void server::govern(clock::time_point now) {
     }
   }
   const auto plans =
-      std::ranges::find_if(next.servers, [&](const server_entry& one) { return !peers_.find(one.who)->suspect; });
-  if (plans != next.servers.end() && plans->who == self_) take(rebalanced(next, settings_.moves_at_once));
+      std::ranges::find_if(next.servers, [&](const server_entry& one) { return !peers_.find(one.node)->suspect; });
+  if (plans != next.servers.end() && plans->node == self_) take(rebalanced(next, settings_.moves_at_once));
   if (!changed) return;
   swapping_ = true;
   out_.swap(map_.version, next);

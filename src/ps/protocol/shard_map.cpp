@@ -30,14 +30,14 @@ std::map<node_id, load> loads_of(const shard_map& map) {
   // Where all want to leave none can: they hold what there is until others come.
   const bool all_leave = std::ranges::none_of(map.servers, is_serving);
   for (const auto& one : map.servers) {
-    if (!one.leaving || all_leave) loads[one.who.at] = {};
+    if (!one.leaving || all_leave) loads[one.node.at] = {};
   }
-  const auto count = [&](node_id who, std::size_t load::*what) {
-    if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);
+  const auto count = [&](node_id node, std::size_t load::*what) {
+    if (const auto found = loads.find(node); found != loads.end()) ++(found->second.*what);
   };
   for (const auto& range : map.ranges) {
-    for (const auto who : range.chain) {
-      if (who != range.leaver) count(who, &load::copies);
+    for (const auto node : range.chain) {
+      if (node != range.leaver) count(node, &load::copies);
     }
     if (range.learner != no_node) count(range.learner, &load::copies);
     // The one behind a head that leaves takes its place.
@@ -51,8 +51,8 @@ std::map<node_id, load> loads_of(const shard_map& map) {
 // The server with the least among those that do not hold the range.
 node_id least_loaded(const std::map<node_id, load>& loads, const shard_range& range) {
   node_id best = no_node;
-  for (const auto& [who, its] : loads) {
-    if (!range.holds(who) && (best == no_node || its < loads.at(best))) best = who;
+  for (const auto& [node, its] : loads) {
+    if (!range.holds(node) && (best == no_node || its < loads.at(best))) best = node;
   }
   return best;
 }
@@ -73,17 +73,17 @@ server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_ca
 }  // namespace
 
 const server_entry* shard_map::server(node_id at) const noexcept {
-  const auto found = std::ranges::find_if(servers, [&](const auto& one) { return one.who.at == at; });
+  const auto found = std::ranges::find_if(servers, [&](const auto& one) { return one.node.at == at; });
   return found == servers.end() ? nullptr : &*found;
 }
 
-bool shard_map::has_server(const member& who) const noexcept {
-  const auto* const found = server(who.at);
-  return found != nullptr && found->who == who;
+bool shard_map::has_server(const member& node) const noexcept {
+  const auto* const found = server(node.at);
+  return found != nullptr && found->node == node;
 }
 
-bool shard_map::has_worker(const member& who) const noexcept {
-  return std::ranges::find(workers, who) != workers.end();
+bool shard_map::has_worker(const member& node) const noexcept {
+  return std::ranges::find(workers, node) != workers.end();
 }
 
 std::optional<range_id> shard_map::lost_range() const noexcept {
@@ -94,13 +94,13 @@ std::optional<range_id> shard_map::lost_range() const noexcept {
 std::string shard_map::encode() const {
   muster::detail::wire_writer out;
   out.add(map_magic, version, replicas, wanted, std::uint64_t{servers.size()});
-  for (const auto& one : servers) out.add(one.who, std::uint8_t{one.leaving});
+  for (const auto& one : servers) out.add(one.node, std::uint8_t{one.leaving});
   out.add(std::uint64_t{workers.size()});
   for (const auto& one : workers) out.add(one);
   out.add(std::uint64_t{ranges.size()});
   for (const auto& one : ranges) {
     out.add(one.epoch, one.learner, one.leaver, std::uint64_t{one.chain.size()});
-    for (const auto who : one.chain) out.add(who);
+    for (const auto node : one.chain) out.add(node);
   }
   return out.take();
 }
@@ -112,10 +112,10 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   in.read(read.version, read.replicas, read.wanted);
   read.servers.resize(known ? in.count(9, most_nodes) : 0);
   for (auto& one : read.servers) {
-    one.who = in.number<member>();
+    one.node = in.number<member>();
     const auto leaving = in.number<std::uint8_t>();
     one.leaving = leaving == 1;
-    if (one.who.at >= most_nodes || leaving > 1) in.fail();
+    if (one.node.at >= most_nodes || leaving > 1) in.fail();
   }
   read.workers.resize(known ? in.count(sizeof(member), most_nodes) : 0);
   for (auto& one : read.workers) {
@@ -126,9 +126,9 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   for (auto& one : read.ranges) {
     in.read(one.epoch, one.learner, one.leaver);
     one.chain.resize(in.count(sizeof(node_id), longest_chain));
-    for (auto& who : one.chain) {
-      who = in.number<node_id>();
-      if (read.server(who) == nullptr) in.fail();
+    for (auto& node : one.chain) {
+      node = in.number<node_id>();
+      if (read.server(node) == nullptr) in.fail();
     }
     if (one.learner != no_node && read.server(one.learner) == nullptr) in.fail();
     if (one.leaver != no_node && !one.holds(one.leaver)) in.fail();
@@ -155,7 +155,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   map.ranges.resize(ranges);
   // Heads in turn. Of the next range of each, the copies begin one server further: among those with the fewest ranges.
   const std::size_t count = map.servers.size();
-  const auto place = [&](std::size_t index) { return map.servers[index % count].who.at; };
+  const auto place = [&](std::size_t index) { return map.servers[index % count].node.at; };
   for (std::size_t id = 0; id < ranges; ++id) map.ranges[id] = {.epoch = map.version, .chain = {place(id)}};
   auto loads = loads_of(map);
   for (std::size_t copy = 1; copy <= replicas && copy < count; ++copy) {
@@ -163,8 +163,8 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
       auto& range = map.ranges[id];
       node_id best = no_node;
       for (std::size_t step = 0; step + 1 < count; ++step) {
-        const node_id who = place(id + 1 + (id / count + copy + step) % (count - 1));
-        if (!range.holds(who) && (best == no_node || loads[who].copies < loads[best].copies)) best = who;
+        const node_id node = place(id + 1 + (id / count + copy + step) % (count - 1));
+        if (!range.holds(node) && (best == no_node || loads[node].copies < loads[best].copies)) best = node;
       }
       range.chain.push_back(best);
       ++loads[best].copies;
@@ -189,9 +189,9 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
     });
     if (!last) out.insert(one.at);
   }
-  std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.who.at); });
+  std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.node.at); });
   for (auto& range : next.ranges) {
-    const bool shrank = std::erase_if(range.chain, [&](node_id who) { return out.contains(who); }) > 0;
+    const bool shrank = std::erase_if(range.chain, [&](node_id node) { return out.contains(node); }) > 0;
     if (range.learner != no_node && (out.contains(range.learner) || range.chain.empty())) {
       range.learner = no_node;
       range.leaver = no_node;  // no server takes its place
@@ -202,9 +202,9 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   return changed(map, std::move(next));
 }
 
-std::optional<shard_map> without_worker(const shard_map& map, const member& who) {
+std::optional<shard_map> without_worker(const shard_map& map, const member& node) {
   shard_map next = map;
-  std::erase(next.workers, who);
+  std::erase(next.workers, node);
   return changed(map, std::move(next));
 }
 
@@ -221,8 +221,8 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
   std::vector<node_id> order(candidates.begin(), candidates.end());
-  std::stable_partition(order.begin(), order.end(), [&](node_id who) {
-    const auto* const entry = map.server(who);
+  std::stable_partition(order.begin(), order.end(), [&](node_id node) {
+    const auto* const entry = map.server(node);
     return entry != nullptr && is_serving(*entry);
   });
   shard_map next = map;
@@ -230,7 +230,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool wanted = i < servers;
     const auto own =
-        std::ranges::find_if(next.servers, [&](const server_entry& one) { return one.who.at == order[i]; });
+        std::ranges::find_if(next.servers, [&](const server_entry& one) { return one.node.at == order[i]; });
     if (own != next.servers.end()) {
       own->leaving = !wanted;
     } else if (wanted) {
@@ -240,11 +240,11 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
   return changed(map, std::move(next));
 }
 
-std::optional<shard_map> with_standby(const shard_map& map, node_id who) {
+std::optional<shard_map> with_standby(const shard_map& map, node_id node) {
   const auto serving = std::ranges::count_if(map.servers, is_serving);
-  if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
+  if (map.server(node) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
   shard_map next = map;
-  next.servers.push_back(newcomer(map, who));
+  next.servers.push_back(newcomer(map, node));
   return changed(map, std::move(next));
 }
 
@@ -264,9 +264,9 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != no_node || range.leaver != no_node) continue;
-    const auto stays =
-        static_cast<std::size_t>(std::ranges::count_if(range.chain, [&](node_id who) { return loads.contains(who); }));
-    const auto goes = std::ranges::find_if(range.chain, [&](node_id who) { return !loads.contains(who); });
+    const auto stays = static_cast<std::size_t>(
+        std::ranges::count_if(range.chain, [&](node_id node) { return loads.contains(node); }));
+    const auto goes = std::ranges::find_if(range.chain, [&](node_id node) { return !loads.contains(node); });
     const auto to = least_loaded(loads, range);
     if (stays < copies_wanted && to != no_node) {
       teach(range, to, goes == range.chain.end() ? no_node : *goes);
@@ -291,11 +291,11 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     if (best == nullptr) break;
     teach(*best, low, high);
   }
-  const auto holds_nothing = [&](node_id who) {
+  const auto holds_nothing = [&](node_id node) {
     return std::ranges::none_of(next.ranges,
-                                [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
+                                [&](const shard_range& range) { return range.holds(node) || range.learner == node; });
   };
-  std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); });
+  std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.node.at); });
   return changed(map, std::move(next));
 }
 

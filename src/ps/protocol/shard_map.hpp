@@ -32,13 +32,13 @@ struct member {
 };
 
 /// "3", or "3.2" for a later incarnation than the first.
-[[nodiscard]] inline std::string to_string(const member& who) {
-  return std::to_string(who.at) + (who.incarnation > 1 ? "." + std::to_string(who.incarnation) : "");
+[[nodiscard]] inline std::string to_string(const member& node) {
+  return std::to_string(node.at) + (node.incarnation > 1 ? "." + std::to_string(node.incarnation) : "");
 }
 
 /// A server that is not fenced.
 struct server_entry {
-  member who;
+  member node;
   bool leaving = false;  ///< its ranges move away, and then it may end
 
   friend bool operator==(const server_entry&, const server_entry&) = default;
@@ -53,7 +53,7 @@ struct shard_range {
   node_id leaver = no_node;    ///< leaves the chain when the learner is in it
 
   [[nodiscard]] node_id head() const noexcept { return chain.empty() ? no_node : chain.front(); }
-  [[nodiscard]] bool holds(node_id who) const noexcept { return std::ranges::find(chain, who) != chain.end(); }
+  [[nodiscard]] bool holds(node_id node) const noexcept { return std::ranges::find(chain, node) != chain.end(); }
   friend bool operator==(const shard_range&, const shard_range&) = default;
 };
 
@@ -67,8 +67,8 @@ struct shard_map {
   std::vector<shard_range> ranges;
 
   [[nodiscard]] const server_entry* server(node_id at) const noexcept;
-  [[nodiscard]] bool has_server(const member& who) const noexcept;
-  [[nodiscard]] bool has_worker(const member& who) const noexcept;
+  [[nodiscard]] bool has_server(const member& node) const noexcept;
+  [[nodiscard]] bool has_worker(const member& node) const noexcept;
   /// The first range that no server holds any more.
   [[nodiscard]] std::optional<range_id> lost_range() const noexcept;
 
@@ -92,7 +92,7 @@ struct shard_map {
 /// The map with one more; nothing where it has it.
 [[nodiscard]] std::optional<shard_map> with_worker(const shard_map& map, const member& joins);
 /// The map without a worker.
-[[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
+[[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& node);
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
 /// others of them leave, and a new one holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
@@ -101,7 +101,7 @@ struct shard_map {
 
 /// The map with one that stands by among its servers, if fewer serve than are wanted: one of them has died, or was dead
 /// already when it was named. Nothing when they are enough, or when it is one of them.
-[[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, node_id who);
+[[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, node_id node);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
 /// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under

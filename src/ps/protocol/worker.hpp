@@ -110,7 +110,7 @@ class worker {
 
   [[nodiscard]] bool has_left() const noexcept {
     return leaving_ && count_ == 0 && std::ranges::all_of(map_.servers, [&](const server_entry& one) {
-             return peers_.find(one.who)->said_goodbye || gone_.contains(one.who.at);
+             return peers_.find(one.node)->said_goodbye || gone_.contains(one.node.at);
            });
   }
 
@@ -139,8 +139,8 @@ class worker {
     for (const auto& [at, seen] : gone_) {
       const auto* const entry = map_.server(at);
       if (entry == nullptr) continue;
-      if (seen == clock::time_point::min() || now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
-        dead.push_back(entry->who);
+      if (seen == clock::time_point::min() || now - std::max(seen, peers_.find(entry->node)->heard) > until_fenced)
+        dead.push_back(entry->node);
     }
     auto next = without_servers(map_, dead, {});
     return next && next->lost_range() ? next : std::nullopt;
@@ -166,9 +166,9 @@ class worker {
     for (range_id id = 0; id < lines_.size(); ++id) {
       line& one = lines_[id];
       const auto* const head = map_.server(map_.ranges[id].head());
-      const member to = head == nullptr ? member{} : head->who;
+      const member to = head == nullptr ? member{} : head->node;
       const auto& chain = map_.ranges[id].chain;
-      one.from = chain.empty() ? member{} : map_.server(chain.back())->who;
+      one.from = chain.empty() ? member{} : map_.server(chain.back())->node;
       if (one.to == to) continue;
       one.to = to;
       send_again(one, one.since);
@@ -239,7 +239,7 @@ class worker {
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const {
     std::vector<member> found;
     for (const auto& one : map_.servers) {
-      if (now - peers_.find(one.who)->heard > longer_than) found.push_back(one.who);
+      if (now - peers_.find(one.node)->heard > longer_than) found.push_back(one.node);
     }
     return found;
   }
@@ -247,7 +247,7 @@ class worker {
   /// Whether some server of the map is neither gone nor silent for longer than that.
   [[nodiscard]] bool hears_a_server(clock::time_point now, clock::duration longer_than) const {
     return std::ranges::any_of(map_.servers, [&](const server_entry& one) {
-      return !gone_.contains(one.who.at) && now - peers_.find(one.who)->heard <= longer_than;
+      return !gone_.contains(one.node.at) && now - peers_.find(one.node)->heard <= longer_than;
     });
   }
 
@@ -281,23 +281,23 @@ class worker {
   // Whether what was sent then is to be sent once more. A server that answers others meanwhile may only have much to
   // do: what it was told is seldom lost, and a repetition would be more to do. So each try waits longer, and all the
   // longer while it is heard.
-  [[nodiscard]] bool is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
+  [[nodiscard]] bool is_due(const member& node, clock::time_point since, int tries, clock::time_point now) const {
     constexpr int most = 8;
-    const auto* const its = peers_.find(who);
+    const auto* const its = peers_.find(node);
     const int times = (1 << std::min(tries, 3)) * (its != nullptr && its->heard > since ? 4 : 1);
     const auto wait = settings_.retry * std::min(times, most);
     return now - since >= wait;
   }
 
-  void hear_one(const member& who, const message& said, clock::time_point now) {
+  void hear_one(const member& node, const message& said, clock::time_point now) {
     const bool knows_the_end = said.what == message_kind::alive ? (said.flags & says_goodbye) != 0
                                                                 : said.what == message_kind::fenced && fenced_;
-    if (leaving_ && knows_the_end) peers_.find(who)->said_goodbye = true;
+    if (leaving_ && knows_the_end) peers_.find(node)->said_goodbye = true;
     if (fenced_ || said.what == message_kind::alive || said.what == message_kind::fenced) return;
     if (said.range >= lines_.size()) return;
     line& one = lines_[said.range];
     const bool answers = said.what == message_kind::values || said.what == message_kind::refused;
-    if (who != one.to && !(answers && who == one.from)) return;  // it was the head once
+    if (node != one.to && !(answers && node == one.from)) return;  // it was the head once
     switch (said.what) {
       case message_kind::ack: {
         if (said.number >= one.next) return;
@@ -371,7 +371,7 @@ class worker {
     if (fenced_ && !leaving_) return;
     if (leaving_ && count_ == 0) flags |= says_goodbye;
     for (const auto& one : map_.servers)
-      out_.send(one.who, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
+      out_.send(one.node, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
   }
 
   // Steps are done for all servers when all their pushes are acknowledged.

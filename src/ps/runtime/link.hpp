@@ -57,15 +57,15 @@ class frame_link {
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
   /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.
-  void send(const member& who, const message& what, bool lent = false) {
-    const int to = rank_of(who.at);
+  void send(const member& node, const message& what, bool lent = false) {
+    const int to = rank_of(node.at);
     if (to == no_rank || peer_at(to).gone) return;
     auto& peer = peer_at(to);
     const std::size_t whole = encoded_bytes(what.payload.size());
     const bool large = whole > frame_limit - frame_head_bytes;
     const std::size_t size = large ? message_head_bytes : whole;
-    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship_to(to);
-    peer.incarnation = who.incarnation;
+    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != node.incarnation)) ship_to(to);
+    peer.incarnation = node.incarnation;
     if (!peer.open && !free_.empty()) {
       peer.open = std::move(free_.back());
       free_.pop_back();

@@ -60,8 +60,8 @@ class server_process final : process, public server_outlet {
       core_->flush();
       link_.ship();
       any_finished_ = any_finished_ || core_->heard_farewell();
-      for (const auto& who : newest_.workers) {
-        if (core_->has_left(who)) left_.insert(who.at);
+      for (const auto& node : newest_.workers) {
+        if (core_->has_left(node)) left_.insert(node.at);
       }
       if (heard) idle = 0;
       if (core_->is_fenced()) {
@@ -100,9 +100,9 @@ class server_process final : process, public server_outlet {
         left_.insert(at);
       }
       // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
-      const auto tell = [&](const member& who) { may_return ? core_->doubt(who, now) : core_->suspect(who, false); };
+      const auto tell = [&](const member& node) { may_return ? core_->doubt(node, now) : core_->suspect(node, false); };
       const auto& map = core_->map();
-      if (const auto* const server = map.server(at)) tell(server->who);
+      if (const auto* const server = map.server(at)) tell(server->node);
       for (const auto& worker : map.workers) {
         if (worker.at == at) tell(worker);
       }
@@ -126,7 +126,7 @@ class server_process final : process, public server_outlet {
                                           [&](const shard_range& range) { return range.holds(self_); });
       // An entry of a later incarnation is for the next process to serve here: of several maps only the last may be
       // seen.
-      goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
+      goes_ = own != nullptr && own->node == core_->self() ? own->leaving : goes_ || !holds_some;
     }
     core_->learn(map, now);
     tell_gone();
@@ -136,7 +136,7 @@ class server_process final : process, public server_outlet {
   void tell_gone() {
     const auto is_gone = [&](const member& one) { return std::ranges::find(gone_, one.at) != gone_.end(); };
     for (const auto& one : newest_.servers) {
-      if (is_gone(one.who)) core_->suspect(one.who, true);
+      if (is_gone(one.node)) core_->suspect(one.node, true);
     }
     for (const auto& one : newest_.workers) {
       if (is_gone(one)) core_->suspect(one, true);
@@ -156,10 +156,10 @@ class server_process final : process, public server_outlet {
       log(log_level::info, "server " + to_string(core_->self()) + " has stopped serving");
     }
     if (own == nullptr || own->leaving) return;
-    log(log_level::info, "server " + to_string(own->who) + " starts serving");
+    log(log_level::info, "server " + to_string(own->node) + " starts serving");
     goes_ = false;
     serves_ = true;
-    core_.emplace(own->who, protocol_, values_, *this, newest_);
+    core_.emplace(own->node, protocol_, values_, *this, newest_);
   }
 
   // A server that serves may have died. The fastest standby takes its place; the others learn that from the map.
@@ -254,7 +254,7 @@ class server_process final : process, public server_outlet {
   }
 
   [[nodiscard]] bool is_over() const {
-    return std::ranges::all_of(newest_.workers, [&](const member& who) { return left_.contains(who.at); });
+    return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
   }
 
   detail::tables values_;

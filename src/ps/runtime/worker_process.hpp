@@ -254,7 +254,7 @@ class worker_process final : process, public worker_outlet {
     std::optional<shard_map> with;
     keeper_.change(
         [&](const shard_map& map) {
-          const auto is_here = [&](const server_entry& one) { return link_.reaches(one.who.at); };
+          const auto is_here = [&](const server_entry& one) { return link_.reaches(one.node.at); };
           if (std::ranges::none_of(map.servers, is_here)) {
             throw elastic::departure(elastic::exit_reason::never_started,
                                      "no member took this process in (the job is over: its servers have ended)");
@@ -347,7 +347,7 @@ class worker_process final : process, public worker_outlet {
   }
 
   [[nodiscard]] bool others_work() const {
-    return std::ranges::any_of(core_.map().workers, [&](const member& who) { return who != core_.self(); });
+    return std::ranges::any_of(core_.map().workers, [&](const member& node) { return node != core_.self(); });
   }
 
   // A frame with so many bytes or words in it leaves at once; a fuller one costs less a word, a smaller one is there

@@ -140,9 +140,9 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   recorded_actions wanted;
   muster::elastic::membership one(record.members[0], policy, wanted, start);
   one.learn(start, 1, record);
-  const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id who) {
+  const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id peer) {
     one.tick(start + t);
-    return one.is_suspect(who);
+    return one.is_suspect(peer);
   };
   for (auto t = 100ms; t < 500ms; t += 100ms) CHECK_FALSE(suspect_at(t, 3));
   CHECK(suspect_at(600ms, 3));
@@ -251,7 +251,7 @@ TEST_CASE("a member that goes on to suspect more than half of a group is suspect
   }
   std::vector<std::uint64_t> killed;
   for (const auto& what : wanted.take()) {
-    if (const auto* const kill = std::get_if<act::kill>(&what)) killed.push_back(kill->who.id);
+    if (const auto* const kill = std::get_if<act::kill>(&what)) killed.push_back(kill->peer.id);
   }
   CHECK(one.is_suspect(2) == whole);
   CHECK(killed.empty() == !whole);

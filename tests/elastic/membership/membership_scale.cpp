@@ -182,7 +182,7 @@ class job {
   }
   void perform(process& one, const act::note& a) { one.note = a.text; }
   void perform(process& one, const act::end&) { one.lives = false; }
-  void perform(process&, const act::kill& a) { kill(a.who.id); }
+  void perform(process&, const act::kill& a) { kill(a.peer.id); }
 
   elastic::membership_policy policy_;
   clock::time_point now_{};

@@ -105,8 +105,8 @@ class ledger {
     return seen;
   }
 
-  void leaves(member_id who) { leavers_.insert(who); }
-  [[nodiscard]] bool has_left(member_id who) const { return leavers_.contains(who); }
+  void leaves(member_id peer) { leavers_.insert(peer); }
+  [[nodiscard]] bool has_left(member_id peer) const { return leavers_.contains(peer); }
   /// The last step that all members of its generation have committed.
   [[nodiscard]] std::uint64_t everywhere() const { return everywhere_; }
   void ends(time now, const process& one, const act::end& a) {

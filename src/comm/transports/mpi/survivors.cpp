@@ -31,7 +31,7 @@ struct attempt {
 
 // What each rank says of itself in the communicator of all that live.
 struct presence {
-  std::uint64_t who;
+  std::uint64_t member;
   std::uint64_t generation;
 };
 
@@ -39,7 +39,7 @@ struct meeting {
   MPI_Comm made = MPI_COMM_NULL;
   std::vector<presence> all;  // by rank there
   [[nodiscard]] bool has(std::uint64_t member) const {
-    return std::any_of(all.begin(), all.end(), [member](const presence& one) { return one.who == member; });
+    return std::any_of(all.begin(), all.end(), [member](const presence& one) { return one.member == member; });
   }
 };
 
@@ -86,7 +86,7 @@ std::optional<meeting> meet(const attempt& mine) {
 // With the ranks that were asked for; what it is given is used up.
 MPI_Comm in_order(const meeting& those, const attempt& mine) {
   const bool is_so = std::equal(those.all.begin(), those.all.end(), mine.members.begin(), mine.members.end(),
-                                [](const presence& one, std::uint64_t member) { return one.who == member; });
+                                [](const presence& one, std::uint64_t member) { return one.member == member; });
   MPI_Comm made = those.made;
   if (is_so) return made;
   MPI_Comm ordered = MPI_COMM_NULL;

@@ -109,10 +109,10 @@ bool receive(int from, peer_info& came) {
 
 // Of the other side, as it was when that listened or connected.
 uid_t user_of(int connection) {
-  ucred who{};
-  socklen_t length = sizeof who;
-  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) fail("credentials");
-  return who.uid;
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) fail("credentials");
+  return credentials.uid;
 }
 
 class bootstrap {

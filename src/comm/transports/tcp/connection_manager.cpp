@@ -27,9 +27,9 @@ connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> pee
       secret_(secret),
       acceptor_(
           loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), most_strangers,
-          [this](const introduction& who) { return wants(who); },
-          [this](tcp_socket came, const introduction& who) {
-            keep(static_cast<int>(who.from), who.which, std::move(came), stage::answering);
+          [this](const introduction& said) { return wants(said); },
+          [this](tcp_socket came, const introduction& said) {
+            keep(static_cast<int>(said.from), said.which, std::move(came), stage::answering);
           }),
       remotes_(peers.size()) {
   for (std::size_t i = 0; i < peers.size(); ++i) remotes_[i].at = std::move(peers[i]);

@@ -99,7 +99,7 @@ class connection_manager {
   void dial_again(int peer, clock::time_point until);
   void dial_one(pending_connection& one);
   void advance(pending_connection& one);
-  [[nodiscard]] bool wants(const introduction& who);
+  [[nodiscard]] bool wants(const introduction& said);
   void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
   void drop(pending_connection& one, const std::string& why, bool refused = false);
   void abandon(int peer, stage next);

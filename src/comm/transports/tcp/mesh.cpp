@@ -167,9 +167,9 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
   message.what = control_message::kind::gone;
   message.origin = member;
   message.status = static_cast<int>(error_kind::peer_failure);
-  const auto& who = manager_.peer(peer);
+  const auto& its = manager_.peer(peer);
   message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
-                   std::to_string(who.process) + " on " + who.name + "); see the output of its launcher");
+                   std::to_string(its.process) + " on " + its.name + "); see the output of its launcher");
   group.tell(message);
 }
 

@@ -90,9 +90,9 @@ void connection_manager::advance(pending_connection& one) {
 
 // It has proven to be of the job. When both sides connect at the same time, the connection that the lower rank began
 // is the one that stays.
-bool connection_manager::wants(const introduction& who) {
-  const int peer = static_cast<int>(who.from);
-  if (who.from >= remotes_.size() || who.which >= of(peer).made.size()) return false;
+bool connection_manager::wants(const introduction& said) {
+  const int peer = static_cast<int>(said.from);
+  if (said.from >= remotes_.size() || said.which >= of(peer).made.size()) return false;
   remote& with = of(peer);
   const auto until = with.now == stage::dialing ? with.until : deadline_after(plan_.patience);
   if (with.now == stage::dialing && peer < rank_) abandon(peer, stage::idle);

@@ -131,7 +131,7 @@ bool store_table::handle(client from, const store_request& asked) {
     case store_call::watch:
       return watch(from, asked);
     case store_call::cancel:
-      std::erase_if(watches_, [&](const waiting& one) { return one.who == from && one.id == asked.id; });
+      std::erase_if(watches_, [&](const waiting& one) { return one.watcher == from && one.id == asked.id; });
       return true;
   }
   return false;
@@ -182,8 +182,8 @@ void store_table::swap(client from, const store_request& asked) {
 }
 
 bool store_table::watch(client from, const store_request& asked) {
-  const auto of_client = [&](const waiting& one) { return one.who == from; };
-  const auto same = [&](const waiting& one) { return one.who == from && one.id == asked.id; };
+  const auto of_client = [&](const waiting& one) { return one.watcher == from; };
+  const auto same = [&](const waiting& one) { return one.watcher == from && one.id == asked.id; };
   if (std::ranges::any_of(watches_, same)) return false;
   const auto found = items_.find(asked.key);
   if (asked.number != (found != items_.end() ? found->second.version : 0)) {
@@ -204,13 +204,13 @@ void store_table::remove(std::map<std::string, item, std::less<>>::iterator wher
 
 void store_table::wake(std::string_view key) {
   for (const auto& one : watches_) {
-    if (one.key == key) tell_entry(one.who, one.id, key);
+    if (one.key == key) tell_entry(one.watcher, one.id, key);
   }
   std::erase_if(watches_, [&](const waiting& one) { return one.key == key; });
 }
 
 void store_table::leave(client gone) {
-  std::erase_if(watches_, [&](const waiting& one) { return one.who == gone; });
+  std::erase_if(watches_, [&](const waiting& one) { return one.watcher == gone; });
   for (auto at = items_.begin(); at != items_.end();) {
     const auto one = at++;
     if (one->second.owner == gone) remove(one);

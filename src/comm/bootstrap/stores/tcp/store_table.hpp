@@ -54,7 +54,7 @@ class store_table {
     client owner = 0;  // that it goes with; none: 0
   };
   struct waiting {
-    client who = 0;
+    client watcher = 0;
     std::uint64_t id = 0;
     std::string key;
   };
