@@ -9,7 +9,7 @@
 //   --sample-time  the same for a sample, instead
 //   --tables       checkpoints, every 40 steps
 // It says "ready" when it has its data, "begins NANOSECONDS" at its first step, "step N" now and then, and in the end
-// how often samples were used.
+// how often samples were used, and the accuracy of the network.
 #include <muster/train/training.hpp>
 
 #include <unistd.h>
@@ -82,7 +82,12 @@ class drawn_data {
   explicit drawn_data(std::size_t samples) : values_(samples * inputs), labels_(samples) {
     muster::random_stream draw(5);
     for (float& value : values_) value = static_cast<float>(draw.normal());
-    for (std::size_t id = 0; id < samples; ++id) labels_[id] = values_[id * inputs] > 0 ? 1.0f : 0.0f;
+    // Not to be learnt wholly, so that its accuracy tells how well it was trained.
+    for (std::size_t id = 0; id < samples; ++id)
+      labels_[id] = values_[id * inputs] + 0.5 * draw.normal() > 0 ? 1.0f : 0.0f;
+  }
+  [[nodiscard]] double accuracy(const test::small_model& network, muster::arena& arena) const {
+    return network.accuracy(arena, values_, labels_);
   }
   // Valid until the next call.
   [[nodiscard]] muster::minibatch with_values(muster::minibatch batch) {
@@ -131,6 +136,7 @@ void train(muster::context& context, const words& asked) {
              elements.resize(asked.samples);
              std::iota(elements.begin(), elements.end(), 0);
              if (how.sparse) step.pull(elements);
+             if (asked.hidden > 0) say("accuracy " + std::to_string(drawn.accuracy(network, arena)));
              count_uses(arena.parameter(table), asked.epochs);
            },
        .log = nullptr},

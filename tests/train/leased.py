@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Kills and stops workers and servers of a training with --mode ps: each sample must be used once an epoch, by whatever
-workers are left. With --elastic others join meanwhile. The store is a muster-store of the test's own: any rank may die.
+workers are left. With --elastic others join meanwhile. The store is a muster-store of the test's own: any rank may die. In about half
+of the rounds a small network is trained too: its accuracy must be that of a round without faults, within noise. With --transport hosts each rank
+has a host of its own, a network namespace, and may also be cut off for good.
 
-usage: leased.py --program PATH --store-program PATH [--transport tcp|shm] [--elastic] [--rounds N] [--seed S]
+usage: leased.py --program PATH --store-program PATH [--transport tcp|shm|hosts] [--elastic] [--rounds N] [--seed S]
+Ends with 77 and says why where there can be no such hosts.
 """
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -13,32 +17,41 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "ps"))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.join(TESTS, "ps"), os.path.join(TESTS, "..", "bench", "platform")]
+from muster_bench import hosts  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 FENCED = 4  # the status of a rank that the others went on without
 LATE = [0, 13]  # of one that joins when the job may be over
 parser = argparse.ArgumentParser()
-parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
+parser.add_argument("--transport", choices=["tcp", "shm", "hosts"], default="tcp")
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
 parser.add_argument("--elastic", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
+if options.transport == "hosts" and hosts.missing():
+    print(hosts.missing())
+    sys.exit(hosts.SKIP)
+MOST = 14   # ranks, those included that join
+CUT = "cut off"
+NOISE = 0.03  # of the accuracy: asynchronous workers see others' steps in another order each time
 
 
 class Rank:
-    def __init__(self, rank, ranks, words, job, store):
-        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
-                       "LOCAL_WORLD_SIZE": str(ranks), "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": job,
-                       "MUSTER_TRANSPORT": options.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
+    def __init__(self, rank, ranks, words, job, store, host):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0" if host else str(rank),
+                       "LOCAL_WORLD_SIZE": "1" if host else str(ranks), "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": job,
+                       "MUSTER_TRANSPORT": "tcp" if host else options.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
+        self.host = host
         if options.elastic:
             environment["MUSTER_ELASTIC"] = "on"
             words = [*words, "--step-time", "6"]
         self.rank, self.says, self.harm, self.joins = rank, "", None, False
-        self.process = subprocess.Popen([options.program, *words], env=environment, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(at(host, options.program, *words), env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
 
@@ -54,12 +67,20 @@ class Rank:
             return [-signal.SIGKILL, *LATE]
         if self.harm == signal.SIGSTOP:
             return [*LATE, FENCED, 5, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
+        if self.harm == CUT:
+            return [*LATE, FENCED, 5, 10, 12, 16]
         return LATE if self.joins and "step" not in self.says else [0]
 
 
+def at(host, *words):
+    return host.inside(*words) if host else list(words)
+
+
 def harm(draw, ranks, one, until):
-    """Kills it, or stops it for a while: perhaps for longer than the others wait for it."""
-    one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+    """Kills it, or stops it for a while: perhaps for longer than the others wait for it. Or cuts its host off."""
+    one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if one.host else []))
+    if one.harm == CUT:
+        return one.host.cut()
     one.process.send_signal(one.harm)
     if one.harm == signal.SIGSTOP:
         wait_for(ranks, lambda: False, min(until, time.monotonic() + draw.choice([0.3, 1, 6])))
@@ -73,7 +94,7 @@ def harm_and_join(draw, ranks, workers, start, until):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.3))
         works = [one for one in ranks if one.harm is None and not one.is_over() and (one.joins or one.rank < workers)]
         what = draw.choice(["join", "join", "worker", "worker", "server"])
-        if what == "join" and len(ranks) < 14:
+        if what == "join" and len(ranks) < MOST:
             ranks.append(start(draw.randrange(workers)))
             ranks[-1].joins = True
         spared = spared if spared in works else next((one for one in works if "ready" in one.says), None)
@@ -84,11 +105,11 @@ def harm_and_join(draw, ranks, workers, start, until):
             harm(draw, ranks, draw.choice(serve), until)
 
 
-def problem_of(draw, ranks, workers, start):
+def problem_of(draw, ranks, workers, start, is_quiet):
     until = time.monotonic() + LIMIT
     if not wait_for(ranks, lambda: all("ready" in one.says or one.is_over() for one in ranks), until):
         return "the job does not begin"
-    if options.elastic:
+    if options.elastic and not is_quiet:
         harm_and_join(draw, ranks, workers, start, until)
         if draw.random() < 0.25:  # the servers wait for a worker
             for one in ranks:
@@ -97,7 +118,7 @@ def problem_of(draw, ranks, workers, start):
                     one.process.kill()
             ranks.append(start(0))
             ranks[-1].joins = True
-    chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not options.elastic else []
+    chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not (options.elastic or is_quiet) else []
     if chosen and draw.random() < 0.5:  # replicas allow for one
         chosen.append(draw.choice(ranks[workers:]))
     for one in draw.sample(chosen, len(chosen)):
@@ -118,28 +139,55 @@ def problem_of(draw, ranks, workers, start):
     return ""
 
 
-harms = joined = 0
-for turn in range(options.rounds):
-    draw = random.Random(options.seed + turn)
-    workers, servers = draw.randrange(2, 5), draw.randrange(2, 4)
-    words = ["--mode", "ps", "--servers", str(servers), "--timeout", "4", "--consistency",
-             draw.choice(["async", "bounded:2", "bulk"])]
-    if options.elastic:
-        words += ["--quorum-timeout", "8"]
-    with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, subprocess.Popen(
-            [options.store_program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as serving:
+def run(draw, words, is_quiet=False):
+    """The ranks of a job with these words, all over, and what is wrong with it."""
+    with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, contextlib.ExitStack() as stack:
+        apart, *places = (stack.enter_context(hosts.Network(MOST + 1)).hosts if options.transport == "hosts" else
+                          [None] * (MOST + 1))
+        serving = stack.enter_context(subprocess.Popen(
+            at(apart, options.store_program, "--listen", f"{apart.address if apart else '127.0.0.1'}:0"), stdout=subprocess.PIPE, text=True))
+        stack.callback(serving.kill)
         store = "tcp://" + serving.stdout.readline().split()[-1]
-        start = lambda rank: Rank(rank, workers + servers, words, os.path.basename(folder), store)
-        ranks = [start(rank) for rank in range(workers + servers)]
+        start = lambda rank: Rank(rank, workers + servers, words, os.path.basename(folder), store, places[len(ranks)])
+        ranks = []
+        ranks += (start(rank) for rank in range(workers + servers))
         try:
-            problem = problem_of(draw, ranks, workers, start)
+            problem = problem_of(draw, ranks, workers, start, is_quiet)
         finally:
             for one in ranks:
                 if one.process.poll() is None:
                     one.process.kill()
                 one.process.wait()
                 one.listen()
-            serving.kill()
+        return ranks, problem
+
+
+def accuracy_of(ranks):
+    return max(float(line.split()[1]) for one in ranks for line in one.says.splitlines() if line.startswith("accuracy "))
+
+
+harms = joined = 0
+undisturbed, accuracies = None, []
+for turn in range(options.rounds):
+    problem = ""
+    draw = random.Random(options.seed + turn)
+    workers, servers = draw.randrange(2, 5), draw.randrange(2, 4)
+    words = ["--mode", "ps", "--servers", str(servers), "--timeout", "4", "--consistency",
+             draw.choice(["async", "bounded:2", "bulk"])]
+    if options.elastic:
+        words += ["--quorum-timeout", "8"]
+    learns = draw.random() < 0.5
+    if learns:
+        words += ["--hidden", "8"]
+        if undisturbed is None:
+            ranks, problem = run(random.Random(0), words, is_quiet=True)
+            undisturbed = None if problem else accuracy_of(ranks)
+    if not problem:
+        ranks, problem = run(draw, words)
+    if not problem and learns:
+        accuracies.append(accuracy_of(ranks))
+        if abs(accuracies[-1] - undisturbed) > NOISE:
+            problem = f"the accuracy is {accuracies[-1]}, and {undisturbed} without faults"
     harms += sum(one.harm is not None for one in ranks)
     joined += sum(one.joins and "step" in one.says for one in ranks)
     if problem:
@@ -147,5 +195,6 @@ for turn in range(options.rounds):
             print(f"--- rank {one.rank}{' joins' if one.joins else ''} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
         sys.exit(f"{' '.join(words)}, {workers} workers: {problem} (seed {options.seed + turn}; again: --seed "
                  f"{options.seed + turn} --rounds 1)")
-print(f"{options.rounds} rounds, {harms} ranks killed or stopped, {joined} joined, seed {options.seed}: each sample was "
-      "used once an epoch")
+print(f"{options.rounds} rounds, {harms} ranks killed, stopped or cut off, {joined} joined, seed {options.seed}: each sample was "
+      "used once an epoch" + (f"; accuracies {min(accuracies):.3f} to {max(accuracies):.3f}, {undisturbed:.3f} without faults"
+                              if accuracies else ""))

@@ -51,15 +51,7 @@ class small_model {
       const float* const x = values.data() + s * inputs_;
       float* const h = hidden.data() + s * hidden_;
       float* const p = slopes.data() + s * classes_;
-      for (std::size_t k = 0; k < hidden_; ++k) {
-        float sum = b1[k];
-        for (std::size_t i = 0; i < inputs_; ++i) sum += w1[k * inputs_ + i] * (x[i] - mean_[i]);
-        h[k] = std::max(sum, 0.0f);
-      }
-      for (std::size_t c = 0; c < classes_; ++c) {
-        p[c] = b2[c];
-        for (std::size_t k = 0; k < hidden_; ++k) p[c] += w2[c * hidden_ + k] * h[k];
-      }
+      forward(x, {w1, b1, w2, b2}, h, p);
       const auto label = static_cast<std::size_t>(batch.labels[s]);
       const float highest = *std::max_element(p, p + classes_);
       hits_ += p[label] == highest ? 1 : 0;
@@ -95,11 +87,38 @@ class small_model {
     for (std::size_t i = 0; i < inputs_; ++i) mean_[i] = 0.9f * mean_[i] + 0.001f * w1[i];
   }
 
+  /// The share of samples, each of `inputs` values, that parameters classify as their labels say.
+  [[nodiscard]] double accuracy(muster::arena& arena, std::span<const float> values,
+                                std::span<const float> labels) const {
+    std::vector<float> h(hidden_), p(classes_);
+    std::size_t hits = 0;
+    for (std::size_t s = 0; s < labels.size(); ++s) {
+      forward(values.data() + s * inputs_,
+              {arena.parameter(0), arena.parameter(1), arena.parameter(2), arena.parameter(3)}, h.data(), p.data());
+      hits += std::max_element(p.begin(), p.end()) - p.begin() == std::lround(labels[s]) ? 1 : 0;
+    }
+    return static_cast<double>(hits) / static_cast<double>(labels.size());
+  }
   /// Of this rank's samples of the last batch.
   [[nodiscard]] double loss() const noexcept { return loss_; }
   [[nodiscard]] double hits() const noexcept { return hits_; }
 
  private:
+  struct parameters {
+    std::span<const float> w1, b1, w2, b2;
+  };
+  // The hidden layer and the scores of one sample.
+  void forward(const float* x, const parameters& of, float* h, float* p) const {
+    for (std::size_t k = 0; k < hidden_; ++k) {
+      float sum = of.b1[k];
+      for (std::size_t i = 0; i < inputs_; ++i) sum += of.w1[k * inputs_ + i] * (x[i] - mean_[i]);
+      h[k] = std::max(sum, 0.0f);
+    }
+    for (std::size_t c = 0; c < classes_; ++c) {
+      p[c] = of.b2[c];
+      for (std::size_t k = 0; k < hidden_; ++k) p[c] += of.w2[c * hidden_ + k] * h[k];
+    }
+  }
   template <class Of>
   static float sum_over(std::size_t samples, Of of) {
     float sum = 0;
