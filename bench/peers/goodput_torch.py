@@ -114,6 +114,7 @@ if what == "worker":
         if (step + 1) % STEPS_BETWEEN == 0 and dist.get_rank() == 0:
             torch.save({**state(), "step": step + 1}, saved + ".new")
             os.replace(saved + ".new", saved)
+            print("saved", (step + 1) * words.batch, flush=True)
     if dist.get_rank() == 0:
         tell()
     sys.exit(0)

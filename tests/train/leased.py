@@ -87,6 +87,11 @@ def harm(draw, ranks, one, until):
         one.process.send_signal(signal.SIGCONT)
 
 
+def keeps_majority(ranks):
+    """Whether one more rank may be lost. Of a process of another host there is no proof that it died, so a majority has to live."""
+    return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in ranks)) < len(ranks)
+
+
 def harm_and_join(draw, ranks, workers, start, until):
     """Some rank that works stays as it is; one server may be killed."""
     spared = None
@@ -98,6 +103,8 @@ def harm_and_join(draw, ranks, workers, start, until):
             ranks.append(start(draw.randrange(workers)))
             ranks[-1].joins = True
         spared = spared if spared in works else next((one for one in works if "ready" in one.says), None)
+        if not keeps_majority(ranks):
+            continue
         if what == "worker" and spared is not None and len(works) > 1:
             harm(draw, ranks, draw.choice([one for one in works if one is not spared]), until)
         serve = [one for one in ranks if one.rank >= workers]
@@ -111,7 +118,7 @@ def problem_of(draw, ranks, workers, start, is_quiet):
         return "the job does not begin"
     if options.elastic and not is_quiet:
         harm_and_join(draw, ranks, workers, start, until)
-        if draw.random() < 0.25:  # the servers wait for a worker
+        if draw.random() < 0.25 and options.transport != "hosts":  # the servers wait for a worker
             for one in ranks:
                 if one.harm is None and not one.is_over() and (one.joins or one.rank < workers):
                     one.harm = signal.SIGKILL
