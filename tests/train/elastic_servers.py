@@ -2,7 +2,9 @@
 """What muster-launch makes of an elastic job with --mode ps: a server without replicas that dies, the death of all
 workers, a process of another configuration that joins. What servers save without workers is resumed from.
 
-usage: elastic_servers.py lost|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
+With `late` one of three servers stands still while the job ends around it.
+
+usage: elastic_servers.py lost|late|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
 """
 import argparse
@@ -18,7 +20,7 @@ import time
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["lost", "deserted", "unsaved", "stranger"])
+parser.add_argument("what", choices=["lost", "late", "deserted", "unsaved", "stranger"])
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -145,6 +147,21 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
         sys.exit(0)
     if options.what == "unsaved":
         problem_without_save(folder)
+        sys.exit(0)
+    if options.what == "late":
+        os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # nobody takes it for dead
+        job = Job("", 5, ["--servers", "3", "--replicas", "1"])
+        job.wait_for("each sample was used once an epoch")
+        late = children(job.process)[2 + draw.randrange(3)]
+        os.kill(late, signal.SIGSTOP)
+        time.sleep(draw.uniform(0.6, 0.9))  # the others end 0.5 s after the workers
+        try:
+            os.kill(late, signal.SIGCONT)
+        except ProcessLookupError:
+            job.fail("the server that stands still is gone")
+        job.require(job.end() == 0, "it does not end with 0")
+        job.require(not any("lost" in one for one in job.said), "a server takes the end of the job for a loss")
+        print(f"late over {options.transport}, seed {options.seed}: as it should be")
         sys.exit(0)
     job = Job(folder)
     job.wait_for("step 50")

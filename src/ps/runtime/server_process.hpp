@@ -69,7 +69,7 @@ class server_process final : process, public server_outlet {
         if (is_over() && !awaits_workers()) return;
         idle = spins_before_pause;
       }
-      if (!core_->is_done() || core_->is_fenced() || awaits_workers()) {
+      if (!is_done() || core_->is_fenced()) {
         done_since = {};
       } else if (done_since == clock::time_point{}) {
         done_since = now;
@@ -119,7 +119,8 @@ class server_process final : process, public server_outlet {
   // What the map makes of this server, which begins, leaves or is fenced.
   void learn(const shard_map& map, clock::time_point now) {
     newest_ = map;
-    if (const auto lost = map.lost_range(); lost && !told_) throw tables_lost(layout_, *lost);
+    // The servers of a job that is over end one after the other: what those held is not lost.
+    if (const auto lost = map.lost_range(); lost && !told_ && !is_done()) throw tables_lost(layout_, *lost);
     if (serves_) {
       const auto* const own = map.server(self_);
       const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
@@ -253,6 +254,8 @@ class server_process final : process, public server_outlet {
     return mine;
   }
 
+  // Each worker of the map has said that it has finished.
+  [[nodiscard]] bool is_done() const { return core_->is_done() && !awaits_workers(); }
   [[nodiscard]] bool is_over() const {
     return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
   }
