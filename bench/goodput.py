@@ -13,7 +13,8 @@ live. A job of mode ps has two servers with a replica, which no fault is done to
 
 The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
 neither is among the samples of the table. The jobs of a system with and without faults run at the same time, so that what else the
-machine does is done to both. A job of torchrun that is not over in twice the time is ended; what it had saved is what it has trained.
+machine does is done to both. A job of a peer that is not over in twice the time is
+ended; what it had saved, or committed, is what it has trained.
 """
 import argparse
 import concurrent.futures
@@ -177,10 +178,10 @@ def run(system, mode, with_faults):
                     told = told or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
                 now = time.monotonic()
                 if now > begin + 2 * options.seconds + 60:
-                    saved = [line.split()[-1] for one in job.workers for line in one.says if line.startswith("saved")]
+                    saved = [int(line.split()[-1]) for one in job.workers for line in one.says if line.startswith("saved")]
                     if not saved:
                         return problem(job, "it is not over")
-                    told = f"0 uses lost, 0 doubled, {options.samples * epochs - int(saved[-1])} left"
+                    told = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
                 if all(one.is_over() for one in job.workers) and told is None:
                     return problem(job, "its ranks have ended early")
                 if with_faults and now >= due:

@@ -137,5 +137,6 @@ while manager.batches_committed() < batches * words.epochs:
     manager.allreduce(summed, reduce_op=ReduceOp.SUM).wait()
     if manager.should_commit():
         update(summed)
+    print("saved", manager.batches_committed() * each, flush=True)
 tell()
 os._exit(0)
