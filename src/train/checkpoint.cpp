@@ -219,13 +219,7 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
     throw configuration_error(
         "a store of checkpoints cannot keep none (a run resumes from the last one); keep at least 1");
   }
-  std::error_code trouble;
-  std::filesystem::create_directories(folder_, trouble);
-  if (trouble) {
-    throw configuration_error("cannot make the folder of checkpoints '" + folder_ + "' (" + trouble.message() +
-                              "); choose one in a folder that may be written");
-  }
-  require_writable(folder_ + "/step");
+  detail::require_checkpoint_folder(folder_);
 }
 
 checkpoint::checkpoint(checkpoint&&) noexcept = default;

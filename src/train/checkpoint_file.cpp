@@ -129,6 +129,16 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
       "this checkpoint is malformed (its checksum is right, so it was written like this); use another one");
 }
 
+void require_checkpoint_folder(const std::string& folder) {
+  std::error_code trouble;
+  std::filesystem::create_directories(folder, trouble);
+  if (trouble) {
+    throw configuration_error("cannot make the folder of checkpoints '" + folder + "' (" + trouble.message() +
+                              "); choose one in a folder that may be written");
+  }
+  require_writable(folder + "/step");
+}
+
 checkpoint_head read_checkpoint_head(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   require_readable(file.good(), path);

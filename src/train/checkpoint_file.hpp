@@ -39,6 +39,9 @@ struct checkpoint_image {
 /// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
 inline constexpr std::size_t checkpoint_piece = std::size_t{16} << 20;
 
+/// Makes the folder, with those above it. Throws configuration_error where it cannot, or where no file can be in it.
+void require_checkpoint_folder(const std::string& folder);
+
 /// Writes one, whole or not at all. Calls `on_piece` after each piece that is on the disk. Throws configuration_error.
 void write_checkpoint(const std::string& path, const checkpoint_head& head, std::span<const checkpoint_part> parts,
                       const std::function<void()>& on_piece);

@@ -7,6 +7,7 @@
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -63,8 +64,18 @@ std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::ord
 }
 
 void served::save(const std::string& folder) {
-  ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .at = lease_.from});
+  try {
+    ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .at = lease_.from});
+    unsaved_.clear();
+  } catch (const configuration_error& failed) {
+    unsaved_ = failed.what();
+    log(log_level::warning, "the tables were not saved: " + unsaved_ + "; those before them stay");
+  }
   job_.tables().pass_save(order, lease_.steps);
+}
+
+void served::require_saved() const {
+  if (!unsaved_.empty()) throw configuration_error(unsaved_);
 }
 
 void served::pull(std::span<const std::uint64_t> elements) {

@@ -40,8 +40,11 @@ class served {
   // Of the first worker: the table is the one that was saved in `folder`, or begins with the arena's parameters; and
   // what is to be trained, from where the table was saved, or from there.
   std::optional<ps::saved_tables> begin(const std::string& folder, ps::order_plan plan);
-  // Of the first worker, when its lease is to save: writes the tables, and lets the others go on.
+  // Of the first worker, when its lease is to save: writes the tables, and lets the others go on. Where they cannot be
+  // written that is a warning, and those before stay.
   void save(const std::string& folder);
+  // Throws configuration_error if the last save of this worker failed.
+  void require_saved() const;
 
   // These elements of the arena, or all of a dense one, become the table's. The next push is of the same.
   void pull(std::span<const std::uint64_t> elements = {});
@@ -73,6 +76,7 @@ class served {
   std::optional<bool> ended_first_;
   std::uint64_t trained_ = 0;   // batches of it that were pushed
   std::uint64_t assigned_ = 0;  // bytes
+  std::string unsaved_;         // why the last save failed
   std::vector<std::uint64_t> elements_, pushed_elements_;
   std::vector<float> rows_, pushed_;
   ps::pending under_way_;  // after what it reads

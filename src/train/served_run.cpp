@@ -1,6 +1,7 @@
 // A training among the workers of a parameter server.
 #include <muster/core/error.hpp>
 
+#include "checkpoint_file.hpp"
 #include "training_run.hpp"
 
 namespace muster::inline v0 {
@@ -28,12 +29,15 @@ void training::one_run::train_on_servers() {
   say_ended(began_any);
   conclude();
   servers.finish();
+  servers.require_saved();
 }
 
 void training::one_run::begin_on_servers() {
   ps::order_plan plan{.from = of.state_.position().at, .epochs_limit = options.epochs, .steps_limit = options.steps};
-  if (!options.checkpoint.empty())
+  if (!options.checkpoint.empty()) {
+    detail::require_checkpoint_folder(options.checkpoint);
     (every.unit == detail::interval::steps ? plan.steps_to_save : plan.epochs_to_save) = every.count;
+  }
   const auto saved = of.served_->begin(options.resume ? options.checkpoint : "", plan);
   if (!saved) return;
   of.state_.move_to(saved->at);

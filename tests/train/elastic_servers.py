@@ -2,9 +2,10 @@
 """What muster-launch makes of an elastic job with --mode ps: a server without replicas that dies, the death of all
 workers, a process of another configuration that joins. What servers save without workers is resumed from.
 
+With `full` the disk is full after the first save.
 With `late` one of three servers stands still while the job ends around it.
 
-usage: elastic_servers.py lost|late|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
+usage: elastic_servers.py lost|late|full|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
 """
 import argparse
@@ -20,7 +21,7 @@ import time
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["lost", "late", "deserted", "unsaved", "stranger"])
+parser.add_argument("what", choices=["lost", "late", "full", "deserted", "unsaved", "stranger"])
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -138,6 +139,20 @@ def problem_without_save(folder):
     again.require("each sample was used once an epoch" in again.said, "samples were lost or used twice")
 
 
+def problem_when_full(folder):
+    """There is room for one save: it stays, the training goes on, and each further save says that it failed."""
+    job = Job(folder)
+    job.end()
+    failed = [one for one in job.said if "the tables were not saved" in one and "No space left on device" in one]
+    job.require("each sample was used once an epoch" in job.said and len(failed) > 2, f"it should go on, not say {failed}")
+    job.require(any("(started as rank 0) ended with 2" in one for one in job.said), "the worker that saves should end with 2")
+    job.require(steps_of(folder)[0] == 40, "the first save does not stay")
+    subprocess.run(["mount", "-o", "remount,size=1m", folder], check=True)
+    again = Job(folder)
+    again.require(again.end() == 0 and not any("not saved" in one for one in again.said), "it does not go on")
+    again.require("each sample was used once an epoch" in again.said, "samples were lost or used twice")
+
+
 with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
     if options.what == "deserted":
         for turn, (replicas, consistency) in enumerate([(0, "async"), (1, "bounded:2"), (0, "bulk")]):
@@ -147,6 +162,15 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
         sys.exit(0)
     if options.what == "unsaved":
         problem_without_save(folder)
+        sys.exit(0)
+    if options.what == "full":
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "none", folder], check=False).returncode != 0:
+            print("mounting a small file system takes root")
+            sys.exit(77)
+        try:
+            problem_when_full(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
         sys.exit(0)
     if options.what == "late":
         os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # nobody takes it for dead
