@@ -89,7 +89,8 @@ def harm(draw, ranks, one, until):
 
 def keeps_majority(ranks):
     """Whether one more rank may be lost. Of a process of another host there is no proof that it died, so a majority has to live."""
-    return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in ranks)) < len(ranks)
+    members = [one for one in ranks if "ready" in one.says]
+    return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in members)) < len(members)
 
 
 def harm_and_join(draw, ranks, workers, start, until):
