@@ -1,4 +1,4 @@
-"""How muster-bench is started: by what CMake made, and as an ordinary package of Python."""
+"""How muster-bench and muster-pool are started: by what CMake made, and as an ordinary package of Python."""
 import os
 import pathlib
 import re
@@ -35,6 +35,7 @@ class Started(Case):
             self.skipTest("SKIPPED: no build made a launcher (MUSTER_TEST_BENCH names it)")
         self.write("bin/python3", "#!/bin/sh\necho the wrong one; exit 9\n").chmod(0o755)
         self.works(launcher, PATH=f"{self.folder}/bin:{os.environ['PATH']}")
+        self.assertIn("exit status", self.ended_well(pathlib.Path(launcher).with_name("muster-pool"), "--help"))
 
     def test_pip_install_without_a_network(self):
         home = self.folder / "venv"
@@ -48,6 +49,7 @@ class Started(Case):
         self.ended_well(python, "-m", "pip", "install", "--no-index", "--no-build-isolation", self.folder / "platform")
         shutil.rmtree(self.folder / "platform")
         self.works(home / "bin" / "muster-bench")
+        self.assertIn("exit status", self.ended_well(home / "bin" / "muster-pool", "--help"))
 
     def test_one_version(self):
         numbers = re.findall(r"#define MUSTER_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)", VERSION.read_text())

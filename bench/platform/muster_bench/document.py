@@ -39,11 +39,20 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 def load(path):
     """What a YAML file says."""
+    return _read(path, "describes an experiment", yaml.load)
+
+
+def load_all(path, what):
+    """What each document of a YAML file says, which `what`."""
+    return _read(path, what, lambda file, Loader: list(yaml.load_all(file, Loader=Loader)))
+
+
+def _read(path, what, how):
     try:
         with open(path, encoding="utf-8") as file:
-            return yaml.load(file, Loader=_Loader)
+            return how(file, Loader=_Loader)
     except OSError as error:
-        raise Refusal(f"cannot read '{path}' ({error.strerror}); name a file that describes an experiment") from error
+        raise Refusal(f"cannot read '{path}' ({error.strerror}); name a file that {what}") from error
     except UnicodeDecodeError as error:
         raise Refusal(f"'{path}' is no text (byte {error.start} is not UTF-8); name a YAML file") from error
     except yaml.YAMLError as error:

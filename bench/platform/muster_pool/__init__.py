@@ -1,0 +1,1 @@
+"""Replicated services on one machine: HAProxy, processes, and as many of them as the requests need."""

@@ -1,0 +1,56 @@
+"""muster-pool, which is also python3 -m muster_pool."""
+import argparse
+import asyncio
+import importlib.util
+import os
+import re
+import sys
+
+ABOUT = """Runs the services of KServe's InferenceService on this machine: HAProxy in front, and as many replicas as they need.
+
+SIGHUP reads the files again, SIGTERM ends it when what has come is answered. Killed, it leaves replicas and HAProxy at
+work, and the same command takes them over.
+
+exit status: 0 drained; 2 the files or the command line cannot be used; 3 another muster-pool has the folder of --state; 4 no
+room or no right to write. docs/serving.md describes the files."""
+
+
+def parser():
+    made = argparse.ArgumentParser(prog="muster-pool", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("files", nargs="+", metavar="FILE", help="YAML with one InferenceService or several")
+    made.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS", help="where requests come [%(default)s]")
+    made.add_argument("--metrics", default="127.0.0.1:8404", metavar="ADDRESS", help="where Prometheus asks for /metrics [%(default)s]")
+    made.add_argument("--cores", type=float, default=len(os.sched_getaffinity(0)), metavar="N", help="that the replicas share [those there are]")
+    made.add_argument("--state", metavar="DIR", help="logs, sockets and what runs [FILE without its ending, and .pool]")
+    made.add_argument("--retry-up-to", default="256K", metavar="SIZE", help="the largest request that is sent to another replica [%(default)s]")
+    return made
+
+
+def main():
+    if importlib.util.find_spec("yaml") is None:
+        print(f"muster-pool: yaml cannot be imported ({sys.executable} does not have it); apt-get install python3-yaml and run it "
+              "with Debian's python3, or pip install pyyaml", file=sys.stderr)
+        return 2
+    from muster_bench.errors import Refusal
+    from muster_bench.text import bytes_of
+
+    from .pool import Pool
+    chosen = parser().parse_args()
+    try:
+        chosen.retry_up_to = bytes_of(chosen.retry_up_to, "--retry-up-to")
+        if not 1 << 14 <= chosen.retry_up_to <= 1 << 28:
+            raise Refusal(f"--retry-up-to cannot be {chosen.retry_up_to} (it is 16K to 256M: HAProxy has as much memory for each request); change it")
+        if not 0 < chosen.cores < 1e6:
+            raise Refusal(f"--cores cannot be {chosen.cores:g} (replicas need some); give 1 or more")
+        chosen.state = chosen.state or re.sub(r"\.ya?ml$", "", chosen.files[0]) + ".pool"
+
+        async def run():
+            return await Pool(chosen).run()
+        return asyncio.run(run())
+    except Refusal as error:
+        print(f"muster-pool: {error}", file=sys.stderr)
+        return error.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

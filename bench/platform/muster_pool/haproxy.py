@@ -1,0 +1,192 @@
+"""HAProxy: its configuration, its processes, and what it is told and asked while it runs."""
+import asyncio
+import contextlib
+import csv
+import os
+import signal
+import socket
+
+from muster_bench.errors import Refusal
+from muster_bench.files import write_whole, writing
+
+from .processes import FIRST_PASSED, Process, accept_no_more, listening
+
+DEADLINE = 5.0          # of an answer of HAProxy
+STARTS = 30.0           # and of its start
+ACCEPTED = 0.2          # longer than the third packet of a connection takes, and HAProxy to accept it
+
+HEAD = """# Written by muster-pool at each start of HAProxy.
+global
+  nbthread 1
+  stats socket {folder}/haproxy.sock mode 600 level admin
+  hard-stop-after {longest}s
+  tune.bufsize {buffer}
+defaults
+  mode http
+  timeout connect 1s
+  timeout client 75s
+  timeout http-request 30s
+  timeout check 300ms
+  option http-buffer-request
+  option abortonclose
+  option idle-close-on-response
+  option redispatch 1
+  retries 10
+  retry-on conn-failure empty-response
+  option httpchk GET /v2/health/ready
+  hash-type consistent
+  default-server inter 200ms fastinter 50ms downinter 200ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down
+frontend metrics
+  bind fd@{metrics}
+  http-request use-service prometheus-exporter if {{ path /metrics }}
+  http-request deny deny_status 404
+"""
+
+
+def configuration(folder, buffer, deployments):
+    """Requests go from `outside` to the limits of their caller, if the service has them, and by `inside` to the replicas.
+    muster-pool's own socket (activator.py) is the server when there is no other."""
+    services = [each.service for each in deployments]
+    lines = [HEAD.format(folder=folder, buffer=buffer, metrics=FIRST_PASSED + 1, longest=max(each.timeout for each in services) + 5)]
+    routes = []
+    for each in services:
+        routes += [f"acl is-{each.name} req.hdr(host),field(1,:),field(1,.) -i -m str {each.name}",
+                   f"acl is-{each.name} path_reg ^/v[12]/models/{each.name}([/:]|$)"]
+    names = [each.name for each in services]
+    routes += [f"acl is-{name} always_true" for name in names if len(names) == 1]
+    unknown = _error(f"path: is of no service (known: {', '.join(names)})")
+    routes.append(f"http-request return status 404 {unknown} if {' '.join('!is-' + name for name in names)}")
+    to_replicas = [f"use_backend {name} if is-{name}" for name in names]
+    lines += [f"frontend outside\n  bind fd@{FIRST_PASSED}", *_indented(routes)]
+    for each in filter(lambda service: service.anonymous or service.keys, services):
+        lines += _indented(_callers(folder, each))
+    lines += [*_indented(to_replicas), f"frontend inside\n  bind fd@{FIRST_PASSED + 2}", *_indented(routes + to_replicas)]
+    for deployment in deployments:
+        lines += _classes(folder, deployment.service) + _replicas(folder, deployment)
+    return "\n".join(lines) + "\n"
+
+
+def _indented(lines):
+    return ["  " + line for line in lines]
+
+
+def _error(text):
+    return f"content-type application/json string '{{\"error\":\"{text}\"}}'"
+
+
+def _full(name, most):
+    error = _error("request: as many as may wait do; send it again later")
+    return f"  http-request return status 429 {error} hdr Retry-After 1 if {{ queue({name}) ge {most} }}"
+
+
+def _callers(folder, service):
+    """The class of a caller by its key; a key that is not known is none."""
+    name, limited = service.name, f"{service.name}.anonymous" if service.anonymous else service.name
+    has_key, known = "{ req.hdr(authorization) -m found }", "{ var(txn.caller) -m found }"
+    lines = [f"http-request set-var(txn.caller) str({limited}) if is-{name} !{has_key}"]
+    if service.keys:
+        lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if is-{name} {has_key}",
+                  f"http-request return status 401 {_error('authorization: is no key of this service')} if is-{name} !{known}"]
+    return lines + [f"use_backend %[var(txn.caller)] if is-{name} {known}"]
+
+
+def _classes(folder, service):
+    """Each class waits for its own few connections to `inside`."""
+    limits = {f"{service.name}.anonymous": service.anonymous} if service.anonymous else {}
+    limits.update((f"{service.name}.key.{name}", service.key_holder) for name, _ in service.keys)
+    lines = []
+    for name, most in limits.items():
+        lines += [f"backend {name}", _full(name, service.queue), f"  timeout queue {service.timeout}s\n  timeout server {service.timeout + 5}s",
+                  "  retry-on conn-failure", f"  server inside unix@{folder}/inside.sock maxconn {most}"]
+    return lines
+
+
+def _replicas(folder, deployment):
+    service = deployment.service
+    lines = [f"backend {service.name}\n  balance {deployment.balance}\n  timeout queue {service.timeout}s\n  timeout server {service.timeout}s"]
+    if service.at_once:
+        lines.append(_full(service.name, service.queue))
+    for slot in range(1, max([service.slots, *deployment.replicas]) + 1):
+        replica = deployment.replicas.get(slot)
+        used = replica is not None and replica.state == "serving"
+        lines.append(f"  server s{slot} 127.0.0.1:{replica.port if used else 9} check maxconn {service.at_once} "
+                     f"{f'weight {replica.weight}' if used else 'disabled'}")
+    return lines + [f"  server waits unix@{deployment.activator.path} backup pool-max-conn 0"]
+
+
+class Haproxy:
+    """Its process now, the sockets that it is given, and processes before it that answer what they have."""
+
+    def __init__(self, folder, earlier, listen, metrics, wake):
+        self.folder, self.wake, self.process = folder, wake, None
+        self.before = earlier
+        self.sockets = [listening("--listen", listen, len(earlier)), listening("--metrics", metrics, len(earlier)), self._inside()]
+
+    def _inside(self):
+        made, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"
+        with writing(path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + ".new")
+            made.bind(path + ".new")
+            made.listen(4096)
+            os.rename(path + ".new", path)   # that of an earlier process stays open to it
+        return made
+
+    async def start(self, text, save):
+        """Another process takes the place of the one there is. `save` is called when there is one to be known later."""
+        write_whole(f"{self.folder}/haproxy.cfg", text)
+        log, loop = f"{self.folder}/haproxy.log", asyncio.get_running_loop()
+        try:
+            made = Process.start(["haproxy", "-db", "-f", f"{self.folder}/haproxy.cfg"], os.environ, log, [each.fileno() for each in self.sockets])
+        except OSError as error:
+            raise Refusal(f"HAProxy cannot be started ({error.strerror}); apt-get install haproxy") from error
+        self.before += filter(None, [self.process])
+        self.process = made
+        made.on_end(loop, self.wake)
+        save()
+        end = loop.time() + STARTS
+        while f"Pid: {made.pid}\n" not in await self.ask("show info"):
+            if not (lives := made.is_alive()) or loop.time() > end:
+                made.send(signal.SIGKILL)
+                with open(log, encoding="utf-8", errors="replace") as file:
+                    alert = next((line.strip() for line in reversed(list(file)) if "ALERT" in line), f"it did not answer in {STARTS:g} s" if lives else "it ended")
+                raise Refusal(f"HAProxy does not start ({alert}); see {log}")
+            await asyncio.sleep(0.02)
+        if self.before:
+            await asyncio.sleep(ACCEPTED)
+            for each in self.before:
+                each.send(signal.SIGUSR1)
+
+    def processes(self):
+        self.before = [each for each in self.before if each.is_alive()]
+        return self.before + [each for each in [self.process] if each is not None and each.is_alive()]
+
+    async def drain(self):
+        """Takes no more connections; those there are are answered."""
+        for each in self.sockets[:2]:
+            accept_no_more(each)
+        await asyncio.sleep(ACCEPTED)
+        for each in self.sockets[:2]:
+            each.close()
+        for each in self.processes():
+            each.send(signal.SIGUSR1)
+
+    async def ask(self, commands):
+        """What HAProxy answers; nothing where it does not."""
+        try:
+            return await asyncio.wait_for(self._ask(commands), DEADLINE)
+        except (OSError, asyncio.TimeoutError):
+            return ""
+
+    async def _ask(self, commands):
+        reader, writer = await asyncio.open_unix_connection(f"{self.folder}/haproxy.sock", limit=1 << 24)
+        try:
+            writer.write(commands.encode() + b"\n")
+            return (await reader.read()).decode()
+        finally:
+            writer.close()
+
+    async def statistics(self):
+        """{(backend, server): its row}, as `show stat` names its columns; empty where HAProxy does not answer."""
+        rows = csv.DictReader((await self.ask("show stat")).removeprefix("# ").splitlines())
+        return {(row["pxname"], row["svname"]): row for row in rows}

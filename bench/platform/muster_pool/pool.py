@@ -1,0 +1,203 @@
+"""The pool: its services share cores; it looks at them five times a second, and at once when a process ends."""
+import asyncio
+import datetime
+import signal
+
+from muster_bench.errors import FINISHED, Refusal
+from muster_bench.files import FolderLock, make_folder, read_json, write_json, write_whole
+
+from . import haproxy
+from .deployment import Deployment
+from .processes import Process
+from .service import read
+
+LOOK = 0.2              # seconds between two looks
+QUIET = 1.0             # without a request, before a pool that drains closes connections
+LONGEST_PATH = 60       # of the folder: addresses of Unix sockets are short
+AGAIN = 1.0             # seconds after HAProxy could not be started
+
+
+class Pool:
+    def __init__(self, chosen):
+        self.files, self.cores, self.buffer = chosen.files, chosen.cores, chosen.retry_up_to
+        self.listen, self.metrics = chosen.listen, chosen.metrics
+        self.services = read(self.files, self.cores)
+        self.folder = make_folder(chosen.state).absolute()
+        if len(str(self.folder)) > LONGEST_PATH:
+            raise Refusal(f"--state cannot be '{self.folder}' (sockets in it have addresses, of which a system has short ones); give a path of "
+                          f"at most {LONGEST_PATH} letters")
+        self.lock = FolderLock(self.folder)
+        self.deployments = {}
+        self._woken, self._starts, self._tasks, self._drains, self._saved = asyncio.Event(), asyncio.Lock(), set(), False, None
+
+    def say(self, text):
+        print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {text}", flush=True)
+
+    def wake(self):
+        self._woken.set()
+
+    @staticmethod
+    def now():
+        return asyncio.get_running_loop().time()
+
+    def spawn(self, work):
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run(self):
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.spawn(self._reload()))
+        state = read_json(self.folder / "state.json") or {"haproxy": [], "services": {}}
+        self.haproxy = haproxy.Haproxy(self.folder, _living(state["haproxy"]), self.listen, self.metrics, self.wake)
+        for name, saved in state["services"].items():
+            if name not in self.services:
+                for process in _living(each[3] for each in saved["replicas"]):
+                    process.send(signal.SIGTERM)
+        adopted = 0
+        for service in self.services.values():
+            deployment = await self._add(service)
+            saved = state["services"].get(service.name)
+            if saved is not None:
+                there = deployment.restore(saved, self.now())
+                adopted += there
+                if not there and not deployment.is_canary():
+                    deployment.current, deployment.next = service.revision, None
+            deployment.apply(service)
+        await self.haproxy.start(self._configuration(), self._save)
+        self.say(f"{', '.join(self.services)} on {self.listen}, metrics on {self.metrics}" + (f"; {adopted} replicas were there" if adopted else ""))
+        while not self._drains:
+            await self._look()
+        await self._end()
+        self.say("drained")
+        return FINISHED
+
+    async def _add(self, service):
+        made = self.deployments[service.name] = Deployment(self, service)
+        await made.activator.listen()
+        return made
+
+    def _configuration(self):
+        there = [each for each in self.deployments.values() if not each.is_removed]
+        for each in there:
+            name = each.service.name
+            write_whole(self.folder / f"{name}.keys", "".join(f"{key} {name}.key.{holder}\n" for holder, key in each.service.keys))
+            (self.folder / f"{name}.keys").chmod(0o600)
+        return haproxy.configuration(self.folder, self.buffer, there)
+
+    async def _look(self):
+        try:
+            await asyncio.wait_for(self._woken.wait(), LOOK)
+        except asyncio.TimeoutError:
+            pass
+        self._woken.clear()
+        if not self._drains and not self._starts.locked() and not self.haproxy.process.is_alive():
+            self.say(f"HAProxy ended and is started again (see {self.folder}/haproxy.log)")
+            await self._restart()
+        rows, now, lacking = await self.haproxy.statistics(), self.now(), []
+        for each in list(self.deployments.values()):
+            await each.look(now, rows)
+            each.judge(rows)
+            lacking += [(each, revision) for revision in await each.reconcile(now)]
+            if each.is_removed and not each.replicas:
+                del self.deployments[each.service.name]
+        await self._share(lacking, now)
+        self._save()
+        return rows
+
+    async def _share(self, lacking, now):
+        """Gives free cores to those that have none first, and then in the order in which they began to lack."""
+        for deployment, revision in sorted(lacking, key=lambda pair: (len(pair[0].replicas) > 0, pair[0].lacks_since)):
+            used = sum(each.revision.cores for other in self.deployments.values() for each in other.replicas.values())
+            begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
+            if begins or used + revision.cores <= self.cores:
+                deployment.start(revision, now)
+                self._save()   # at once: one that is not known to the next pool would run for ever
+            else:
+                if not deployment.replicas and deployment.activator.holding:
+                    await self._make_room(deployment, now)
+                return
+
+    async def _make_room(self, needy, now):
+        """Stops a replica of another service: of one that is idle, or has the most. Each keeps one while it has requests."""
+        others = [each for each in self.deployments.values() if each is not needy]
+        if any(replica.state == "leaving" for each in others for replica in each.replicas.values()):
+            return
+        def spare(each):
+            idle = each.scaler.average(now, each.service.panic_window) == 0
+            return len(each.replicas) - max(each.service.minimum, 0 if idle else 1)
+        richest = max(others, key=spare, default=None)
+        if richest is not None and spare(richest) > 0:
+            richest.say(f"a replica ends, for {needy.service.name} has requests and no core")
+            await richest.stop(max(richest.replicas.values(), key=lambda each: each.since), now)
+
+    async def _restart(self):
+        async with self._starts:
+            try:
+                await self.haproxy.start(self._configuration(), self._save)
+                for each in self.deployments.values():   # what has changed since the configuration was written
+                    await each.tell()
+            except Refusal as error:
+                self.say(str(error))
+                await asyncio.sleep(AGAIN)
+
+    async def _reload(self):
+        try:
+            services = read(self.files, self.cores)
+        except Refusal as error:
+            self.say(f"the files are left as they were: {error}")
+            return
+        for name, each in self.deployments.items():
+            each.is_removed = name not in services
+        for name, service in services.items():
+            if name not in self.deployments:
+                await self._add(service)
+            self.deployments[name].apply(service)
+        self.say(f"read again: {', '.join(services)}")
+        await self._restart()
+        self.wake()
+
+    def _save(self):
+        state = {"haproxy": [each.saved() for each in self.haproxy.processes()],
+                 "services": {name: each.saved() for name, each in self.deployments.items()}}
+        if state != self._saved:
+            try:
+                write_json(self.folder / "state.json", state)
+                self._saved = state
+            except Refusal as error:
+                self.say(str(error))   # and again at the next look
+
+    def _drain(self):
+        self._drains = True
+        self.wake()
+
+    async def _end(self):
+        """Answers what has come, ends HAProxy, and then the replicas."""
+        self.say("drains")
+        await self.haproxy.drain()
+        last = self.now() + max(each.service.timeout for each in self.deployments.values()) + 5
+        quiet_since = self.now()
+        while self.now() < min(last, quiet_since + QUIET):
+            rows = await self._look()
+            held = sum(each.activator.holding for each in self.deployments.values())
+            if held or any(server == "BACKEND" and int(row["scur"]) for (_, server), row in rows.items()):
+                quiet_since = self.now()
+        self.haproxy.process.send(signal.SIGTERM)
+        for each in self.deployments.values():
+            each.is_removed = True
+        while (self.deployments or self.haproxy.processes()) and self.now() < last:
+            await self._look()
+        for process in [*self.haproxy.processes(), *(each.process for other in self.deployments.values() for each in other.replicas.values())]:
+            process.send(signal.SIGKILL)
+
+
+def _living(saved):
+    found = []
+    for each in saved:
+        try:
+            found.append(Process(*each))
+        except ProcessLookupError:
+            continue
+    return found

@@ -1,0 +1,104 @@
+"""Processes that outlive the pool, and sockets that outlive HAProxy."""
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+
+from muster_bench.errors import Refusal
+
+FIRST_PASSED = 100              # the first descriptor that is passed to HAProxy
+ATTACH_REUSEPORT_CBPF = 51      # <asm/socket.h>
+RETURN, LOAD_BYTE, JUMP_IF_SET = 0x06, 0x30, 0x45
+FLAGS_OF_TCP, SYN = 13, 0x02    # where they are in its header; that of the first packet
+
+
+class Process:
+    """One that this pool or the one before it started: known by its number and the time at which it began."""
+
+    def __init__(self, pid, began=None):
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)   # ProcessLookupError: there is none
+        self.began = int(_status(pid)[19])
+        if began is not None and began != self.began:
+            os.close(self._fd)
+            raise ProcessLookupError(pid)
+
+    @classmethod
+    def start(cls, words, environment, log, passed=()):
+        """Raises OSError where there is no such program. `passed` are descriptors, from FIRST_PASSED on."""
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                   (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, FIRST_PASSED + number) for number, fd in enumerate(passed)]
+        return cls(os.posix_spawnp(words[0], words, environment, file_actions=actions, setsid=True, setsigmask=[],
+                                   setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]))
+
+    def is_alive(self):
+        if not select.select([self._fd], [], [], 0)[0]:
+            return True
+        with contextlib.suppress(ChildProcessError):   # not a child of this pool
+            os.waitpid(self.pid, os.WNOHANG)
+        return False
+
+    def is_stopped(self):
+        with contextlib.suppress(ProcessLookupError):
+            return _status(self.pid)[0] == "T"
+        return False
+
+    def send(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, number)
+
+    def on_end(self, loop, call):
+        def ended():
+            loop.remove_reader(self._fd)
+            call()
+        loop.add_reader(self._fd, ended)
+
+    def close(self, loop):
+        loop.remove_reader(self._fd)
+        os.close(self._fd)
+
+    def saved(self):
+        return [self.pid, self.began]
+
+
+def _status(pid):
+    """Fields of /proc/PID/stat from the third on."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        raise ProcessLookupError(pid) from None
+
+
+def listening(option, address, beside):
+    """A socket for HAProxy. Where one of an earlier pool still listens there, it is made beside that one and takes all new
+    connections, so that the earlier one can be closed when it has accepted its own."""
+    try:
+        host, _, port = address.rpartition(":")
+        family, kind, protocol, _, at = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if beside:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(at)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)   # not before: another program's socket there is an error
+        made.listen(4096)
+        if beside:
+            _attach(made, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
+        return made
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give HOST:PORT of this machine that is free") from error
+
+
+def accept_no_more(made):
+    """Connections that begin from now on wait for the next socket there, or for an error; those that are half made go on."""
+    _attach(made, 26, (LOAD_BYTE, 0, 0, FLAGS_OF_TCP), (JUMP_IF_SET, 0, 1, SYN), (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xffffffff))
+
+
+def _attach(made, option, *program):
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    made.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(code)))

@@ -1,0 +1,215 @@
+"""What a file says of services: KServe's InferenceService, as much of it as one machine has a meaning for."""
+import dataclasses
+import math
+import pathlib
+import re
+
+from muster_bench import document
+from muster_bench.document import Section
+from muster_bench.errors import Refusal
+from muster_bench.files import digest_of
+
+KNATIVE, OWN = "autoscaling.knative.dev/", "pool.muster/"
+BALANCE = {"leastconn": "leastconn", "roundrobin": "roundrobin", "hash": "source"}  # as HAProxy calls them
+ANONYMOUS, KEY_HOLDER, QUEUE = 2, 3, 100
+CONCURRENCY_TARGET, RATE_TARGET = 100, 200                                          # Knative's defaults
+
+
+@dataclasses.dataclass(frozen=True)
+class Revision:
+    """What a replica runs; two that differ in nothing are the same."""
+    command: tuple
+    environment: dict
+    cores: float
+
+    @property
+    def id(self):
+        return digest_of(dataclasses.astuple(self))[:8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    name: str
+    revision: Revision
+    minimum: int
+    maximum: int
+    metric: str           # concurrency or rps
+    target: float         # of a replica, what it is used to: 70 % of scaleTarget unless the file says otherwise
+    at_once: int          # containerConcurrency; 0: any number
+    timeout: int
+    canary: int           # per cent of the requests that a new revision gets at first; None: it takes the place of the old one
+    window: float
+    panic_window: float
+    panic_threshold: float
+    balance: str
+    queue: int            # requests that wait, of each class of callers, and for replicas
+    anonymous: int        # requests at once of all callers without a key; 0: any number
+    key_holder: int       # and of each key
+    keys: tuple           # (name, key)
+
+    @property
+    def slots(self):
+        """Servers that HAProxy keeps for it: two revisions, and what leaves."""
+        return 2 * self.maximum + 2
+
+
+def read(paths, cores):
+    """{name: service} of all documents; refuses what does not fit on the cores."""
+    made = {}
+    for path in paths:
+        for number, each in enumerate(document.load_all(path, "describes services"), 1):
+            if each is None:
+                continue
+            service = _service(Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
+            if service.name in made:
+                raise Refusal(f"{path}, document {number}: the service '{service.name}' is there twice (names are used to find it); rename one")
+            made[service.name] = service
+    if not made:
+        raise Refusal(f"'{paths[0]}' describes no service (it has no document); add an InferenceService")
+    least = sum(each.minimum * each.revision.cores for each in made.values())
+    if least > cores:
+        raise Refusal(f"{paths[0]}: the services need {least:g} cores at least (minReplicas, and resources of a replica) and the pool has {cores:g}; "
+                      "lower minReplicas, or give --cores")
+    return made
+
+
+def _service(top, path, cores):
+    for key, value in (("apiVersion", "serving.kserve.io/v1beta1"), ("kind", "InferenceService")):
+        if (found := top.get(key, "a text")) != value:
+            raise Refusal(f"{top.where}: '{key}' cannot be '{found}' (only {value} is known); change it")
+    metadata = top.section("metadata")
+    name = metadata.get("name", "a text")
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        raise Refusal(f"{metadata.where}: 'name' cannot be '{name}' (Kubernetes has small letters, digits and dashes); rename it")
+    metadata.where = f"{path}, {name}, metadata"
+    metadata.get("namespace", "a text", "")
+    metadata.free("labels")
+    notes = metadata.section("annotations")
+    spec = top.section("spec")
+    predictor = spec.section("predictor")
+    predictor.where = f"{path}, {name}, spec.predictor"
+    revision = _revision(predictor, path)
+    minimum = number(predictor, "minReplicas", 0, 1000, 1)
+    maximum = number(predictor, "maxReplicas", 1, 1000, max(minimum, int(cores / revision.cores), 1))
+    if maximum < minimum:
+        raise Refusal(f"{predictor.where}: 'maxReplicas' cannot be {maximum} (minReplicas is {minimum}); raise it")
+    metric = choice(predictor, "scaleMetric", ("concurrency", "rps"), "concurrency")
+    at_once = number(predictor, "containerConcurrency", 0, 100_000, 0)
+    total = number(predictor, "scaleTarget", 1, 1_000_000, RATE_TARGET if metric == "rps" else at_once or CONCURRENCY_TARGET)
+    if metric == "concurrency" and at_once:
+        total = min(total, at_once)
+    window = duration(notes, KNATIVE + "window", 6, 3600, 60)
+    keys = _keys(notes, path)
+    made = Service(
+        name=name, revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
+        target=max(total * percentage(notes, "target-utilization-percentage", 1, 100, 70), 0.01),
+        timeout=number(predictor, "timeout", 1, 3600, 60), canary=number(predictor, "canaryTrafficPercent", 0, 100, None),
+        window=window, panic_window=window * percentage(notes, "panic-window-percentage", 1, 100, 10),
+        panic_threshold=percentage(notes, "panic-threshold-percentage", 110, 1000, 200),
+        balance=BALANCE[choice(notes, OWN + "balance", BALANCE, "leastconn")], queue=number(notes, OWN + "queue", 1, 1_000_000, QUEUE),
+        anonymous=number(notes, OWN + "anonymous-concurrency", 0, 100_000, ANONYMOUS if keys else 0),
+        key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys)
+    for section in (notes, metadata, predictor, spec, top):
+        section.done()
+    return made
+
+
+def _revision(predictor, path):
+    """A model is served by `serve`; of containers there is one, which listens on $PORT of 127.0.0.1."""
+    containers = predictor.get("containers", "a list", [])
+    has_model = predictor.get("model", "a mapping", None) is not None
+    if len(containers) + has_model != 1:
+        raise Refusal(f"{predictor.where} has {len(containers)} in 'containers' and {'a' if has_model else 'no'} 'model' (it has to be one "
+                      "of these); leave the others out")
+    if has_model:
+        of = predictor.section("model")
+        model_format = of.section("modelFormat")
+        if (found := model_format.get("name", "a text")) != "muster":
+            raise Refusal(f"{model_format.where}: 'name' cannot be '{found}' (here 'serve' serves, which reads muster's models); use containers")
+        model_format.done()
+        uri = of.get("storageUri", "a text")
+        if not uri.startswith("file://"):
+            raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (the models are on this machine); write such as file:///srv/models")
+        command = ["serve", "--models", str(path.parent.absolute() / uri[len("file://"):]), "--listen", "127.0.0.1:$(PORT)"]
+    else:
+        of = Section(containers[0], f"{predictor.where}, containers[0]")
+        of.get("name", "a text", "")
+        of.get("image", "a text", "")   # of a cluster
+        command = texts(of, "command", None)
+    command += texts(of, "args", [])
+    environment = {}
+    for number_, entry in enumerate(of.get("env", "a list", [])):
+        variable = Section(entry, f"{of.where}, env[{number_}]")
+        environment[variable.get("name", "a text")] = variable.get("value", "a text", "")
+        variable.done()
+    resources = of.section("resources")
+    cores = 1.0
+    for kind in ("limits", "requests"):   # what is requested counts, as for a scheduler of Kubernetes
+        amounts = resources.section(kind)
+        amounts.get("memory", "a text", "")
+        cores = _cores(amounts, cores)
+        amounts.done()
+    for section in (resources, of):
+        section.done()
+    return Revision(tuple(command), environment, cores)
+
+
+def _cores(amounts, otherwise):
+    found = str(amounts.get("cpu", "a number or a text", otherwise))
+    if not re.fullmatch(r"\d+(\.\d+)?|\d+m", found) or not float(found.rstrip("m")):
+        raise Refusal(f"{amounts.where}: 'cpu' cannot be '{found}' (it is a number of cores); write such as 1 or 500m")
+    return float(found) if found[-1] != "m" else int(found[:-1]) / 1000
+
+
+def _keys(notes, path):
+    file = notes.get(OWN + "keys", "a text", "")
+    if not file:
+        return ()
+    try:
+        lines = [line.split() for line in (path.parent / file).read_text().splitlines() if line.strip() and not line.startswith("#")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{notes.where}: the keys in '{file}' cannot be read ({getattr(error, 'strerror', error)}); name a file of lines NAME KEY") from error
+    names = set()
+    for line in lines:
+        if len(line) != 2 or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", line[0]) or not re.fullmatch(r"[\x21-\x7e]+", line[1]) or line[0] in names:
+            raise Refusal(f"{notes.where}: '{file}' has a line that is no key (of '{line[0]}'); write NAME KEY, each name once")
+        names.add(line[0])
+    return tuple(map(tuple, lines))
+
+
+def number(section, key, low, high, otherwise):
+    """A whole number; annotations of Kubernetes are texts."""
+    found = section.get(key, "a whole number or a text", otherwise)
+    if found is None:
+        return None
+    if not re.fullmatch(r"\d{1,9}", str(found)) or not low <= int(found) <= high:
+        raise Refusal(f"{section.where}: '{key}' cannot be '{found}' (it is {low} to {high}); change it")
+    return int(found)
+
+
+def percentage(notes, key, low, high, otherwise):
+    return number(notes, KNATIVE + key, low, high, otherwise) / 100
+
+
+def duration(section, key, low, high, otherwise):
+    found = section.get(key, "a text", f"{otherwise}s")
+    match = re.fullmatch(r"(\d{1,5})(s|m|h)", found)
+    seconds = int(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2)] if match else math.nan
+    if not low <= seconds <= high:
+        raise Refusal(f"{section.where}: '{key}' cannot be '{found}' (it is {low}s to {high}s); write such as 60s")
+    return seconds
+
+
+def choice(section, key, known, otherwise):
+    found = section.get(key, "a text", otherwise)
+    if found not in known:
+        raise Refusal(f"{section.where}: '{key}' cannot be '{found}' (known: {', '.join(known)}); choose one of these")
+    return found
+
+
+def texts(section, key, otherwise):
+    found = section.get(key, "a list", otherwise) if otherwise is not None else section.get(key, "a list")
+    for entry in found:
+        if not isinstance(entry, str):
+            raise Refusal(f"{section.where}: '{key}' cannot have '{entry}' (it is no text); put it in quotes")
+    return list(found)
