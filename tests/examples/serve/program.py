@@ -3,6 +3,7 @@
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
+import contextlib
 import http.client
 import json
 import os
@@ -63,14 +64,22 @@ class Case(unittest.TestCase):
 class Transcript(Case):
     """Each command of the page prints what the page says; "..." stands for anything."""
 
+    before = ""
+
+    def part(self):
+        return PAGE.read_text().partition("\n## Replicas")[0]
+
     def test_the_page(self):
         if not shutil.which("curl"):
             self.skipTest("curl is not there")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.S | re.M)
-        steps = [step for block in blocks for step in re.split(r"^\$ ", block.replace("8000", port), flags=re.M) if step]
+        text, before = self.part(), self.before
+        with contextlib.ExitStack() as held:
+            for shown in re.findall(r"127\.0\.0\.1:(8\d\d\d)\b", text):
+                free = held.enter_context(socket.socket())
+                free.bind(("127.0.0.1", 0))
+                text, before = (each.replace(shown, str(free.getsockname()[1])) for each in (text, before))
+        blocks = re.findall(r"^```console\n(.*?)^```", text, re.S | re.M)
+        steps = [step for block in blocks for step in re.split(r"^\$ ", block, flags=re.M) if step]
         self.assertGreater(len(steps), 5)
         script, marks = "", []
         for number, step in enumerate(steps):
@@ -78,7 +87,7 @@ class Transcript(Case):
             marks.append((head, expected))
             script += f"echo '<{number}>'\n{head}\n"
         script += "echo '<end>'\n"
-        ran = self.run_shell("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + script)
+        ran = self.run_shell("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + before + script)
         for number, (command, expected) in enumerate(marks):
             following = f"<{number + 1}>" if number + 1 < len(marks) else "<end>"
             got = ran.stdout.partition(f"<{number}>\n")[2].partition(following + "\n")[0]

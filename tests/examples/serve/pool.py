@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""muster-pool as its users run it: real HAProxy, real replicas, and what befalls them under load.
+
+CTest runs one class at a time, as program.py's. MUSTER_TEST_REQUESTS has the faults go on until so many are answered."""
+import collections
+import contextlib
+import csv
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import program
+from pool_case import ENVIRONMENT, PLATFORM, Load, PoolCase, end_all, model, service, skip_without_what_it_needs, slow
+from program import HANG, PAGE
+
+LEAST = int(os.environ.get("MUSTER_TEST_REQUESTS", "0"))
+
+
+class Transcript(program.Transcript):
+    """The section of the page on replicas."""
+
+    before = f"""
+export PATH=$PWD/bin:$PATH PYTHONPATH={PLATFORM} PYTHONDONTWRITEBYTECODE=1
+mkdir bin
+echo 'exec {sys.executable} -m muster_pool "$@" --listen 127.0.0.1:8080 --metrics 127.0.0.1:8404' >bin/muster-pool
+chmod +x bin/muster-pool
+"""
+
+    def setUp(self):
+        super().setUp()
+        skip_without_what_it_needs(self)
+        self.addCleanup(self.end)
+        self.add_model()
+        (self.folder / "services.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", self.part(), re.S | re.M).group(1))
+
+    def end(self):
+        """Also where the shell was killed for it took too long."""
+        lock = self.folder / "services.pool" / "lock"
+        if lock.is_file() and (pool := re.match(r"process (\d+) on", lock.read_text())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pool.group(1)), signal.SIGKILL)
+        end_all(lock.parent)
+
+    def part(self):
+        return PAGE.read_text().partition("\n## Replicas")[2]
+
+
+class Faults(PoolCase):
+    """Requests of less than --retry-up-to, which a prediction may have twice."""
+
+    def setUp(self):
+        super().setUp()
+        self.add_model()
+
+    def up(self):
+        """Servers that HAProxy sends requests to."""
+        with socket.socket(socket.AF_UNIX) as to:
+            to.connect(str(self.folder / "services.pool" / "haproxy.sock"))
+            to.sendall(b"show stat\n")
+            rows = csv.DictReader(to.makefile().read().removeprefix("# ").splitlines())
+        return {row["svname"] for row in rows if row["pxname"] == "line" and re.fullmatch(r"s\d+", row["svname"]) and row["status"].startswith("UP")}
+
+    def answers(self, load, count, lives=True):
+        at = load.counts[200]
+        self.until(lambda: load.counts[200] >= at + count, lives)
+
+    def test_what_befalls_replicas_fails_no_request(self):
+        self.start(service("line", model(minReplicas=3, maxReplicas=3)))
+        self.until(lambda: len(self.up()) == 3)
+        with Load(self.port, 4) as load:
+            self.answers(load, 20)
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+                slots = {pid: slot for slot, pid in self.replicas(numbered=True)}
+                victim = min(slots)
+                load.longest, begin, at = 0.0, time.monotonic(), load.counts[200]
+                os.kill(victim, number)
+                self.until(lambda: f"s{slots[victim]}" not in self.up() or victim not in self.replicas())
+                out = time.monotonic() - begin
+                self.until(lambda: victim not in self.replicas() and len(self.up()) == 3)
+                back = time.monotonic() - begin
+                self.answers(load, max(20, LEAST // 4))
+                print(f"{number.name}: no more requests after {out:.2f} s, three replicas after {back:.2f} s, "
+                      f"{load.counts[200] - at} requests, of which the longest took {load.longest:.2f} s")
+            load.longest, begin, at = 0.0, time.monotonic(), load.counts[200]
+            self.add_model(2)   # a version that the replicas load
+            changed = model(minReplicas=3, maxReplicas=3)
+            changed["model"]["args"] = ["--threads", "2"]
+            before = set(self.replicas())
+            self.describe(service("line", changed))
+            self.pool.send_signal(signal.SIGHUP)
+            self.until(lambda: not before & set(self.replicas()) and len(self.up()) == 3)
+            back = time.monotonic() - begin
+            self.answers(load, max(20, LEAST // 4))
+            print(f"a version and a revision: all replaced after {back:.2f} s, {load.counts[200] - at} requests, of which the longest took {load.longest:.2f} s")
+            for path in ("/v2/models/line", "/v2/health/ready"):
+                self.assertEqual(self.ask(self.port, "GET", path)[0], 200)
+        print(f"{sum(load.counts.values())} requests, {len(load.failed)} failed")
+        self.assertEqual(load.failed, [])
+        self.drain()
+
+    def test_what_befalls_haproxy_and_the_pool(self):
+        clients = 4
+        self.start(service("line", model(minReplicas=2, maxReplicas=2)))
+        self.until(lambda: len(self.replicas()) == 2)
+        with Load(self.port, clients) as load:
+            self.answers(load, 20)
+            begin, at = time.monotonic(), load.counts[200]
+            os.kill(self.state()["haproxy"][-1][0], signal.SIGKILL)
+            self.until(lambda: load.counts[200] >= at + clients)
+            back = time.monotonic() - begin
+            self.says("HAProxy ended and is started again")
+            self.answers(load, 20)
+            lost = len(load.failed)
+            print(f"HAProxy killed: {lost} of {sum(load.counts.values())} requests failed ({collections.Counter(load.failed)}), answers again after "
+                  f"{back:.2f} s at the latest")
+            self.assertLessEqual(lost, clients)   # what it had in its hands, and connections that clients have kept
+            before = set(self.replicas())
+            for _ in range(2):
+                self.pool.kill()
+                self.pool.wait()
+                self.answers(load, max(20, LEAST // 4), lives=False)
+                self.start()
+                self.answers(load, 20)
+            self.assertEqual(set(self.replicas()), before)   # the same processes
+            self.assertEqual(len(load.failed), lost)
+        print(f"muster-pool killed twice and started again: {sum(load.counts.values())} requests in all, none of them failed then")
+        self.drain()
+
+    def test_a_replica_that_dies_at_once_is_started_after_longer_and_longer_pauses(self):
+        self.start(service("line", {"containers": [{"command": ["false"]}]}))
+        self.says("another one starts in 1 s")
+        self.drain()
+
+
+class Callers(PoolCase):
+    PATH = "/v1/models/slow:predict"
+
+    def together(self, count, **headers):
+        """Answers of as many requests that are sent at the same time."""
+        made = []
+        threads = [threading.Thread(target=lambda: made.append(self.post(self.PATH, **headers))) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return made
+
+    def most(self, answers):
+        self.assertEqual({status for status, _, _ in answers}, {200})
+        return max(body["most"] for _, _, body in answers)
+
+    def test_limits(self):
+        (self.folder / "keys").write_text("# who\nann k-1\nbob k-2\n")
+        limits = {"pool.muster__keys": "keys", "pool.muster__queue": "4"}
+        self.start(service("slow", slow(0.4), **limits))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        self.assertEqual(self.most(self.together(4)), 2)   # two run, and then the other two
+        self.assertEqual(self.most(self.together(6, Authorization="Bearer k-1")), 3)
+        self.assertEqual(self.post(self.PATH, Authorization="Bearer k-3")[0], 401)
+        answers = self.together(9)                         # two run and four wait
+        refused = [(status, headers) for status, headers, _ in answers if status != 200]
+        self.assertEqual([status for status, _ in refused], [429] * 3)
+        self.assertEqual(refused[0][1]["Retry-After"], "1")
+        self.drain()
+
+    def test_a_replica_has_as_many_at_once_as_it_may(self):
+        self.start(service("slow", slow(0.3, {"containerConcurrency": 1, "maxReplicas": 1}), **{"pool.muster__queue": "2"}))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        answers = self.together(5)
+        self.assertEqual(sorted(status for status, _, _ in answers), [200] * 3 + [429] * 2)
+        self.assertEqual(self.most([each for each in answers if each[0] == 200]), 1)
+        self.drain()
+
+
+class Canary(PoolCase):
+    def share(self, percent, **variables):
+        """Starts the old revision, and gives the new one its share."""
+        self.start(service("slow", slow(0.01, {"maxReplicas": 1}, REVISION="old")))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        self.describe(service("slow", slow(more={"maxReplicas": 1, "canaryTrafficPercent": percent}, REVISION="new", **variables)))
+        self.pool.send_signal(signal.SIGHUP)
+        self.says(f"gets {percent} % of the requests")
+        self.until(lambda: len(self.replicas("slow")) == 2)
+
+    def revisions(self, load):
+        return collections.Counter(json.loads(body).get("revision") for body in load.bodies)
+
+    def test_it_has_its_share_and_then_all(self):
+        self.share(20, DELAY="0.01")
+        with Load(self.port, 2, "/v1/models/slow:predict", "{}") as load:
+            self.until(lambda: load.counts[200] > 300)
+            share = self.revisions(load)["new"] / len(load.bodies)
+            self.assertAlmostEqual(share, 0.2, delta=0.03)
+            self.describe(service("slow", slow(more={"maxReplicas": 1}, REVISION="new", DELAY="0.01")))
+            self.pool.send_signal(signal.SIGHUP)
+            self.says("is the one that serves")
+            self.until(lambda: len(self.replicas("slow")) == 1)
+        self.assertEqual(load.failed, [])
+        self.assertEqual(self.post("/v1/models/slow:predict")[2]["revision"], "new")
+        self.drain()
+
+    def taken_back(self, why, **variables):
+        self.share(20, **variables)
+        with Load(self.port, 2, "/v1/models/slow:predict", "{}") as load:
+            self.says("is taken back (")
+            self.assertRegex(self.log.read_text(), why)
+            self.until(lambda: len(self.replicas("slow")) == 1)
+            at = len(load.bodies)
+            self.until(lambda: len(load.bodies) > at + 20)
+        self.assertEqual(json.loads(load.bodies[-1])["revision"], "old")
+        self.pool.send_signal(signal.SIGHUP)
+        self.says("was taken back and gets no share")
+        self.drain()
+        return load
+
+    def test_errors_take_it_back(self):
+        self.taken_back(r"taken back \(\d+ errors of \d+ requests, 0 of \d+ before\)", STATUS="500", DELAY="0.01")
+
+    def test_latency_takes_it_back(self):
+        load = self.taken_back(r"taken back \(\d+ ms a request, \d+ ms before\)", DELAY="0.1")
+        self.assertEqual(load.failed, [])
+
+    def test_one_that_does_not_start_is_taken_back(self):
+        self.start(service("slow", slow(0.01, {"maxReplicas": 1}, REVISION="old")))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        self.describe(service("slow", {"containers": [{"command": ["false"]}], "maxReplicas": 1, "canaryTrafficPercent": 20}))
+        self.pool.send_signal(signal.SIGHUP)
+        self.says("is taken back (3 of its replicas ended)")
+        self.assertEqual(self.post("/v1/models/slow:predict")[2]["revision"], "old")
+        self.drain()
+
+
+class Files(PoolCase):
+    def refused(self, *says, more=(), status=2):
+        ran = subprocess.run([*self.words(), *more], cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=HANG)
+        self.assertEqual(ran.returncode, status, ran.stdout + ran.stderr)
+        self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
+        for text in says:
+            self.assertIn(text, ran.stderr)
+
+    def test_one_line_names_the_key(self):
+        good = slow()
+        wrong_kind = service("a", good)
+        wrong_kind["kind"] = "Deployment"
+        for document, text in ((wrong_kind, "'kind' cannot be 'Deployment'"), (service("A", good), "'name' cannot be 'A'"),
+                               (service("a", {**good, "minReplica": 1}), "unknown key 'minReplica' (known: "),
+                               (service("a", {**good, "minReplicas": 3, "maxReplicas": 2}), "'maxReplicas' cannot be 2"),
+                               (service("a", {**good, "minReplicas": 6}), "need 6 cores at least"),
+                               (service("a", {**good, "scaleMetric": "memory"}), "'scaleMetric' cannot be 'memory'"),
+                               (service("a", {**good, "canaryTrafficPercent": 101}), "'canaryTrafficPercent' cannot be '101'"),
+                               (service("a", {**good, "transformer": {}}), "unknown key 'transformer'"),
+                               (service("a", {**good, **model()}), "has 1 in 'containers' and a 'model'"),
+                               (service("a", {"model": {"modelFormat": {"name": "onnx"}}}), "'name' cannot be 'onnx'"),
+                               (service("a", {"model": {"modelFormat": {"name": "muster"}, "storageUri": "s3://a/b"}}), "'storageUri' cannot be 's3://a/b'"),
+                               (service("a", {"containers": [{"command": ["a", 1]}]}), "'command' cannot have '1'"),
+                               (service("a", {"containers": [{"command": ["a"], "resources": {"requests": {"cpu": "x"}}}]}), "'cpu' cannot be 'x'"),
+                               (service("a", good, **{"autoscaling.knative.dev__window": "1s"}), "'autoscaling.knative.dev/window' cannot be '1s'"),
+                               (service("a", good, **{"pool.muster__balance": "best"}), "'pool.muster/balance' cannot be 'best'"),
+                               (service("a", good, **{"pool.muster__keys": "none"}), "the keys in 'none' cannot be read"),
+                               (service("a", good, other="1"), "unknown key 'other'")):
+            with self.subTest(text):
+                self.describe(document)
+                self.refused("muster-pool: services.yaml", text)
+        self.describe(service("a", good), service("a", good))
+        self.refused("document 2: the service 'a' is there twice")
+        (self.folder / "services.yaml").write_text("a: [")
+        self.refused("services.yaml:1:5: this is no YAML")
+
+    def test_command_line(self):
+        self.describe(service("a", slow()))
+        self.refused("--retry-up-to cannot be 1", more=["--retry-up-to", "1"])
+        self.refused("--listen cannot be 'here'", more=["--listen", "here"])
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.refused("Address already in use", more=["--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
+
+    def test_files_that_become_wrong_change_nothing(self):
+        self.start(service("a", slow(more={"minReplicas": 1, "maxReplicas": 1})))
+        self.until(lambda: len(self.replicas("a")) == 1)
+        self.refused("another runner works in", status=3)
+        self.describe(service("a", slow(more={"minReplicas": 9})))
+        self.pool.send_signal(signal.SIGHUP)
+        self.says("the files are left as they were: services.yaml: the services need 9 cores")
+        self.assertEqual(self.post("/v1/models/a:predict")[0], 200)
+        self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # instead of a
+        self.pool.send_signal(signal.SIGHUP)
+        self.until(lambda: len(self.replicas("b")) == 1 and "a" not in self.state()["services"])
+        self.assertEqual(self.post("/v1/models/b:predict")[0], 200)
+        self.drain()
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]], verbosity=2)
