@@ -44,7 +44,7 @@ class Retries:
 @dataclasses.dataclass(frozen=True)
 class Limits:
     log: int              # bytes kept of what the command prints
-    disk: int             # bytes that it may write into its folders
+    disk: int             # bytes that it may write into its folders; 0: any number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from .. import files
 from ..document import parse
 from ..errors import FINISHED, Refusal, closest, listed
-from . import workflow
+from . import select, workflow
 from .store import Store
 
 ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, goes on where it was ended, and runs what changed.
@@ -40,6 +40,9 @@ def parser():
     export.add_argument("kind", choices=("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
+    chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")
+    chooses.set_defaults(call=select.run)
+    select.add_arguments(chooses)
     return made
 
 

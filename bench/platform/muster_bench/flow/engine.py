@@ -16,8 +16,8 @@ from . import wrapper
 from .store import Store
 
 MARKER = "muster-flow.json"
-LIMITS = types.SimpleNamespace(log=16 << 20, disk=1 << 62)   # of Snakemake itself
-MILLI = 1000                                                 # parts of a core: what Snakemake shares out is whole
+LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
+MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
 
 
 def run(flow, folder, stay=False):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shlex
+import sys
 import types
 
 from ..text import fill, fill_words
@@ -54,7 +55,7 @@ class Step:
         home = pathlib.Path(home)
         out = home.parent.parent
         checkpoint = home / "checkpoint"
-        return {**self.parameters, "ranks": self.ranks, "out": str(out), "output": str(home / "output" / str(attempt)), "platform": PLATFORM,
+        return {**self.parameters, "ranks": self.ranks, "out": str(out), "output": str(home / "output" / str(attempt)), "platform": PLATFORM, "python": sys.executable,
                 "checkpoint": str(checkpoint), "resume": "--resume" if checkpoint.is_dir() and any(checkpoint.iterdir()) else "",
                 **{name: shlex.join(str(out / path) for path in paths) if len(paths) != 1 else str(out / paths[0]) for name, paths in self.inputs.items()},
                 **{name: str(home / path) for name, path in self.outputs.items()}}

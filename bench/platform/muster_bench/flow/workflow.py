@@ -10,7 +10,7 @@ from ..text import fill, value_text, words_of
 from .steps import Flow, Step, Training
 
 FORMAT = 1
-BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform")
+BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -79,7 +79,7 @@ def _read_step(section, name, group, parameters, places):
     step = Step(
         name, group, words_of(section.get("command", "a text or a list")), parameters,
         inputs={key: [_path_or_reference(one, text) for one in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
-        outputs={key: text(value) for key, value in mapping("outputs").items()}, needs=list(section.get("needs", "a list", [])),
+        outputs={key: text(value) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
         places=places, ranks=int(text(section.get("ranks", "a text or a whole number", 1))), memoize=_memoize(section), retry=_retry(section.section("retry")),
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=float(section.get("timeout", "a number", 3600)),

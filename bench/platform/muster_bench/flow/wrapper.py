@@ -144,6 +144,8 @@ class Work:
         outcome = process.run(words, {**os.environ, **variables}, output, output / "log.txt", step.limits, step.timeout, self.stop, look, held)
         lines()
         rows.update({row["epoch"]: row for row in lines.series})
+        if self.stop.is_set() or (not step.wait and outcome.exit in (-signal.SIGTERM, 128 + signal.SIGTERM)):
+            return ends.End("interrupted", "fail", "it was told to stop"), sampler, outcome.seconds
         if outcome.status == "enough":
             return decided[0], sampler, outcome.seconds
         missing = next((path for paths in step.inputs.values() for path in paths if not (self.store.folder / path).exists()), "")
