@@ -85,12 +85,12 @@ class Work:
                 self.step = dataclasses.replace(self.step, parameters={**self.step.parameters, parameter: int(max(rows)) + 1})
                 shortened = True
                 continue
-            if end.action in ("retry", "memory", "ingest") and self.counts[end.cause] < self.step.retry[end.cause] and not self.stop.is_set():
+            if end.action == "ingest" and (gone := self._make_inputs()) is not None:
+                end = ends.End("input", "fail", f"its input '{gone}' is missing")
+            if end.action in ("retry", "memory"):
                 self.counts[end.cause] += 1
-                if end.action == "memory":
-                    memory *= 2
-                if end.action == "ingest" and (gone := self._make_inputs()) is not None:
-                    return self._fail(ends.End("input", "fail", f"its input '{gone}' is missing"))
+            if end.action in ("retry", "memory", "ingest") and self.counts[end.cause] <= self.step.retry[end.cause] and not self.stop.is_set():
+                memory *= 2 if end.action == "memory" else 1
                 continue
             break
         if end.action not in ("done", "abandon"):
