@@ -21,13 +21,15 @@ def parser():
     made = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name, call, about, out=True):
+    def command(name, call, about, kinds=()):
         one = commands.add_parser(name, help=about)
         one.set_defaults(call=call)
+        if kinds:
+            one.add_argument("kind", choices=kinds)
         one.add_argument("file", metavar="FILE", help="a workflow in YAML")
         one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
         one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine")
-        one.add_argument("--out", required=True, metavar="DIR", help="where results are; the same folder again goes on")
+        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results; what is written for a cluster")
         return one
     run = command("run", run_command, "run what has no result yet, or another one")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
@@ -36,8 +38,7 @@ def parser():
     explain.add_argument("step", metavar="STEP")
     collect = command("gc", gc_command, "remove results that no step uses")
     collect.add_argument("--unused", default="14d", metavar="TIME", help="and that none has used for so long [%(default)s]")
-    export = command("export", export_command, "write the workflow for a cluster")
-    export.add_argument("kind", choices=("argo", "kueue", "kserve"))
+    export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
     chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")

@@ -3,7 +3,7 @@ import fcntl
 import pathlib
 import shutil
 
-from ..errors import FAILED_RUNS, FINISHED, Refusal
+from ..errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
 from ..files import Digests, make_folder, read_json, remove_tree, write_json, writing
 
 MODEL = "model.muster"
@@ -47,8 +47,13 @@ def run(chosen):
             print(f"no model has an accuracy of {chosen.at_least:g} ({said}); {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}")
             return FAILED_RUNS
         if served.get("accuracy", -1.0) < best["accuracy"]:
-            versions.append((versions[-1] if versions else 0) + 1)
-            _publish(best, home, versions[-1])
+            version = (versions[-1] if versions else 0) + 1
+            try:
+                _publish(best, home, version)
+            except NoRoom as full:  # a status of its own would say that a peer has failed
+                print(f"version {version} was not written, {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}: {full}")
+                return FAILED_RUNS
+            versions.append(version)
             served = best
     print(f"version {versions[-1]}: {served['step']}, accuracy {served['accuracy']:.4f}")
     if chosen.json:

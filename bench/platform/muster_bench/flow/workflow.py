@@ -29,7 +29,7 @@ def read_file(path, settings=None, places=None):
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
         raise Refusal(f"{top.where} has format {version} (this muster-flow reads {FORMAT}); use another muster-flow")
     name = top.get("name", "a text")
-    common, known = dict(top.free("parameters")), top.free("places")
+    common, known = dict(top.free("parameters")), {"here": path.parent, **top.free("places")}
     for kind, given, there in (("--set", settings or {}, common), ("--place", places or {}, known)):
         for key in given:
             if key not in there:
@@ -39,13 +39,13 @@ def read_file(path, settings=None, places=None):
     entries, steps = top.free("steps"), {}
     top.done()
     for group, value in entries.items():
-        for step in _read_group(group, value, common, {**known, "here": str(path.parent)}):
+        for step in _read_group(group, value, common, known):
             if step.name in steps:
                 raise Refusal(f"{top.where} has two steps called '{step.name}' ({steps[step.name].group} and {group} make them); rename one")
             steps[step.name] = step
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
-    _connect(steps, path.parent)
+    _connect(steps, pathlib.Path(known["here"]))
     return Flow(name, str(path), _ordered(steps))
 
 
