@@ -199,6 +199,17 @@ class Rows(Case):
         self.step(steps, "all")
         self.assertEqual((self.folder / "out" / "joined").read_text(), "good\n")
 
+    def test_ready(self):
+        end, attempts, _ = self.step("  one: {command: [sleep, '5'], wait: false, ready: 'http://127.0.0.1:1/', timeout: 1}", status=1)
+        self.assertEqual((end["state"], end["cause"]), ("failed", "ready"))
+
+    def test_runner(self):
+        self.write("out/made", "somebody's")
+        end, _, _ = self.step(self.shell("echo x > $1"), status=2)
+        self.assertEqual((end["state"], end["cause"]), ("failed", "runner"))
+        self.assertIn("is in the way", end["why"])
+        self.assertEqual((self.folder / "out" / "made").read_text(), "somebody's")
+
     def test_interrupted(self):
         process, store = self.begin(self.shell("echo > {here}/runs; sleep 100"), "one")
         until = time.monotonic() + 60
@@ -213,7 +224,8 @@ class Rows(Case):
         table = re.search(r"\| cause \|.*?\n\n", (HERE.parent.parent / "docs" / "workflow.md").read_text(), re.DOTALL).group(0)
         flow = HERE.parent.parent / "bench" / "platform" / "muster_bench" / "flow"
         known = set(re.findall(r'End\("(\w+)"', "".join((flow / name).read_text() for name in ("ends.py", "wrapper.py"))))
-        known |= set(re.findall(r'\d: "(\w+)"', (flow / "ends.py").read_text())) | {"needs"}
+        known |= set(re.findall(r'\d: "(\w+)"', (flow / "ends.py").read_text()))
+        known |= set(re.findall(r'cause="(\w+)"', (flow / "wrapper.py").read_text()))
         self.assertEqual(set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)), known)
 
 

@@ -89,7 +89,9 @@ class Store:
         words = [*step.command, *step.environment.values()]
         used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
         filled = {word: step.text(word, self.folder / "store" / "KEY") for word in step.command}
-        programs = {word: path for word, path in filled.items() if os.sep in path and os.path.isfile(path) and not path.startswith(f"{self.folder}{os.sep}")}
+        inputs = {str(self.folder / path) for paths in step.inputs.values() for path in paths}
+        programs = {word: path for word, path in filled.items()
+                    if os.sep in path and os.path.isfile(path) and path not in inputs and not path.startswith(f"{self.folder}{os.sep}")}
         first = step.command[0]
         if first not in programs and (found := shutil.which(filled[first])):
             programs[first] = found
