@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import time
 
 from .errors import Busy, NoRoom, Refusal
@@ -115,7 +114,7 @@ class FolderLock:
             self._file.close()
             raise Busy(f"another runner works in '{folder}' ({holder}); wait for it or choose another --out") from None
         self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        self._file.write(f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         self._file.flush()
 
     def release(self):

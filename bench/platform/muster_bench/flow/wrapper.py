@@ -11,8 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from muster_bench import files, holding, launchers, process  # noqa: E402
@@ -207,10 +205,18 @@ def _kills_for_memory():
 def serve(store, step):
     """Starts a step that is not waited for and returns when it is ready. It runs on without this process, until the workflow ends: who
     owns that (owner.py) ends it."""
+    import urllib.request  # here, for it takes longer to load than most steps take
+
+    def answers():
+        try:
+            with urllib.request.urlopen(step.ready, timeout=2):
+                return True
+        except (OSError, ValueError):
+            return False
     runs = subprocess.Popen([sys.executable, "-I", "-S", __file__, str(store.folder), step.name, "--on"], stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + step.timeout
-    while step.ready and not _answers(step.ready):
+    while step.ready and not answers():
         if runs.poll() is not None:
             return FAILED_RUNS
         if time.monotonic() > until:
@@ -219,14 +225,6 @@ def serve(store, step):
         time.sleep(READY)
     store.say(event="ready", step=step.name)
     return FINISHED
-
-
-def _answers(address):
-    try:
-        with urllib.request.urlopen(address, timeout=2):
-            return True
-    except (OSError, urllib.error.URLError, ValueError):
-        return False
 
 
 def main():
