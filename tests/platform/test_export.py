@@ -45,7 +45,7 @@ class Exports(Case):
 
     def test_the_project(self):
         """Each kind of export of it fits its schema, and says what the file says."""
-        places = ("--place", "build=/opt/muster", "--place", "here=/opt/muster/examples/fashion")
+        places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
         (workflow,), = self.made("argo", FASHION, *places).values()
         templates = {one["name"]: one for one in workflow["spec"]["templates"]}
         tasks = {one["name"]: one for one in templates["main"]["dag"]["tasks"]}
