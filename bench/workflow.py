@@ -4,6 +4,7 @@ Snakefile written by hand that does the same, of a run in which nothing changed,
 import argparse
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -14,11 +15,13 @@ FLOW = [sys.executable, "-m", "muster_bench.flow"]
 
 
 def timed(words, folder):
-    begin = time.monotonic()
+    """(seconds, seconds of processors, what it printed)"""
+    begin, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(PLATFORM)}, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stdout + done.stderr)
-    return time.monotonic() - begin, done.stdout
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() - begin, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime, done.stdout
 
 
 def main():
@@ -36,13 +39,13 @@ def main():
             each = "".join(f"      n{n}: {{n: {n}}}\n" for n in range(chosen.steps))
             (folder / "flow.yaml").write_text("muster-flow: 1\nname: fan-out\nsteps:\n  make:\n    command: [sh, -c, 'echo $1 > $2', x, '{n}', '{made}']\n"
                                               f"    outputs: {{made: 'made/{{n}}'}}\n    each:\n{each}")
-            by_hand.append(timed(["snakemake", "--cores", "all", "--scheduler", "greedy", "--quiet"], folder)[0])
-            by_flow.append(timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)[0])
-            again, said = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
+            by_hand.append(timed(["snakemake", "--cores", "all", "--scheduler", "greedy", "--quiet"], folder))
+            by_flow.append(timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder))
+            again, _, said = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
             assert "nothing to run" in said, said
-    more = (sorted(by_flow)[len(by_flow) // 2] - sorted(by_hand)[len(by_hand) // 2]) / chosen.steps
-    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{one:.2f}' for one in by_hand)} s, muster-flow {', '.join(f'{one:.2f}' for one in by_flow)} s: "
-          f"{more * 1000:.0f} ms a step more; a second run {again:.2f} s")
+    more, more_used = ((min(one[which] for one in by_flow) - min(one[which] for one in by_hand)) / chosen.steps * 1000 for which in (0, 1))
+    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{one[0]:.2f}' for one in by_hand)} s, muster-flow {', '.join(f'{one[0]:.2f}' for one in by_flow)} s: "
+          f"{more:.0f} ms a step more, of processors {more_used:.0f} ms (of the shortest runs); a second run {again:.2f} s")
     with tempfile.TemporaryDirectory(prefix="muster-workflow-") as name:
         folder = pathlib.Path(name)
         (folder / "flow.yaml").write_text("muster-flow: 1\nname: removed\nsteps:\n  one: {command: 'true'}\n")
@@ -51,7 +54,7 @@ def main():
             (entry / "output").mkdir(parents=True)
             (entry / "record.json").write_text("{}")
             os.utime(entry, (0, 0))
-        took, said = timed([*FLOW, "gc", "flow.yaml", "--out", "out"], folder)
+        took, _, said = timed([*FLOW, "gc", "flow.yaml", "--out", "out"], folder)
         print(f"{said.strip()} ({took:.2f} s in all)")
 
 

@@ -4,8 +4,6 @@ import re
 import subprocess
 import time
 
-from .. import owner
-
 PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 FIELDS = {"bytes_sent": ("bytes_sent", int), "bytes_received": ("bytes_received", int), "rtt": ("round_trip_ms", float),
           "delivery_rate": ("bytes_per_second", lambda text: int(text) // 8)}
@@ -18,6 +16,7 @@ class Sampler:
         self.peak, self._with_network, self._cpu, self._at = 0, with_network, {}, time.monotonic()
 
     def sample(self):
+        from .. import owner  # here, for small steps end before their first sample
         memory, cpu, processes = 0, {}, owner.descendants()
         for process in processes:
             try:

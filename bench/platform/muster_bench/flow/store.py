@@ -3,7 +3,6 @@ in use, and each output in DIR a link to that. DIR/metadata.jsonl says what happ
 import contextlib
 import dataclasses
 import fcntl
-import gzip
 import json
 import os
 import pathlib
@@ -46,6 +45,8 @@ def records_in(path):
         return sum(records_in(file) for file in path.rglob("*") if file.is_file())
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
+    if zipped:
+        import gzip  # here, as no other step needs it
     with (gzip.open if zipped else open)(path, "rb") as file:
         head = file.read(8)
         if head[:3] == b"\0\0\x08":

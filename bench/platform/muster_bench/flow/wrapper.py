@@ -98,7 +98,7 @@ class Work:
                   "parts": found.parts, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
-        files.write_json(home / "record.json", record)
+        files.write_json(home / "record.json", record, durable=False)  # without it the step runs again
         self.store.use(self.step, found.key)
         self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
