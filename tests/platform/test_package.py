@@ -29,6 +29,11 @@ class Started(Case):
         self.write("build/examples/logistic_regression", "#!/bin/sh\n").chmod(0o755)
         self.assertIn("closed division", self.ended_well(program, "run", "mlbench-2a", "--dry-run", "--place", "build=build", **variables))
 
+    def flows(self, program, **variables):
+        self.assertIn("exit status", self.ended_well(program, "--help", **variables))
+        self.write("flow.yaml", "muster-flow: 1\nname: of the test\nsteps:\n  one: {command: 'true'}\n")
+        self.assertIn("one: not run", self.ended_well(program, "status", "flow.yaml", "--out", "results", **variables))
+
     def test_the_launcher_does_not_take_the_first_python_of_the_path(self):
         launcher = os.environ.get("MUSTER_TEST_BENCH")
         if not launcher:
@@ -36,6 +41,7 @@ class Started(Case):
         self.write("bin/python3", "#!/bin/sh\necho the wrong one; exit 9\n").chmod(0o755)
         self.works(launcher, PATH=f"{self.folder}/bin:{os.environ['PATH']}")
         self.assertIn("exit status", self.ended_well(pathlib.Path(launcher).with_name("muster-pool"), "--help"))
+        self.flows(pathlib.Path(launcher).with_name("muster-flow"), PATH=f"{self.folder}/bin:{os.environ['PATH']}")
 
     def test_pip_install_without_a_network(self):
         home = self.folder / "venv"
@@ -50,6 +56,7 @@ class Started(Case):
         shutil.rmtree(self.folder / "platform")
         self.works(home / "bin" / "muster-bench")
         self.assertIn("exit status", self.ended_well(home / "bin" / "muster-pool", "--help"))
+        self.flows(home / "bin" / "muster-flow")
 
     def test_one_version(self):
         numbers = re.findall(r"#define MUSTER_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)", VERSION.read_text())

@@ -14,6 +14,7 @@ KINDS = ("slurm", "ssh", "kubernetes")
 SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.15"
 ETCD = "muster-etcd"
+CLAIM = "muster-results"          # the volume that all pods share
 
 
 class _Plain(yaml.SafeDumper):
@@ -27,9 +28,10 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
     "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None))
 
 
-def _documents(documents):
-    text = yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
-    return f"# Written by muster-bench; not run on a cluster by those who made it.\n{text}"
+def documents(entries, program="muster-bench"):
+    """The text of a file with these documents."""
+    text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
+    return f"# Written by {program}; not run on a cluster by those who made it.\n{text}"
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results"):
@@ -121,16 +123,24 @@ def ssh(run, results, _, __):
 def kubernetes(run, results, image, elastic):
     if not image:
         raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
-    documents = (_elastic(run, results, image) if elastic else
-                 [(_job if _starts_its_own(run) else _mpi_job)(run, results, image)])
-    yield f"{run.id}.yaml", _documents(documents)
+    yield f"{run.id}.yaml", documents(_elastic(run, results, image) if elastic else [job_of(run, results, image)])
     if elastic:
-        yield "etcd.yaml", _documents(_etcd())
+        yield "etcd.yaml", documents(_etcd())
+
+
+def job_of(run, results, image):
+    """A run of ranks that do not come and go."""
+    return (_job if _starts_its_own(run) else _mpi_job)(run, results, image)
+
+
+def plain_name(text):
+    """Letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")
 
 
 def name_of(run):
     """What Kubernetes takes for a name: letters, digits and dashes, at most 50 for what it appends."""
-    text = re.sub(r"[^a-z0-9]+", "-", slug(run.id).lower()).strip("-")
+    text = plain_name(run.id)
     short = text if len(text) <= 50 else f"{text[:41].rstrip('-')}-{run.key[:8]}"
     return short if short[0].isalpha() else f"m-{short}"[:50].rstrip("-")
 
@@ -148,8 +158,8 @@ def _container(run, image, words, results, variables=None, name="rank"):
             "resources": _resources(run), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
 
 
-def _volumes():
-    return [{"name": "results", "persistentVolumeClaim": {"claimName": "muster-results"}}]
+def volumes():
+    return [{"name": "results", "persistentVolumeClaim": {"claimName": CLAIM}}]
 
 
 def _mpi_job(run, results, image):
@@ -166,9 +176,9 @@ def _mpi_job(run, results, image):
                                    "activeDeadlineSeconds": int(run.template.timeout)},
                      "mpiReplicaSpecs": {
                          "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {
-                             "containers": [launcher], "volumes": _volumes()}}},
+                             "containers": [launcher], "volumes": volumes()}}},
                          "Worker": {"replicas": run.ranks, "template": {"spec": {
-                             "containers": [worker], "volumes": _volumes()}}}}}}
+                             "containers": [worker], "volumes": volumes()}}}}}}
 
 
 def _job(run, results, image):
@@ -177,7 +187,7 @@ def _job(run, results, image):
     container = _container(run, image, ["sh", "-ec", _sh(words, variables, output)], results, name="ranks")
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name_of(run)},
             "spec": {"backoffLimit": run.template.retries.attempts - 1, "activeDeadlineSeconds": int(run.template.timeout),
-                     "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": _volumes()}}}}
+                     "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes()}}}}
 
 
 def _elastic(run, results, image):
@@ -196,7 +206,7 @@ def _elastic(run, results, image):
              "spec": {"serviceName": name, "replicas": run.ranks, "podManagementPolicy": "Parallel",
                       "selector": {"matchLabels": labels},
                       "template": {"metadata": {"labels": labels}, "spec": {
-                          "terminationGracePeriodSeconds": 10, "containers": [container], "volumes": _volumes()}}}}]
+                          "terminationGracePeriodSeconds": 10, "containers": [container], "volumes": volumes()}}}}]
 
 
 def _service(name, labels, ports, headless_of=False):

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import time
 
 from .errors import Busy, NoRoom, Refusal
@@ -27,8 +26,9 @@ def writing(path):
         raise NoRoom(f"cannot write '{path}' ({error.strerror}); choose a folder that this user may write to") from error
 
 
-def write_whole(path, content):
-    """Writes text or bytes so that at every moment, also after a kill, the old file or the new one is there."""
+def write_whole(path, content, durable=True):
+    """Writes text or bytes so that at every moment, also after a kill, the old file or the new one is there; if it is to be durable, also
+    after the machine has failed."""
     path = pathlib.Path(path)
     data = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -37,7 +37,8 @@ def write_whole(path, content):
             with open(beside, "wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(beside, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -45,8 +46,8 @@ def write_whole(path, content):
             raise
 
 
-def write_json(path, value):
-    write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+def write_json(path, value, durable=True):
+    write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", durable)
 
 
 def read_json(path):
@@ -115,7 +116,7 @@ class FolderLock:
             self._file.close()
             raise Busy(f"another runner works in '{folder}' ({holder}); wait for it or choose another --out") from None
         self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        self._file.write(f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
         self._file.flush()
 
     def release(self):

@@ -4,7 +4,6 @@ be cut, slowed, made to lose packets or to answer with a reset. Needs root, `ip`
 The launcher of that name starts a rank on each (or `--per-host`), with RANK, WORLD_SIZE, MASTER_ADDR and so on:
     hosts.py --ranks 4 [--per-host 2] [--bandwidth BITS_PER_SECOND] [--latency SECONDS] [--loss SHARE] -- COMMAND...
 Ends as the first rank that fails, or with 77 where there can be no such hosts."""
-import argparse
 import os
 import shutil
 import signal
@@ -167,6 +166,8 @@ def launch(options):
 
 
 def main():
+    import argparse  # here, for launchers.py needs nothing of this module but its path
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--per-host", type=int, default=1)

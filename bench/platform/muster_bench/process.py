@@ -101,7 +101,7 @@ def _reason(process, folder, limits, until, stop, look):
             measured = now
             if files.free_bytes(folder) < LEAST_FREE:
                 return "full"
-            if files.bytes_under(pathlib.Path(folder).parent.parent) > limits.disk:
+            if limits.disk and files.bytes_under(pathlib.Path(folder).parent.parent) > limits.disk:
                 return "disk"
 
 

@@ -44,7 +44,7 @@ class Retries:
 @dataclasses.dataclass(frozen=True)
 class Limits:
     log: int              # bytes kept of what the command prints
-    disk: int             # bytes that it may write into its folders
+    disk: int             # bytes that it may write into its folders; 0: any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +111,8 @@ def read_template(name, value):
         binary=section.get("binary", "a text", ""),
         inputs=_texts(section, "inputs"),
         data=_texts(section, "data"),
-        launcher=_launcher(section),
-        resources=_resources(section.section("resources")),
+        launcher=read_launcher(section),
+        resources=read_resources(section.section("resources")),
         timeout=float(section.get("timeout", "a number", DEFAULT_TIMEOUT)),
         environment={key: value_text(text) for key, text in section.free("environment").items()},
         read=tuple(_readers(section)),
@@ -123,7 +123,7 @@ def read_template(name, value):
         after=_commands(section, "post-process"),
         clean=_commands(section, "clean-up"),
         retries=_retries(section.section("retries")),
-        limits=_limits(section.section("limits")))
+        limits=read_limits(section.section("limits")))
     section.done()
     if not made.command:
         raise Refusal(f"{section.where} has an empty command (there is nothing to run); write the words of one")
@@ -143,7 +143,7 @@ def _commands(section, key):
     return tuple(tuple(words_of(command)) for command in ([value] if isinstance(value, str) else value))
 
 
-def _launcher(section):
+def read_launcher(section):
     value = section.get("launcher", "a text or a mapping", "local")
     inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
     made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
@@ -160,7 +160,7 @@ def _launcher(section):
     return made
 
 
-def _resources(section):
+def read_resources(section):
     made = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
                      section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), section.where))
     section.done()
@@ -183,7 +183,7 @@ def _retries(section):
     return made
 
 
-def _limits(section):
+def read_limits(section):
     made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), section.where),
                   bytes_of(section.get("disk", "a text or a whole number", "2G"), section.where))
     section.done()

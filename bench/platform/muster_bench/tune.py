@@ -7,24 +7,20 @@ import csv
 import dataclasses
 import io
 import itertools
-import math
 import pathlib
 import platform
-import re
 import threading
 import warnings
 
 from . import figures, files, html, machine, page, tables
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from .live import Look
 from .plan import make_run
 from .progress import Progress
 from .runner import Runner, signals
 from .text import value_text
 from .tuning import Range
 
-# What muster's programs and muster_bench.tracker print an epoch: epoch, training loss, validation loss, accuracy, perhaps top-5, seconds, rate.
-LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.e-]+){0,2} +(?P<took>[\d.]+) +\S+$",
-                  re.MULTILINE)
 PRUNED = "pruned: "   # what its result says of a run that was
 SAID = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "not ended"}
 
@@ -61,31 +57,6 @@ class Trial:
     why: str = ""
     budget: int = None
     seen: list = dataclasses.field(default_factory=list)   # of each epoch, what is to become small
-
-
-class Look:
-    """What is decided by the lines of one run while it goes on: called now and then, gives why the run is to end, or nothing."""
-
-    def __init__(self, log, decide):
-        self._log, self._decide, self._read, self.series = log, decide, 0, []
-
-    def __call__(self):
-        try:
-            with open(self._log, "rb") as file:
-                file.seek(self._read)
-                new = file.read()
-        except OSError:
-            return None
-        whole = new[:new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for match in LINE.finditer(whole.decode(errors="replace")):
-            with contextlib.suppress(ValueError):
-                row = {name: value for name, value in ((name, float(text)) for name, text in match.groupdict().items()) if math.isfinite(value)}
-                row["seconds"] = row.pop("took") + (self.series[-1]["seconds"] if self.series else 0.0)
-                self.series.append(row)
-                if why := self._decide(row):
-                    return why
-        return None
 
 
 class Trials(Progress):

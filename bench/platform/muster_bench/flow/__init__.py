@@ -1,0 +1,1 @@
+"""muster-flow: workflows of steps, run by Snakemake (docs/workflow.md)."""

@@ -1,0 +1,130 @@
+"""The command line of muster-flow."""
+import argparse
+import os
+import sys
+import time
+
+from .. import files
+from ..document import parse
+from ..errors import FINISHED, Refusal, closest, listed
+from . import select, workflow
+from .store import Store
+
+ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, goes on where it was ended, and runs what changed.
+
+exit status: 0 all steps ended well, or nothing was to run; 1 some failed; 2 the file, the command line or the folder cannot be used; 3
+another runner works in the folder; 4 no room or no right to write; 130 interrupted, the same command goes on. docs/workflow.md describes
+files and results."""
+
+
+def parser():
+    made = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name, call, about, kinds=()):
+        one = commands.add_parser(name, help=about)
+        one.set_defaults(call=call)
+        if kinds:
+            one.add_argument("kind", choices=kinds)
+        one.add_argument("file", metavar="FILE", help="a workflow in YAML")
+        one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
+        one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine")
+        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results; what is written for a cluster")
+        return one
+    run = command("run", run_command, "run what has no result yet, or another one")
+    run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
+    command("status", status_command, "what each step is at")
+    explain = command("explain", explain_command, "why a step would run again")
+    explain.add_argument("step", metavar="STEP")
+    collect = command("gc", gc_command, "remove results that no step uses")
+    collect.add_argument("--unused", default="14d", metavar="TIME", help="and that none has used for so long [%(default)s]")
+    export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
+    export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
+    export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
+    chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")
+    chooses.set_defaults(call=select.run)
+    select.add_arguments(chooses)
+    return made
+
+
+def _pairs(entries, flag, read):
+    made = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals:
+            raise Refusal(f"{flag} {entry} has no value (it is NAME=VALUE); add one")
+        made[name] = read(value)
+    return made
+
+
+def _flow(chosen):
+    return workflow.read_file(chosen.file, _pairs(chosen.set, "--set", parse), _pairs(chosen.place, "--place", str))
+
+
+def run_command(chosen):
+    from . import engine
+    return engine.run(_flow(chosen), chosen.out, chosen.stay)
+
+
+def status_command(chosen):
+    flow = _flow(chosen)
+    store = Store(chosen.out, flow)
+    last = {}
+    for event in store.events():
+        if event["event"] in ("begin", "ready", "end") or (event["event"] == "sample" and event.get("epoch")):
+            last[event["step"]] = event
+    for name, why in store.reasons().items():
+        event, record = last.get(name, {}), store.record(name)
+        state = event.get("state") or {"begin": "runs", "sample": "runs", "ready": "is ready"}.get(event.get("event"), "not run")
+        if state == "up to date":
+            state = record["state"] if record else state
+        accuracy = event.get("accuracy") if event.get("event") == "sample" else ((record or {}).get("series") or [{}])[-1].get("val_accuracy")
+        said = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
+                event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
+        print(f"{name}: {', '.join(filter(None, said))}")
+    return FINISHED
+
+
+def explain_command(chosen):
+    flow = _flow(chosen)
+    if chosen.step not in flow.steps:
+        raise Refusal(f"there is no step '{chosen.step}' (known: {listed(flow.steps)}); {closest(chosen.step, flow.steps, 'name one of these')}")
+    store = Store(chosen.out, flow)
+    why = list(store.reasons()[chosen.step])
+    last = next((event for event in reversed(list(store.events())) if event["step"] == chosen.step and event["event"] == "end"), None)
+    if why and last and last["state"] == "failed":
+        why.append(f"its last run failed ({last['cause']}: {last['why']})")
+    print("\n".join(f"{chosen.step} runs again: {one}" for one in why) if why else f"{chosen.step} is up to date")
+    return FINISHED
+
+
+def gc_command(chosen):
+    unused = workflow.seconds_of(chosen.unused, "--unused")
+    store, began = Store(chosen.out, _flow(chosen)), time.monotonic()
+    if not store.folder.is_dir():
+        raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
+    held = files.FolderLock(store.folder)   # while a runner works nothing is removed
+    try:
+        print(f"{store.collect(unused)} results removed in {time.monotonic() - began:.1f} s")
+    finally:
+        held.release()
+    return FINISHED
+
+
+def export_command(chosen):
+    from . import export
+    for path in export.write(_flow(chosen), chosen.kind, chosen.out, chosen.image, chosen.results):
+        print(path)
+    return FINISHED
+
+
+def main(words=None):
+    chosen = parser().parse_args(words)
+    try:
+        return chosen.call(chosen)
+    except Refusal as refusal:
+        print(f"muster-flow: {refusal}", file=sys.stderr)
+        return refusal.status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINISHED

@@ -1,0 +1,71 @@
+"""How a step ended, and what follows of it: the table of docs/workflow.md, row by row."""
+import dataclasses
+import re
+import signal
+
+LEFT_CHANCE = 0.05     # above chance: a model has learnt something
+FALLEN = 0.02          # below the best: an accuracy falls, it does not only vary
+MISSES = 1.1           # of a deadline: a prediction that is later misses it
+STATUSES = {2: "configuration", 3: "data", 6: "mismatch", 7: "diverged", 126: "configuration", 127: "configuration"}
+PEERS = {4, 5, *range(10, 17), 143}
+MEMORY = re.compile(r"out of the memory that it is held to|std::bad_alloc|MemoryError|Cannot allocate memory|[Oo]ut of memory|oom-kill")
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    cause: str    # the row
+    action: str   # done, retry, memory (again with twice of it), ingest (again after the steps that make what is missing), shorten (again
+    why: str      # up to the epoch under way), fail or abandon
+
+
+def of_command(outcome, said, missing, killed_for_memory, rows, training):
+    """Of a command that ended by itself, or was ended for its time or room. `said`: the end of what it printed; `missing`: an input
+    that is not there; `rows`: its epochs."""
+    if outcome.status == "interrupted":
+        return End("interrupted", "fail", outcome.why)
+    if outcome.status == "ok":
+        return End("done", "done", "")
+    if missing:
+        return End("input", "ingest", f"its input '{missing}' is missing")
+    if outcome.status in ("disk", "full"):
+        return End("disk", "fail", outcome.why)
+    if outcome.status == "missing":
+        return End("configuration", "fail", outcome.why)
+    status = outcome.exit if outcome.exit is None or outcome.exit >= 0 else 128 - outcome.exit
+    if MEMORY.search(said) or (status == 128 + signal.SIGKILL and killed_for_memory):
+        return End("memory", "memory", f"it was out of memory ({outcome.why})")
+    if status in STATUSES:
+        return End(STATUSES[status], "fail", outcome.why)
+    if outcome.status == "timeout" or status in PEERS or status > 128:
+        if training and is_flat(rows, training):
+            return End("flat", "abandon", f"{outcome.why}, and its accuracy was flat at {rows[-1]['val_accuracy']:.4f}")
+        return End("peer", "retry", outcome.why)
+    return End("other", "fail", outcome.why)
+
+
+def of_epochs(rows, training, spent, pace, deadline, epochs):
+    """Of a training that goes on: why it is to end, or None. `spent` seconds, `pace` seconds an epoch, `epochs` that it is to have."""
+    if not rows:
+        return None
+    accuracies, last = [row["val_accuracy"] for row in rows if "val_accuracy" in row], rows[-1]["epoch"]
+    if deadline and epochs:
+        late = spent + pace * (epochs - last)
+        if late > deadline * MISSES and last < epochs:
+            return End("deadline", "abandon", f"its rate misses the deadline ({epochs:g} epochs take {late:.3g} s, and it has {deadline:g})")
+    if not training or len(accuracies) < training.patience or last == epochs:
+        return None
+    if training.chance and max(accuracies) < training.chance + LEFT_CHANCE:
+        return End("chance", "abandon", f"its accuracy never left chance ({max(accuracies):.4f} after {last:g} epochs)")
+    best = max(accuracies[:-training.patience], default=None)
+    if best is not None and max(accuracies[-training.patience:]) < best - FALLEN:
+        return End("falls", "abandon", f"its accuracy falls ({best:.4f}, and {accuracies[-1]:.4f} after {last:g} epochs)")
+    if training.epochs and is_flat(rows, training):
+        return End("converged", "shorten", f"its accuracy is flat at {accuracies[-1]:.4f} after {last:g} epochs")
+    return None
+
+
+def is_flat(rows, training):
+    """Whether it has learnt something and the last epochs have made nothing better of it."""
+    accuracies = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
+    before, since = accuracies[:-training.patience], accuracies[-training.patience:]
+    return bool(before) and max(accuracies) >= training.chance + LEFT_CHANCE and max(since) <= max(before) + training.flat

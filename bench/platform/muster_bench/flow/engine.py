@@ -1,0 +1,146 @@
+"""Runs a workflow by Snakemake: what is to run is written as rules, each of which starts wrapper.py for one step."""
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+import threading
+import time
+import types
+
+from .. import files, launchers, process
+from ..errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from ..runner import signals
+from . import wrapper
+from .store import Store
+
+MARKER = "muster-flow.json"
+LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
+MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
+
+
+def run(flow, folder, stay=False):
+    """The exit status. Nothing is started where nothing is to run."""
+    folder = pathlib.Path(folder).absolute()
+    files.make_folder(folder)
+    _check_owner(flow, folder)
+    held = files.FolderLock(folder)
+    try:
+        files.write_json(folder / MARKER, {"format": 1, "name": flow.name, "file": flow.path})
+        store = Store(folder, flow)
+        planned = to_run(flow, store.reasons(), stay)
+        store.keep_digests()
+        if not planned:
+            print(f"nothing to run: {len(flow.steps)} steps are up to date")
+            return FINISHED
+        if shutil.which("snakemake") is None:
+            raise Refusal("a workflow is run by Snakemake (which is not here); apt-get install snakemake")
+        for step in flow.steps.values():
+            launchers.check_launcher(step)
+        files.write_whole(folder / "flow.json", json.dumps(flow.to_json()))
+        files.remove_tree(folder / "run")
+        files.make_folder(folder / "run")
+        files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
+        return _snakemake(store, planned)
+    finally:
+        held.release()
+
+
+def to_run(flow, reasons, stay):
+    """The names of the steps that run or may, in their order. A step that is not waited for runs if one does that needs it, or none
+    ever does."""
+    sure = {name for name, why in reasons.items() if why}
+    needed = {need for name in sure for need in flow.steps[name].needs}
+    asked = {need for step in flow.steps.values() for need in step.needs}
+    return [name for name, step in flow.steps.items()
+            if name in sure or (not step.wait and (name in needed or stay or (sure and name not in asked)))]
+
+
+def snakefile(flow, planned, folder, stay):
+    """Rules of the steps to run. A file in `run` says that a step has ended well."""
+    command = shlex.join([sys.executable, "-I", "-S", wrapper.__file__, str(folder)]).replace("{", "{{").replace("}", "}}")
+    ends = {name: f"run/{name}" for name in planned}
+    rules = [f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
+    for number, name in enumerate(planned):
+        step = flow.steps[name]
+        cores = min(step.ranks * step.resources.cpus_per_rank, launchers.cores_here()) if step.wait else 0
+        rules.append(f"rule step_{number}:\n    input: {[ends[need] for need in step.needs if need in ends]}\n    output: {ends[name]!r}\n"
+                     f"    resources: core={int(cores * MILLI)}\n    shell: {f'{command} {name}'!r}\n")
+    return "\n".join(rules)
+
+
+def _snakemake(store, planned):
+    stop, began = threading.Event(), time.time()
+    words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), "--resources", f"core={launchers.cores_here() * MILLI}",
+             "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
+    told = Timeline(store, began)
+    with signals(stop):
+        print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
+        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, store.folder, store.folder / "snakemake.log", LIMITS,
+                            float("inf"), stop, told)
+    told()
+    if ended.status == "full":
+        raise NoRoom(f"the disk of '{store.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); make room and run the same command "
+                     "again, what has ended is kept")
+    if ended.status == "interrupted":
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    left = [name for name in planned if not (store.folder / "run" / name).exists()]
+    failed = {name: why for name, why in told.failed.items() if name in left}
+    for name in left:
+        print(f"muster-flow: {name}: {failed.get(name, 'not run (a step that it needs has failed)')}", file=sys.stderr)
+    if ended.status != "ok" and not left:
+        raise Refusal(f"Snakemake failed ({ended.why}); see '{store.folder / 'snakemake.log'}'")
+    print(f"{len(planned) - len(left)} steps have ended well in {time.time() - began:.1f} s" + (f", {len(left)} have not" if left else ""))
+    return FAILED_RUNS if left else FINISHED
+
+
+class Timeline:
+    """Prints what the metadata says of steps, as it comes."""
+
+    def __init__(self, store, began):
+        self.failed, self._file, self._began = {}, store.metadata, began
+        self._read = self._file.stat().st_size if self._file.exists() else 0
+
+    def __call__(self):
+        try:
+            with open(self._file, "rb") as file:
+                file.seek(self._read)
+                new = file.read()
+        except OSError:
+            return None
+        whole = new[:new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            event = json.loads(line)
+            if (said := _shown(event)) is not None:
+                print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {said}", flush=True)
+            if event["event"] == "end" and event["state"] == "failed":
+                self.failed[event["step"]] = f"{event['cause']}: {event['why']}"
+        return None
+
+
+def _shown(event):
+    kind = event["event"]
+    if kind == "begin":
+        return "begins" if event["attempt"] == 1 else f"begins, attempt {event['attempt']}"
+    if kind == "ready":
+        return "is ready"
+    if kind == "attempt" and event["action"] not in ("done", "fail", "abandon"):
+        return f"{event['cause']}: {event['why']}"
+    if kind == "end":
+        accuracy = f", accuracy {event['accuracy']:.4f}" if event.get("accuracy") is not None else ""
+        why = f" ({event['cause']}{': ' + event['why'] if event['why'] else ''})" if event["state"] != "up to date" and event["cause"] != "done" else ""
+        return f"{event['state']}{why}{accuracy}"
+    return None
+
+
+def _check_owner(flow, folder):
+    """A folder with something else in it is not touched."""
+    there = files.read_json(folder / MARKER)
+    strangers = [entry.name for entry in folder.iterdir() if entry.name != "lock"]
+    if there is None and strangers:
+        raise Refusal(f"'{folder}' is not empty and holds no results of this runner ('{strangers[0]}' is there); choose another --out")
+    if there is not None and there.get("name") != flow.name:
+        raise Refusal(f"'{folder}' holds the results of '{there.get('name')}' (this is '{flow.name}'); choose another --out")

@@ -1,0 +1,165 @@
+"""The same workflow for clusters: Argo Workflows, Kueue, KServe. The files are written, not run."""
+import pathlib
+import re
+import shlex
+import types
+import urllib.parse
+
+from .. import clusters
+from ..errors import Refusal
+from ..files import digest_of, make_folder, write_whole
+from ..text import fill, fill_words, value_text
+from .ends import PEERS
+
+QUEUE = "muster"
+DIGEST = "/tmp/digest"       # of a step's outputs, by which those that need it are memoized
+DIGITS = 16                  # of it
+LONGEST_KEY = 253            # of an entry of a ConfigMap
+AGE = 365 * 86400            # seconds that Argo keeps what is memoized by content
+PLATFORM = "/opt/muster/share/muster/bench"   # of the image: see bench/platform/Dockerfile
+FORMAT = "muster"            # of models, as a serving runtime names what it can serve
+
+
+def write(flow, kind, out, image, results):
+    """Writes the files; returns their paths. `results` is a folder that all pods share."""
+    folder, made = make_folder(pathlib.Path(out)), []
+    for name, documents in KINDS[kind](flow, image, pathlib.Path(results)):
+        write_whole(folder / name, clusters.documents(documents, "muster-flow"))
+        made.append(folder / name)
+    return made
+
+
+class Exported:
+    """A step as clusters.py takes a run: with the paths that pods see."""
+
+    def __init__(self, flow, step, results):
+        if step.launcher.kind not in ("local", "mpirun"):
+            raise Refusal(f"step '{step.name}' is started by {step.launcher.kind} (pods have no such launcher); use local or mpirun")
+        self._step, self._results, self.id, self.key, self.ranks = step, results, f"{flow.name}-{step.name}", digest_of([flow.name, step.name]), step.ranks
+        self.template = types.SimpleNamespace(
+            name=step.name, command=step.command, launcher=step.launcher, resources=step.resources, environment=step.environment,
+            timeout=step.timeout, retries=types.SimpleNamespace(attempts=1 + step.retry["peer"]))
+
+    def _values(self):
+        step, results = self._step, self._results
+        return {**step.values(results / "store" / step.name), **{name: str(results / path) for name, path in step.outputs.items()}, "platform": PLATFORM,
+                "python": "python3", "checkpoint": str(results / "checkpoints" / step.name), "resume": "--resume", "output": str(results / "logs" / step.name)}
+
+    def words(self, words, *_):
+        return fill_words(words, self._values(), f"step '{self._step.name}'")
+
+    def text(self, text, *_):
+        return fill(text, self._values(), f"step '{self._step.name}'")
+
+
+# ---- Argo Workflows ----
+
+def argo(flow, image, results):
+    """A DAG. What a step is memoized by is, as here, what it is made of: the digests of the outputs that it needs are parameters."""
+    templates = [{"name": "main", "dag": {"tasks": [_task(flow, step) for step in flow.steps.values()]}}]
+    templates += [_template(flow, step, image, results) for step in flow.steps.values()]
+    yield "workflow.yaml", [{"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": clusters.plain_name(flow.name)},
+                             "spec": {"entrypoint": "main", "podGC": {"strategy": "OnPodSuccess"}, "volumes": clusters.volumes(), "templates": templates}}]
+
+
+def _given(flow, step):
+    """What a step is told of those that it needs: {parameter: the value that their tasks have}."""
+    return {f"{name}-{'digest' if flow.steps[name].wait else 'ip'}":
+            f"{{{{tasks.{name}.{'outputs.parameters.digest' if flow.steps[name].wait else 'ip'}}}}}" for name in step.needs}
+
+
+def _task(flow, step):
+    given = [{"name": name, "value": value} for name, value in _given(flow, step).items()]
+    return {"name": step.name, "template": step.name, **({"dependencies": step.needs, "arguments": {"parameters": given}} if step.needs else {})}
+
+
+def _template(flow, step, image, results):
+    run, given = Exported(flow, step, results), _given(flow, step)
+    words = run.words(step.command)
+    if step.launcher.kind == "mpirun":
+        words = ["mpirun", "-n", str(step.ranks), *words]
+    for server in (flow.steps[name] for name in step.needs if not flow.steps[name].wait):
+        host = urllib.parse.urlsplit(server.ready).hostname
+        words = [word.replace(host, f"{{{{inputs.parameters.{server.name}-ip}}}}") if host else word for word in words]
+    ready = urllib.parse.urlsplit(step.ready)
+    if not step.wait and ready.hostname:
+        words = [word.replace(ready.hostname, "0.0.0.0") for word in words]
+    outputs = [str(results / path) for path in step.outputs.values()]
+    folders = sorted({str(pathlib.Path(path).parent) for path in outputs} | {run.text("{checkpoint}"), run.text("{output}")})
+    lines = [f"mkdir -p {shlex.join(folders)}", f"cd {shlex.quote(run.text('{output}'))}", shlex.join(words)]
+    if step.wait:
+        lines.append(f"find {shlex.join(outputs)} -type f -exec sha256sum {{}} + | sort | sha256sum | cut -c 1-{DIGITS} > {DIGEST}" if outputs else f"date > {DIGEST}")
+    cpus = {"cpu": value_text(step.ranks * step.resources.cpus_per_rank), **({"memory": f"{(step.resources.memory >> 20) * step.ranks}Mi"} if step.resources.memory else {})}
+    container = {"image": image, "command": ["sh", "-ec"], "args": ["\n".join(lines)], "resources": {"requests": cpus, "limits": cpus},
+                 "env": [{"name": name, "value": run.text(text)} for name, text in step.environment.items()],
+                 "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
+    made = {"name": step.name, "container": container, "activeDeadlineSeconds": str(int(step.timeout))}
+    if given:
+        made["inputs"] = {"parameters": [{"name": name} for name in given]}
+    if not step.wait:
+        del made["activeDeadlineSeconds"]
+        if ready.port:
+            container["readinessProbe"] = {"httpGet": {"path": ready.path or "/", "port": ready.port}, "periodSeconds": 1}
+        return {**made, "daemon": True}
+    # a pod that is deleted or preempted has no status of its program; those of peers and signals are tried again, others are not
+    statuses = ", ".join(map(str, sorted(PEERS)))
+    made["retryStrategy"] = {"limit": str(step.retry["peer"]), "retryPolicy": "Always", "expression":
+                             f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"}
+    made["outputs"] = {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}
+    own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, image])[:16]
+    digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
+    key = "-".join([step.name, own, *digests])
+    if len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:  # else it is of too many steps for the name of an entry
+        made["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
+                           "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
+    return made
+
+
+# ---- Kueue ----
+
+def kueue(flow, image, results):
+    """Steps of several ranks as MPIJobs, of which Kueue admits all pods or none, and the queue in which they wait."""
+    runs = [Exported(flow, step, results) for step in flow.steps.values() if step.ranks > 1]
+    if not runs:
+        raise Refusal(f"'{flow.name}' has no step of several ranks (a gang is of several pods); export it to argo")
+    cpus = sum(run.ranks * run.template.resources.cpus_per_rank for run in runs)
+    memory = sum(run.ranks * run.template.resources.memory for run in runs) >> 20
+    quotas = [{"name": "cpu", "nominalQuota": value_text(cpus)}] + ([{"name": "memory", "nominalQuota": f"{memory}Mi"}] if memory else [])
+    yield "configuration.yaml", [{"apiVersion": "config.kueue.x-k8s.io/v1beta1", "kind": "Configuration",
+                                  "waitForPodsReady": {"enable": True, "timeout": "5m", "blockAdmission": True},
+                                  "integrations": {"frameworks": ["batch/job", "kubeflow.org/mpijob"]}}]
+    yield "queue.yaml", [
+        {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": QUEUE}},
+        {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": QUEUE}, "spec": {"namespaceSelector": {}, "resourceGroups": [
+            {"coveredResources": [quota["name"] for quota in quotas], "flavors": [{"name": QUEUE, "resources": quotas}]}]}},
+        {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": QUEUE}}]
+    for run in runs:
+        job = clusters.job_of(run, results, image)
+        job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": QUEUE}
+        job["spec"].get("runPolicy", job["spec"])["suspend"] = True   # until Kueue admits it
+        yield f"{clusters.name_of(run)}.yaml", [job]
+
+
+# ---- KServe ----
+
+def kserve(flow, image, _):
+    """The models that the steps with `model` serve, from the folder in which the workflow puts them."""
+    found = {step.name: step for step in flow.steps.values() if step.model}
+    if not found:
+        raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); give the one that serves model: FOLDER")
+    runtime = {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "metadata": {"name": FORMAT}, "spec": {
+        "supportedModelFormats": [{"name": FORMAT, "version": "1", "autoSelect": True}], "protocolVersions": ["v1", "v2"],
+        "containers": [{"name": "kserve-container", "image": image, "command": ["/opt/muster/examples/serve"],
+                        "args": ["--models", "/mnt/models", "--listen", "0.0.0.0:8080"], "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+                        "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": 8080}}}]}}
+    services = []
+    for step in found.values():
+        cpus = {"cpu": value_text(step.ranks * step.resources.cpus_per_rank)}
+        name = clusters.plain_name(flow.name if len(found) == 1 else f"{flow.name}-{step.name}")
+        services.append({"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": name}, "spec": {"predictor": {"model": {
+            "modelFormat": {"name": FORMAT}, "runtime": FORMAT, "protocolVersion": "v2", "resources": {"requests": cpus, "limits": cpus},
+            "storageUri": f"pvc://{clusters.CLAIM}/{re.sub('^/+', '', step.model)}"}}}})
+    yield "inference.yaml", [runtime, *services]
+
+
+KINDS = {"argo": argo, "kueue": kueue, "kserve": kserve}

@@ -1,0 +1,98 @@
+"""The steps of a workflow, as the file has them (workflow.py) and as each step that runs finds them again. Without YAML, which takes
+longer to load than a small step takes."""
+import dataclasses
+import json
+import pathlib
+import shlex
+import sys
+import types
+
+from ..text import fill, fill_words
+
+PLATFORM = str(pathlib.Path(__file__).resolve().parents[2])
+
+
+@dataclasses.dataclass
+class Training:
+    """What is known of a step that trains and prints a line an epoch, by which its end is decided."""
+    epochs: str           # the parameter with the number of epochs; empty: it cannot be ended early and kept
+    chance: float         # the accuracy of a model that has learnt nothing
+    patience: int         # epochs that decide that it never left chance, falls or stays flat
+    flat: float           # an accuracy is better than another by more than this
+
+
+@dataclasses.dataclass
+class Step:
+    """One step with its parameters. Has what launchers.py asks of a run."""
+    name: str
+    group: str            # the name in the file, of which `each` makes several steps
+    command: list
+    parameters: dict      # with the places
+    inputs: dict          # name -> paths: of another step's output relative to the folder of results, else absolute
+    outputs: dict         # name -> path, relative to the folder of results
+    places: dict          # of the parameters those that say where something lies: what lies there counts, not where
+    needs: list           # the steps that must have ended before
+    ranks: int = 1
+    memoize: dict = dataclasses.field(default_factory=dict)   # {}: by content, else max-age (seconds) or change (a share)
+    retry: dict = dataclasses.field(default_factory=dict)     # cause -> attempts
+    launcher: object = None
+    resources: object = None
+    limits: object = None
+    environment: dict = dataclasses.field(default_factory=dict)
+    timeout: float = 3600.0
+    deadline: float = 0.0   # seconds in which a training has to end; 0: none
+    training: object = None
+    wait: bool = True       # false: it runs until the workflow ends; others wait until it is ready
+    ready: str = ""         # the address that answers when it is
+    model: str = ""         # the output (or, of a server, the folder) that KServe serves
+
+    template = property(lambda self: self)
+    id = property(lambda self: self.name)
+    key = ""                # of an export: nothing is made yet
+
+    def values(self, home, attempt=1):
+        """What the placeholders stand for; `home` is the folder of this result: DIR/store/KEY."""
+        home = pathlib.Path(home)
+        out = home.parent.parent
+        checkpoint = home / "checkpoint"
+        return {**self.parameters, "ranks": self.ranks, "out": str(out), "output": str(home / "output" / str(attempt)), "platform": PLATFORM, "python": sys.executable,
+                "checkpoint": str(checkpoint), "resume": "--resume" if checkpoint.is_dir() and any(checkpoint.iterdir()) else "",
+                **{name: shlex.join(str(out / path) for path in paths) if len(paths) != 1 else str(out / paths[0]) for name, paths in self.inputs.items()},
+                **{name: str(home / path) for name, path in self.outputs.items()}}
+
+    def words(self, words, home, attempt=1):
+        return fill_words(words, self.values(home, attempt), f"step '{self.name}'")
+
+    def text(self, text, home, attempt=1):
+        return fill(text, self.values(home, attempt), f"step '{self.name}'")
+
+
+@dataclasses.dataclass
+class Flow:
+    name: str
+    path: str
+    steps: dict           # name -> Step, each behind those that it needs
+
+    def dependents(self, names):
+        """These steps and all that need them, directly or not."""
+        found = set(names)
+        for step in self.steps.values():
+            if found.intersection(step.needs):
+                found.add(step.name)
+        return found
+
+    def maker(self, path):
+        return next((step for step in self.steps.values() if path in step.outputs.values()), None)
+
+    def to_json(self):
+        return dataclasses.asdict(self)
+
+
+def from_json(text):
+    """The same again, without the file and without YAML."""
+    said = json.loads(text)
+
+    def step(of):
+        plain = {name: types.SimpleNamespace(**of[name]) for name in ("launcher", "resources", "limits")}
+        return Step(**{**of, **plain, "training": Training(**of["training"]) if of["training"] else None})
+    return Flow(said["name"], said["path"], {name: step(of) for name, of in said["steps"].items()})

@@ -1,0 +1,248 @@
+"""What steps have made: DIR/store/KEY has the result of one step, named by all that it depends on; DIR/steps/STEP is a link to the one
+in use, and each output in DIR a link to that. DIR/metadata.jsonl says what happened."""
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+from ..errors import Refusal
+from ..files import Digests, digest_of, make_folder, read_json, write_json, writing
+from ..text import PLACEHOLDER
+
+
+class Missing(Exception):
+    """An input is not there; the text is its path."""
+
+
+@dataclasses.dataclass
+class Found:
+    """What there is of a step. Without a record it has to run, and `why` says the reasons."""
+    key: str
+    parts: dict
+    record: dict = None
+    why: tuple = ()
+
+
+def signature(path):
+    """Changes whenever a file, or any file of a folder, is written."""
+    path = pathlib.Path(path)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return digest_of([[os.path.relpath(file, path), (at := file.stat()).st_size, at.st_mtime_ns, at.st_ino] for file in files if not file.is_dir()])
+
+
+def records_in(path):
+    """How many records: of a folder that muster-data wrote, an IDX file, or else lines of text; of a folder of others all together."""
+    path = pathlib.Path(path)
+    if path.is_dir():
+        if (path / "MANIFEST").is_file():
+            entries = [line.split() for line in (path / "MANIFEST").read_text(errors="replace").splitlines()]
+            return sum(int(words[2]) for words in entries if len(words) == 6 and not words[1].startswith("."))
+        return sum(records_in(file) for file in path.rglob("*") if file.is_file())
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    if zipped:
+        import gzip  # here, as no other step needs it
+    with (gzip.open if zipped else open)(path, "rb") as file:
+        head = file.read(8)
+        if head[:3] == b"\0\0\x08":
+            return int.from_bytes(head[4:], "big")
+        return head.count(b"\n") + sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
+
+
+class Store:
+    def __init__(self, folder, flow):
+        self.folder, self.flow = pathlib.Path(folder).absolute(), flow
+        self.metadata = self.folder / "metadata.jsonl"
+        self._known = read_json(self.folder / "digests.json") or {}   # path -> [signature, digest]; written by the runner alone
+
+    # ---- what a step depends on ----
+
+    def digest(self, path):
+        path = str(path)
+        try:
+            sign = signature(path)
+        except OSError as error:
+            raise Missing(path) from error
+        if self._known.get(path, [None])[0] != sign:
+            self._known[path] = [sign, Digests().of_path(path)]
+        return self._known[path][1]
+
+    def keep_digests(self):
+        write_json(self.folder / "digests.json", self._known)
+
+    def record(self, name):
+        return read_json(self.folder / "steps" / name / "record.json")
+
+    def without(self, step):
+        """The same with the inputs that are there to be had: an abandoned step has made none. None where an input has no path left."""
+        gone = {path for name in step.needs if (self.record(name) or {}).get("state") == "abandoned"
+                for path in self.flow.steps[name].outputs.values() if not (self.folder / path).exists()}
+        inputs = {name: [path for path in paths if path not in gone] for name, paths in step.inputs.items()}
+        return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) else None
+
+    def parts(self, step):
+        """All that its result depends on."""
+        words = [*step.command, *step.environment.values()]
+        used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
+        filled = {word: step.text(word, self.folder / "store" / "KEY") for word in step.command}
+        inputs = {str(self.folder / path) for paths in step.inputs.values() for path in paths}
+        programs = {word: path for word, path in filled.items()
+                    if os.sep in path and os.path.isfile(path) and path not in inputs and not path.startswith(f"{self.folder}{os.sep}")}
+        first = step.command[0]
+        if first not in programs and (found := shutil.which(filled[first])):
+            programs[first] = found
+        return {"step": step.name, "command": step.command, "parameters": {name: step.parameters[name] for name in sorted(used)}, "environment": step.environment,
+                "ranks": step.ranks, "launcher": [step.launcher.kind, *step.launcher.options], "outputs": step.outputs,
+                "code": {word: self.digest(path) for word, path in programs.items()},
+                "inputs": {name: [self._digest_of_input(path) for path in paths] for name, paths in step.inputs.items()},
+                "needs": {name: self._made(name) for name in step.needs}}
+
+    def _digest_of_input(self, path):
+        maker = self.flow.maker(path)
+        if maker is None:
+            return self.digest(path)
+        output = next(name for name, one in maker.outputs.items() if one == path)
+        return ((self.record(maker.name) or {}).get("outputs") or {}).get(output, ["", "not there"])[1]
+
+    def _made(self, name):
+        step = self.flow.steps[name]
+        if not step.wait:
+            return digest_of(self.parts(step))
+        return digest_of({output: made[1] for output, made in ((self.record(name) or {}).get("outputs") or {}).items()})
+
+    def find(self, step):
+        """Whether there is a result of just this."""
+        parts, last = self.parts(step), self.record(step.name)
+        if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
+            return self._checked(step, Found(last["key"], last["parts"], last))
+        parts["memoize"] = step.memoize
+        key = digest_of({**parts, **({"at": time.time()} if "max-age" in step.memoize else {})})[:32]
+        return self._checked(step, Found(key, parts, read_json(self.home(key) / "record.json"), tuple(self._changes(step, parts, last))))
+
+    def _is_near(self, step, parts, last):
+        """Whether the last result is as good as a new one by max-age or change."""
+        same = {name: value for name, value in parts.items() if name not in ("inputs", "needs")}
+        if not step.memoize or same != {name: last["parts"].get(name) for name in same}:
+            return False
+        if "max-age" in step.memoize:
+            return time.time() - last["ended"] < step.memoize["max-age"]
+        now, then = self.counts(step), last["counts"]
+        return now.keys() == then.keys() and all(abs(now[name] - then[name]) < step.memoize["change"] * max(then[name], 1) for name in now)
+
+    def counts(self, step):
+        return {name: sum(records_in(self.folder / path) for path in paths) for name, paths in step.inputs.items()} if "change" in step.memoize else {}
+
+    def _checked(self, step, found):
+        """A result whose outputs are gone or others is none."""
+        for name, (sign, _) in (found.record or {}).get("outputs", {}).items():
+            path = self.home(found.key) / step.outputs[name]
+            if not path.exists() or signature(path) != sign:
+                return Found(found.key, found.parts, None, (f"its output '{step.outputs[name]}' {'was changed' if path.exists() else 'is missing'}",))
+        return found
+
+    def _changes(self, step, parts, last):
+        if last is None:
+            yield "it has no result yet"
+            return
+        before = last["parts"]
+        for name, value in parts.items():
+            then = before.get(name)
+            if name == "inputs":
+                for one in sorted({*value, *then}):
+                    if value.get(one) != then.get(one):
+                        yield f"its input '{one}' changed"
+            elif name in ("parameters", "environment", "code", "needs"):
+                for one in sorted({*value, *then}):
+                    if value.get(one) != then.get(one):
+                        said = f" from {then.get(one)} to {value.get(one)}" if name in ("parameters", "environment") else ""
+                        kind = {"parameters": "parameter", "environment": "variable", "code": "program", "needs": "needed step"}[name]
+                        yield f"its {kind} '{one}' changed{said}"
+            elif value != then and (name != "memoize" or value):
+                yield f"its {name} changed"
+        if "max-age" in step.memoize and time.time() - last["ended"] >= step.memoize["max-age"]:
+            yield f"its result is older than {step.memoize['max-age']:g} s"
+
+    def reasons(self):
+        """{step: why it is to run}, empty for what is up to date; steps behind such a step are looked at again when that has ended."""
+        made = {}
+        for step in self.flow.steps.values():
+            behind = [name for name in step.needs if made[name]]
+            if behind:
+                made[step.name] = (f"'{behind[0]}' runs again and may make something else",)
+            elif not step.wait:
+                made[step.name] = ()
+            else:
+                try:
+                    there = self.without(step)
+                    found = self.find(there) if there else None
+                    made[step.name] = (found.why or ("it has another result of these inputs",)) if found and (not found.record or not self._in_use(step, found)) else ()
+                except Missing as gone:
+                    if self.flow.maker(gone.args[0]) is None:
+                        raise Refusal(f"step '{step.name}' needs '{gone}' (no step makes it, and it is not there); make it, or mend the path") from None
+                    made[step.name] = (f"its input '{gone}' is missing",)
+        return made
+
+    def _in_use(self, step, found):
+        return os.path.realpath(self.folder / "steps" / step.name) == str(self.home(found.key))
+
+    # ---- results ----
+
+    def home(self, key):
+        return self.folder / "store" / key
+
+    @contextlib.contextmanager
+    def turn(self, step):
+        """One process at a time works at a step."""
+        with writing(self.folder), open(make_folder(self.folder / "run") / f".{step.name}.lock", "w", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def use(self, step, key):
+        """From now on this is the result of the step."""
+        make_folder(self.folder / "steps")
+        os.utime(self.home(key))
+        _link(self.folder / "steps" / step.name, pathlib.Path("..", "store", key))
+        for path in step.outputs.values():
+            place = self.folder / path
+            make_folder(place.parent)
+            _link(place, os.path.relpath(self.folder / "steps" / step.name / path, place.parent))
+
+    def say(self, **event):
+        """One line of the metadata."""
+        line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
+        with writing(self.metadata):
+            handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+
+    def events(self):
+        with contextlib.suppress(OSError), open(self.metadata, encoding="utf-8") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):
+                    yield json.loads(line)
+
+    def collect(self, unused):
+        """Removes results that no step uses and that nobody has used for so many seconds; their number."""
+        used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
+        limit = time.time() - unused
+        old = [entry.path for entry in os.scandir(make_folder(self.folder / "store")) if entry.name not in used and entry.stat().st_mtime < limit]
+        subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input=b"".join(os.fsencode(path) + b"\0" for path in old), check=True)
+        return len(old)
+
+
+def _link(place, target):
+    if os.path.islink(place) and os.readlink(place) == str(target):
+        return
+    if os.path.exists(place) and not os.path.islink(place):
+        raise Refusal(f"'{place}' is in the way (it is no link of this runner, and an output belongs there); move it")
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    with writing(place):
+        os.symlink(target, beside)
+        os.replace(beside, place)

@@ -1,0 +1,177 @@
+"""The file of a workflow: its steps, what each makes of what, and in which order they can run."""
+import graphlib
+import pathlib
+import re
+
+from ..document import Section, load
+from ..errors import Refusal, closest, listed
+from ..template import read_launcher, read_limits, read_resources
+from ..text import fill, value_text, words_of
+from .steps import Flow, Step, Training
+
+FORMAT = 1
+BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
+PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+def seconds_of(value, where):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", str(value))
+    if not match:
+        raise Refusal(f"{where} cannot be '{value}' (it is a time: 30s, 5m, 12h, 14d or 2w); change it")
+    return float(match.group(1)) * PERIODS[match.group(2)]
+
+
+def read_file(path, settings=None, places=None):
+    """Read and checked: whatever is wrong is one line that names it."""
+    path = pathlib.Path(path).absolute()
+    top = Section(load(path), f"'{path.name}'")
+    if (version := top.get("muster-flow", "a whole number")) != FORMAT:
+        raise Refusal(f"{top.where} has format {version} (this muster-flow reads {FORMAT}); use another muster-flow")
+    name = top.get("name", "a text")
+    common, known = dict(top.free("parameters")), {"here": path.parent, **top.free("places")}
+    for kind, given, there in (("--set", settings or {}, common), ("--place", places or {}, known)):
+        for key in given:
+            if key not in there:
+                raise Refusal(f"{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
+    common.update(settings or {})
+    known = {key: str(pathlib.Path(value).absolute()) for key, value in {**known, **(places or {})}.items()}
+    entries, steps = top.free("steps"), {}
+    top.done()
+    for group, value in entries.items():
+        for step in _read_group(group, value, common, known):
+            if step.name in steps:
+                raise Refusal(f"{top.where} has two steps called '{step.name}' ({steps[step.name].group} and {group} make them); rename one")
+            steps[step.name] = step
+    if not steps:
+        raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
+    _connect(steps, pathlib.Path(known["here"]))
+    return Flow(name, str(path), _ordered(steps))
+
+
+def _read_group(group, value, common, places):
+    """One step, or one for each entry of `each`."""
+    section = Section(value, f"step '{group}'")
+    own, each = section.free("parameters"), section.free("each")
+    made = []
+    for suffix, of_one in (each or {"": {}}).items():
+        name = f"{group}-{suffix}" if suffix else group
+        if not NAME.fullmatch(name):
+            raise Refusal(f"'{name}' is no name of a step (letters, digits, - and _); change it")
+        if not isinstance(of_one, dict):
+            raise Refusal(f"{section.where}, each: '{suffix}' is '{of_one}' (it is a mapping of parameters); write such as {{n: 1}}")
+        made.append(_read_step(section, name, group, {**common, **places, **own, **of_one}, places))
+    section.done()
+    return made
+
+
+def _read_step(section, name, group, parameters, places):
+    for key in parameters:
+        if key in BUILT_IN and key not in places:
+            raise Refusal(f"{section.where} has the parameter '{key}' (that placeholder is muster-flow's own); rename it")
+
+    def text(value):
+        return fill(value_text(value), parameters, section.where)
+
+    def mapping(key):
+        return {name: value for name, value in section.free(key).items()}
+    training = section.free("training")
+    step = Step(
+        name, group, words_of(section.get("command", "a text or a list")), parameters,
+        inputs={key: [_path_or_reference(one, text) for one in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
+        outputs={key: text(value) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
+        places=places, ranks=int(text(section.get("ranks", "a text or a whole number", 1))), memoize=_memoize(section), retry=_retry(section.section("retry")),
+        launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
+        environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=float(section.get("timeout", "a number", 3600)),
+        deadline=float(section.get("deadline", "a number", 0)), training=_training(section.section("training")) if training else None,
+        wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""))
+    for key, path in step.outputs.items():
+        if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
+            raise Refusal(f"{section.where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
+    if not step.wait and step.outputs:
+        raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so nobody could read them); leave one out")
+    known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
+    for word in [*step.command, *step.environment.values()]:
+        fill(word, known, section.where)
+    if step.training and step.training.epochs and step.training.epochs not in parameters:
+        raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
+                      f"{closest(step.training.epochs, parameters, 'name the one with the number of epochs')}")
+    return step
+
+
+def _path_or_reference(value, text):
+    return value if re.fullmatch(r"\{[\w-]+\.[\w-]+\}", str(value)) else text(value)
+
+
+def _memoize(section):
+    value = section.get("memoize", "a text or a mapping", "content")
+    if value == "content":
+        return {}
+    inner = Section(value if isinstance(value, dict) else {value: None}, f"{section.where}, memoize")
+    age, change = inner.get("max-age", "a text", ""), inner.get("change", "a text", "")
+    inner.done()
+    if bool(age) == bool(change):
+        raise Refusal(f"{inner.where} is by one of content, max-age and change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
+    if age:
+        return {"max-age": seconds_of(age, inner.where)}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", change)
+    if not match:
+        raise Refusal(f"{inner.where}: change cannot be '{change}' (it is a part of the records of the inputs); write such as 10%")
+    return {"change": float(match.group(1)) / 100}
+
+
+def _retry(section):
+    made = {cause: section.get(cause, "a whole number", default) for cause, default in (("peer", 3), ("memory", 2), ("input", 1))}
+    section.done()
+    return made
+
+
+def _training(section):
+    made = Training(section.get("epochs", "a text", ""), float(section.get("chance", "a number", 0)), section.get("patience", "a whole number", 3),
+                    float(section.get("flat", "a number", 0.001)))
+    section.done()
+    if made.patience < 1:
+        raise Refusal(f"{section.where}: patience cannot be {made.patience} (it is 1 or more epochs); change it")
+    return made
+
+
+def _connect(steps, here):
+    """Inputs become paths, and who makes them becomes a need."""
+    makers = {}
+    for step in steps.values():
+        for path in step.outputs.values():
+            if path in makers:
+                raise Refusal(f"'{path}' is made by the steps '{makers[path]}' and '{step.name}' (an output has one maker); rename one")
+            makers[path] = step.name
+    groups = {}
+    for step in steps.values():
+        groups.setdefault(step.group, []).append(step.name)
+    for step in steps.values():
+        needs = [name for one in step.needs for name in (groups.get(one) or [one])]
+        step.inputs = {name: [path for one in values for path in _paths(step, one, steps, groups, makers, here)] for name, values in step.inputs.items()}
+        needs += [makers[path] for paths in step.inputs.values() for path in paths if path in makers]
+        for name in needs:
+            if name not in steps:
+                raise Refusal(f"step '{step.name}' needs the unknown step '{name}' (known: {listed(steps)}); {closest(name, steps, 'leave it out')}")
+        step.needs = list(dict.fromkeys(needs))
+
+
+def _paths(step, value, steps, groups, makers, here):
+    if match := re.fullmatch(r"\{([\w-]+)\.([\w-]+)\}", value):
+        of, output = match.groups()
+        for name in groups.get(of) or [of]:
+            if name not in steps or output not in steps[name].outputs:
+                known = [f"{one.name}.{key}" for one in steps.values() for key in one.outputs]
+                raise Refusal(f"step '{step.name}' has the input '{value}', which no step makes (they make: {listed(known)}); "
+                              f"{closest(f'{of}.{output}', known, 'name one of these')}")
+            yield steps[name].outputs[output]
+    else:
+        yield value if value in makers else str(here / value)
+
+
+def _ordered(steps):
+    try:
+        order = graphlib.TopologicalSorter({step.name: step.needs for step in steps.values()}).static_order()
+        return {name: steps[name] for name in order}
+    except graphlib.CycleError as error:
+        raise Refusal(f"steps need each other in a circle ({' <- '.join(error.args[1])}); take one need away") from None

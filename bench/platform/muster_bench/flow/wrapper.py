@@ -1,0 +1,249 @@
+"""Runs one step of a workflow: python3 -I -S wrapper.py DIR STEP. Snakemake starts it when the steps before have ended; it looks whether
+there is a result of just these inputs, else runs the command, watches it, says how it ended (ends.py) and does what follows of that."""
+import collections
+import contextlib
+import dataclasses
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from muster_bench import files, holding, launchers, process  # noqa: E402
+from muster_bench.errors import FAILED_RUNS, FINISHED, Refusal  # noqa: E402
+from muster_bench.flow import ends, steps  # noqa: E402
+from muster_bench.flow.samples import Sampler  # noqa: E402
+from muster_bench.flow.store import Missing, Store, signature  # noqa: E402
+from muster_bench.live import Look  # noqa: E402
+
+EVERY = 2.0        # seconds between two samples
+TAIL = 8192        # bytes of what a command printed last, by which its end is judged
+READY = 0.1        # seconds between two looks whether a step that is not waited for is ready
+COMPLETE = ("done", "abandoned")
+
+
+class Work:
+    """One step until it has a result, or has failed."""
+
+    def __init__(self, store, step, stop):
+        self.store, self.step, self.stop, self.counts = store, step, stop, collections.Counter()
+
+    def run(self):
+        """The record of its result, or None where it failed."""
+        with self.store.turn(self.step):
+            there = self.store.without(self.step)
+            if there is None:
+                return self._keep_abandoned()
+            self.step = there
+            while True:
+                if (gone := self._make_inputs()) is not None:
+                    return self._fail(ends.End("input", "fail", f"its input '{gone}' is missing"))
+                try:
+                    found = self.store.find(self.step)
+                    break
+                except Missing:
+                    continue
+            if found.record:
+                self.store.use(self.step, found.key)
+                self._say("end", state="up to date", key=found.key)
+                return found.record
+            return self._until_it_has_ended(found)
+
+    def _make_inputs(self):
+        """Has each step run again whose output is an input and is gone. The path of what nobody makes, else None."""
+        for path in (path for paths in self.step.inputs.values() for path in paths):
+            if (self.store.folder / path).exists():
+                continue
+            maker = self.store.flow.maker(path)
+            self.counts["input"] += 1
+            if maker is None or self.counts["input"] > self.step.retry["input"] or Work(self.store, maker, self.stop).run() is None:
+                return path
+        return None
+
+    def _until_it_has_ended(self, found):
+        home, began = self.store.home(found.key), time.time()
+        files.make_folder(home / "output")
+        attempts, rows, memory = [], {}, self.step.resources.memory
+        number = max((int(entry.name) for entry in (home / "output").iterdir() if entry.name.isdigit()), default=0)
+        for before in range(1, number + 1):  # of a runner that was killed
+            rows.update(_epochs_in(home / "output" / str(before) / "log.txt"))
+        shortened = False
+        while True:
+            number += 1
+            end, sampler, seconds = self._attempt(home, number, memory, rows, began, shortened)
+            attempts.append({"number": number, "cause": end.cause, "why": end.why, "seconds": round(seconds, 3), "memory": memory,
+                             "peak": max(sampler.peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)})
+            self._say("attempt", key=found.key, action=end.action, **attempts[-1])
+            if end.action == "shorten" and not shortened:
+                parameter = self.step.training.epochs
+                self.step = dataclasses.replace(self.step, parameters={**self.step.parameters, parameter: int(max(rows)) + 1})
+                shortened = True
+                continue
+            if end.action == "ingest" and (gone := self._make_inputs()) is not None:
+                end = ends.End("input", "fail", f"its input '{gone}' is missing")
+            if end.action in ("retry", "memory"):
+                self.counts[end.cause] += 1
+            if end.action in ("retry", "memory", "ingest") and self.counts[end.cause] <= self.step.retry[end.cause] and not self.stop.is_set():
+                memory *= 2 if end.action == "memory" else 1
+                continue
+            break
+        if end.action not in ("done", "abandon"):
+            return self._fail(end, key=found.key)
+        cause = "converged" if shortened and end.action == "done" else end.cause
+        record = {"step": self.step.name, "key": found.key, "state": "done" if end.action == "done" else "abandoned", "cause": cause, "why": end.why,
+                  "parts": found.parts, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
+                  "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
+                  "outputs": self._outputs(home) if end.action == "done" else {}}
+        files.write_json(home / "record.json", record, durable=False)  # without it the step runs again
+        self.store.use(self.step, found.key)
+        self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "outputs")}, seconds=round(record["ended"] - began, 3),
+                  **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
+        return record
+
+    def _outputs(self, home):
+        return {name: [signature(home / path), self.store.digest(home / path)] for name, path in self.step.outputs.items()}
+
+    def _attempt(self, home, number, memory, rows, began, shortened):
+        """(how it ended, its sampler, seconds of the command)"""
+        step, output = self.step, files.make_folder(home / "output" / str(number))
+        for path in step.outputs.values():
+            _remove(home / path)
+            files.make_folder((home / path).parent)
+        if any("{checkpoint}" in word for word in step.command):
+            files.make_folder(home / "checkpoint")
+        words, variables = launchers.launched(step, home, number)
+        self._say("begin", key=home.name, attempt=number, words=words)
+        sampler, lines, due = Sampler(step.ranks > 1), Look(output / "log.txt", lambda row: None), [time.monotonic() + EVERY]
+        decided, started = [], time.time()
+
+        def look():
+            lines()
+            rows.update({row["epoch"]: row for row in lines.series})
+            if time.monotonic() >= due[0]:
+                due[0] = time.monotonic() + EVERY
+                last = rows[max(rows)] if rows else {}
+                self._say("sample", key=home.name, **sampler.sample(), epoch=last.get("epoch"), accuracy=last.get("val_accuracy"),
+                          seconds_an_epoch=round((time.time() - started) / len(lines.series), 3) if lines.series else None)
+            if shortened or not lines.series:
+                return None
+            ordered = [rows[epoch] for epoch in sorted(rows)]
+            end = ends.of_epochs(ordered, step.training, time.time() - began, (time.time() - started) / len(lines.series), step.deadline, self._epochs())
+            decided.extend([end] if end else [])
+            return end and end.why
+        held = ""
+        if memory:  # of memory alone: processors that others leave are there to be used
+            resources = dataclasses.make_dataclass("Resources", ("cpus_per_rank", "memory", "hold"))(launchers.cores_here(), memory, True)
+            held, _ = holding.hold(resources, step.ranks, f"{os.getpid()}-{number}")
+        kills = _kills_for_memory()
+        outcome = process.run(words, {**os.environ, **variables}, output, output / "log.txt", step.limits, step.timeout, self.stop, look, held)
+        lines()
+        rows.update({row["epoch"]: row for row in lines.series})
+        if self.stop.is_set() or (not step.wait and outcome.exit in (-signal.SIGTERM, 128 + signal.SIGTERM)):
+            return ends.End("interrupted", "fail", "it was told to stop"), sampler, outcome.seconds
+        if outcome.status == "enough":
+            return decided[0], sampler, outcome.seconds
+        missing = next((path for paths in step.inputs.values() for path in paths if not (self.store.folder / path).exists()), "")
+        end = ends.of_command(outcome, _tail(output / "log.txt"), missing, _kills_for_memory() > kills, [rows[epoch] for epoch in sorted(rows)], step.training)
+        if end.action == "done" and (absent := next((path for path in step.outputs.values() if not (home / path).exists()), None)):
+            end = ends.End("output", "fail", f"it ended well and did not make its output '{absent}'")
+        if end.action == "fail" and (line := _tail(output / "log.txt").strip().rpartition("\n")[2]):
+            end = dataclasses.replace(end, why=f"{end.why}: {line[:200]}")
+        return end, sampler, outcome.seconds
+
+    def _epochs(self):
+        return float(self.step.parameters[self.step.training.epochs]) if self.step.training and self.step.training.epochs else 0
+
+    def _say(self, event, **more):
+        self.store.say(event=event, step=self.step.name, **more)
+
+    def _fail(self, end, **more):
+        self._say("end", state="stopped" if end.cause == "interrupted" else "failed", cause=end.cause, why=end.why, **more)
+
+    def _keep_abandoned(self):
+        """What needs the output of an abandoned step is abandoned too."""
+        key = files.digest_of(["abandoned", self.step.name, {name: (self.store.record(name) or {}).get("key") for name in self.step.needs}])[:32]
+        why = "a step was abandoned whose output it needs"
+        files.make_folder(self.store.home(key))
+        record = {"step": self.step.name, "key": key, "state": "abandoned", "cause": "needs", "why": why, "parts": {"memoize": None}, "outputs": {}, "series": [],
+                  "ended": time.time()}
+        files.write_json(self.store.home(key) / "record.json", record)
+        self.store.use(self.step, key)
+        self._say("end", state="abandoned", cause="needs", why=why, key=key)
+        return record
+
+
+def _remove(path):
+    files.remove_tree(path)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _epochs_in(log):
+    look = Look(log, lambda row: None)
+    look()
+    return {row["epoch"]: row for row in look.series}
+
+
+def _tail(log):
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def _kills_for_memory():
+    """How many processes the kernel has ended for want of memory since it started."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return 0
+
+
+def serve(store, step):
+    """Starts a step that is not waited for and returns when it is ready. It runs on without this process, until the workflow ends: who
+    owns that (owner.py) ends it."""
+    import urllib.request  # here, for it takes longer to load than most steps take
+
+    def answers():
+        try:
+            with urllib.request.urlopen(step.ready, timeout=2):
+                return True
+        except (OSError, ValueError):
+            return False
+    runs = subprocess.Popen([sys.executable, "-I", "-S", __file__, str(store.folder), step.name, "--on"], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + step.timeout
+    while step.ready and not answers():
+        if runs.poll() is not None:
+            return FAILED_RUNS
+        if time.monotonic() > until:
+            store.say(event="end", step=step.name, state="failed", cause="ready", why=f"'{step.ready}' did not answer within {step.timeout:g} s")
+            return FAILED_RUNS
+        time.sleep(READY)
+    store.say(event="ready", step=step.name)
+    return FINISHED
+
+
+def main():
+    store = Store(sys.argv[1], steps.from_json((pathlib.Path(sys.argv[1]) / "flow.json").read_text()))
+    step, stop = store.flow.steps[sys.argv[2]], threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        if not step.wait and "--on" not in sys.argv:
+            status = serve(store, step)
+        else:
+            step = step if step.wait else dataclasses.replace(step, timeout=float("inf"))
+            status = FINISHED if Work(store, step, stop).run() else FAILED_RUNS
+    except Refusal as refusal:
+        store.say(event="end", step=step.name, state="failed", cause="runner", why=str(refusal))
+        status = refusal.status
+    if status == FINISHED and step.wait or "--on" not in sys.argv and status == FINISHED:
+        (store.folder / "run" / step.name).touch()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""What the programs of this project share: Fashion-MNIST's files and the names of its classes."""
+import gzip
+
+CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+
+
+def read_idx(path):
+    """(the extents, the bytes) of a file of images or labels."""
+    with gzip.open(path, "rb") as file:
+        content = file.read()
+    count = content[3]
+    extents = [int.from_bytes(content[4 + 4 * k:8 + 4 * k], "big") for k in range(count)]
+    return extents, memoryview(content)[4 + 4 * count:]

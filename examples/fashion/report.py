@@ -1,0 +1,89 @@
+"""The report of the project: how the models trained, which one was selected, what it takes for what, and how fast it answers."""
+import argparse
+import base64
+import io
+import json
+import pathlib
+import statistics
+
+from fashion import CLASSES, read_idx
+from matplotlib import pyplot
+from muster_bench import figures, html
+from muster_bench.files import write_whole
+from muster_bench.flow.select import record_of
+
+WRONG = 24    # samples that are shown
+
+
+def curves(records, column, what):
+    picture = figures.Picture("epoch", what)
+    with picture as axes:
+        for index, record in enumerate(records):
+            points = [(row["epoch"], row[column]) for row in record["series"] if column in row]
+            axes.plot(*zip(*points), label=record["step"], **figures.style(index))
+        axes.legend()
+    return html.figure(picture.svg, f"{what} by epoch")
+
+
+def confusion(table):
+    """A table, whose cells are the darker the more images they have."""
+    rows = []
+    for label, counts in enumerate(table):
+        total = max(sum(counts), 1)
+        rows.append([CLASSES[label], *[f'<td style="background:rgba({"80,160,80" if label == said else "200,80,80"},{min(count / total * 2, 0.9):.2f})">'
+                                       f"{count or ''}</td>" for said, count in enumerate(counts)]])
+    return html.table(["is / taken for", *CLASSES], rows, "Test images by class and by what the served model takes them for")
+
+
+def latencies(seconds):
+    picture = figures.Picture("share of the requests", "ms")
+    with picture as axes:
+        ordered = sorted(1000 * one for one in seconds)
+        axes.plot([(k + 1) / len(ordered) for k in range(len(ordered))], ordered, **{**figures.style(0), "marker": ""})
+        axes.set_yscale("log")
+    return html.figure(picture.svg, "Latency of requests: a share of them took at most so long")
+
+
+def picture_of(image, side):
+    """A PNG in the page."""
+    content = io.BytesIO()
+    pyplot.imsave(content, [list(image[row * side[1]:(row + 1) * side[1]]) for row in range(side[0])], cmap="gray_r", vmin=0, vmax=255, format="png")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__)
+    for name in ("selected", "load", "images", "labels", "html"):
+        options.add_argument(f"--{name}", required=True, metavar="FILE")
+    options.add_argument("models", nargs="+", metavar="MODEL")
+    chosen = options.parse_args()
+    selected, load = (json.loads(pathlib.Path(path).read_text()) for path in (chosen.selected, chosen.load))
+    records = [record_of(path) for path in chosen.models]
+    extents, images = read_idx(chosen.images)
+    _, labels = read_idx(chosen.labels)
+    side, size = extents[1:], extents[1] * extents[2]
+    table = [[0] * len(CLASSES) for _ in CLASSES]
+    for label, said in zip(labels, load["classes"]):
+        table[label][said] += 1
+    wrong = [at for at, said in enumerate(load["classes"]) if said != labels[at]]
+    answered = [one for one in load["latencies"] if one is not None]
+    p50, p99 = (sorted(answered)[int(share * (len(answered) - 1))] * 1000 for share in (0.5, 0.99))
+    shown = "".join(f'<figure style="display:inline-block;margin:4px;text-align:center"><img src="{picture_of(images[at * size:(at + 1) * size], side)}" '
+                    f'width="84" height="84" style="image-rendering:pixelated" alt=""><figcaption>{CLASSES[labels[at]]},<br>taken for '
+                    f'{CLASSES[load["classes"][at]]}</figcaption></figure>' for at in wrong[:WRONG])
+    body = "".join([
+        "<h1>Fashion-MNIST: from data to service</h1>\n",
+        html.facts([("served", f"version {selected['version']}, {selected['selected']['step']}"), ("test accuracy", f"{selected['selected']['accuracy']:.4f}"),
+                    ("accuracy of the served answers", f"{1 - len(wrong) / len(load['classes']):.4f}"), ("requests", len(load["classes"])),
+                    ("requests a second", f"{len(answered) / load['seconds']:.0f}"), ("median latency", f"{p50:.2f} ms"), ("99th percentile", f"{p99:.2f} ms")]),
+        html.table(["model", "epochs", "test accuracy", "ended", "seconds"],
+                   [[record["step"], str(len(record["series"])), f"{record['series'][-1]['val_accuracy']:.4f}", record["cause"],
+                     f"{record['ended'] - record['began']:.1f}"] for record in records], "Trainings"),
+        curves(records, "val_accuracy", "test accuracy"), curves(records, "train_loss", "training loss"), confusion(table),
+        f"<h2>Samples that it gets wrong ({len(wrong)})</h2>\n{shown}\n", latencies(answered)])
+    write_whole(chosen.html, html.document("Fashion-MNIST: from data to service", body))
+    print(f"accuracy of the served answers {1 - len(wrong) / len(load['classes']):.4f}, median latency {statistics.median(answered) * 1000:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

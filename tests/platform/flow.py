@@ -1,0 +1,48 @@
+"""What the tests of workflows share: a file, its runner, one step by itself, and the programs of this build."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import bench
+from muster_bench.flow import workflow, wrapper
+from muster_bench.flow.store import Store
+
+
+class Case(bench.Case):
+    runner, program = [sys.executable, "-m", "muster_bench.flow"], "muster-flow"
+
+    def workflow(self, steps, top=""):
+        return self.write("workflow.yaml", f"muster-flow: 1\nname: of the test\n{top}\nsteps:\n{steps}\n")
+
+    def built(self, *names):
+        """The paths of programs of the build that these tests belong to."""
+        launcher = os.environ.get("MUSTER_TEST_BENCH")
+        if not launcher:
+            self.skipTest("SKIPPED: no build is known (MUSTER_TEST_BENCH names its muster-bench)")
+        build = pathlib.Path(launcher).parent.parent.parent
+        for name in names:
+            if not (build / name).is_file():
+                self.skipTest(f"SKIPPED: '{name}' was not built")
+        return [str(build / name) for name in names]
+
+    def begin(self, steps, name, top=""):
+        """Starts the process of one step as Snakemake does; (it, where results are)."""
+        flow = workflow.read_file(self.workflow(steps, top))
+        store = Store(self.folder / "out", flow)
+        (store.folder / "run").mkdir(parents=True, exist_ok=True)
+        (store.folder / "flow.json").write_text(json.dumps(flow.to_json()))
+        return subprocess.Popen([sys.executable, "-I", "-S", wrapper.__file__, str(store.folder), name], cwd=self.folder), store
+
+    def end(self, process, store, name, status=0):
+        """(what it says of its end, its attempts, its record)"""
+        self.assertEqual(process.wait(300), status)
+        events = [event for event in store.events() if event["step"] == name]
+        attempts = [event for event in events if event["event"] == "attempt"]
+        ends = [event for event in events if event["event"] == "end"]
+        self.assertEqual(len(ends), 1, ends)
+        return ends[0], attempts, store.record(name)
+
+    def step(self, steps, name="one", status=0, top=""):
+        return self.end(*self.begin(steps, name, top), name, status)

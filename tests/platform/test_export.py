@@ -1,0 +1,120 @@
+"""What a workflow is for clusters: against schemas, and by running the shell lines of its pods one after another."""
+import json
+import re
+import subprocess
+import unittest
+
+import yaml
+from bench import HERE
+from flow import Case
+from test_clusters import SCHEMAS, check, jsonschema
+
+FASHION = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
+STEPS = """
+  make: {command: [sh, -c, 'echo one > $1', x, '{made}'], outputs: {made: data/made}, memoize: {max-age: 2h}}
+  serve: {command: [sh, -c, 'exit 0', '127.0.0.1:8500'], wait: false, ready: 'http://127.0.0.1:8500/live', model: models}
+  join:
+    command: [sh, -c, 'cat $1 $1 > $2', "it's", '{made}', '{all}', '127.0.0.1:8500']
+    inputs: {made: '{make.made}'}
+    outputs: {all: joined}
+    needs: [serve]
+    retry: {peer: 5}
+"""
+
+
+def checked(document):
+    """Raises where a document is none of its kind."""
+    if document["kind"] in ("MPIJob", "Job"):
+        return check(document)
+    return jsonschema.validate(document, json.loads((SCHEMAS / "workflows.json").read_text())["definitions"][document["kind"]])
+
+
+class Exports(Case):
+    def setUp(self):
+        super().setUp()
+        if jsonschema is None:
+            self.skipTest("SKIPPED: python3-jsonschema is not installed")
+
+    def made(self, kind, file, *words):
+        done = self.bench("export", kind, file, "--out", "made", "--image", "registry/muster:1", *words)
+        found = {line: list(yaml.safe_load_all((self.folder / line).read_text())) for line in done.stdout.split()}
+        for documents in found.values():
+            for document in documents:
+                checked(document)
+        return found
+
+    def test_the_project(self):
+        """Each kind of export of it fits its schema, and says what the file says."""
+        places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
+        (workflow,), = self.made("argo", FASHION, *places).values()
+        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        tasks = {one["name"]: one for one in templates["main"]["dag"]["tasks"]}
+        self.assertEqual(set(tasks["train-plain"]["dependencies"]), {"ingest-train", "ingest-test"})
+        self.assertTrue(templates["serve"]["daemon"])
+        self.assertIn("mpirun -n 2", templates["train-plain"]["container"]["args"][0])
+        made = self.made("kueue", FASHION, *places)
+        jobs = [document for documents in made.values() for document in documents if document["kind"] == "MPIJob"]
+        self.assertEqual([job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] for job in jobs], [2, 2, 2])
+        self.assertTrue(all(job["spec"]["runPolicy"]["suspend"] and "kueue.x-k8s.io/queue-name" in job["metadata"]["labels"] for job in jobs))
+        (configuration,) = made["made/configuration.yaml"]
+        self.assertTrue(configuration["waitForPodsReady"]["enable"])
+        (runtime, service), = self.made("kserve", FASHION, *places).values()
+        self.assertEqual(service["spec"]["predictor"]["model"]["modelFormat"]["name"], runtime["spec"]["supportedModelFormats"][0]["name"])
+        self.assertEqual(service["spec"]["predictor"]["model"]["storageUri"], "pvc://muster-results/repository")
+
+    def test_dag_memoize_retry(self):
+        (workflow,), = self.made("argo", self.workflow(STEPS)).values()
+        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        self.assertEqual(workflow["spec"]["podGC"], {"strategy": "OnPodSuccess"})
+        self.assertEqual(templates["make"]["memoize"]["maxAge"], "7200s")
+        self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
+        self.assertEqual(templates["join"]["retryStrategy"]["limit"], "5")
+        self.assertRegex(templates["join"]["retryStrategy"]["expression"], r"in \[4, 5, 10,.*143\]")
+        self.assertEqual(templates["serve"]["container"]["readinessProbe"]["httpGet"], {"path": "/live", "port": 8500})
+        self.assertIn("{{inputs.parameters.serve-ip}}:8500", templates["join"]["container"]["args"][0])
+        self.assertNotIn("memoize", templates["serve"])
+
+    def test_a_changed_parameter_is_another_key(self):
+        keys = []
+        for n in (1, 2):
+            file = self.workflow("  make: {command: [sh, -c, 'echo {n} > $1', x, '{made}'], outputs: {made: made}}", top=f"parameters: {{n: {n}}}")
+            (workflow,), = self.made("argo", file).values()
+            keys.append(workflow["spec"]["templates"][1]["memoize"]["key"])
+        self.assertNotEqual(*keys)
+
+    def test_the_lines_of_the_pods_run(self):
+        results = self.folder / "results"
+        (workflow,), = self.made("argo", self.workflow(STEPS), "--results", results).values()
+        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        digests = []
+        for name in ("make", "join", "make"):
+            line = templates[name]["container"]["args"][0].replace("/tmp/digest", str(self.folder / "digest"))
+            subprocess.run([*templates[name]["container"]["command"], line], check=True, timeout=60)
+            digests.append((self.folder / "digest").read_text())
+        self.assertEqual((results / "joined").read_text(), "one\none\n")
+        self.assertTrue(re.fullmatch(r"[0-9a-f]{16}\n", digests[0]))
+        self.assertEqual(digests[0], digests[2])
+        self.assertNotEqual(digests[0], digests[1])
+
+    def test_the_schemas_refuse_what_is_wrong(self):
+        (workflow,), = self.made("argo", self.workflow(STEPS)).values()
+        template = workflow["spec"]["templates"][1]
+        for change in (lambda: template.update(retryStrategy={"limits": "3"}), lambda: template.update(memoize={"key": "k"}),
+                       lambda: workflow["spec"].update(podGC={"strategy": "Never"}), lambda: workflow["metadata"].update(name="A_b")):
+            before = json.dumps(workflow)
+            change()
+            with self.assertRaises(jsonschema.ValidationError):
+                checked(workflow)
+            workflow = json.loads(before)
+            template = workflow["spec"]["templates"][1]
+
+    def test_refused(self):
+        file = self.workflow("  make: {command: 'true'}")
+        self.refused("export", "kueue", file, "--out", "made", "--image", "i", says=["no step of several ranks", "argo"])
+        self.refused("export", "kserve", file, "--out", "made", "--image", "i", says="no step with a model")
+        file = self.workflow("  make: {command: 'true', launcher: srun}")
+        self.refused("export", "argo", file, "--out", "made", "--image", "i", says=["step 'make'", "srun"])
+
+
+if __name__ == "__main__":
+    unittest.main()

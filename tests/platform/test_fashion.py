@@ -1,0 +1,95 @@
+"""The project examples/fashion on a small part of its data: from files to a report, what runs again, and a rank that is killed."""
+import gzip
+import json
+import pathlib
+import re
+import shutil
+import socket
+import unittest
+
+from bench import HERE
+from flow import Case
+
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
+FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
+TRAIN, TEST = 256, 64
+
+
+class Fashion(Case):
+    def setUp(self):
+        super().setUp()
+        for needed, there in (("snakemake", shutil.which("snakemake")), ("mpirun", shutil.which("mpirun")), (str(DATA), DATA.is_dir())):
+            if not there:
+                self.skipTest(f"SKIPPED: '{needed}' is not here (Debian: snakemake, openmpi-bin, dataset-fashion-mnist)")
+        programs = self.built("examples/cnn", "examples/serve", "src/programs/muster-data")
+        self.build = pathlib.Path(programs[0]).parent.parent
+        for kind, count in (("train", TRAIN), ("t10k", TEST)):
+            for what, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
+                content = gzip.decompress((DATA / f"{kind}-{what}-ubyte.gz").read_bytes())
+                self.write(f"data/{kind}-{what}-ubyte.gz", "").write_bytes(
+                    gzip.compress(content[:4] + count.to_bytes(4, "big") + content[8:head + count * size]))
+
+    def flow(self, *words, file=FILE, **more):
+        ports = []
+        for name in ("port", "metrics"):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                ports += ["--set", f"{name}={free.getsockname()[1]}"]
+        places = {"examples": self.build / "examples", "programs": self.build / "src" / "programs", "data": self.folder / "data", "here": FILE.parent,
+                  "pool": self.pool()}
+        return self.bench("run", file, "--out", "out", *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,
+                          "--set", "epochs=2", *words, timeout=500, OMPI_MCA_rmaps_base_oversubscribe="1", **more)
+
+    def pool(self):
+        """muster-pool, or where there is none one server alone, by the same command line."""
+        pool = self.build / "bench" / "platform" / "muster-pool"
+        if pool.is_file() and shutil.which("haproxy"):
+            return pool
+        alone = self.write("pool", f"""#!/usr/bin/python3
+import http.server, os, sys, threading
+words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+repository = next(line.split("file://")[1] for line in open(sys.argv[1]) if "storageUri" in line).strip()
+host, port = words["--metrics"].split(":")
+if os.fork() == 0:
+    http.server.HTTPServer((host, int(port)), http.server.SimpleHTTPRequestHandler).serve_forever()
+os.makedirs("metrics", exist_ok=True)
+os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen"]])
+""")
+        alone.chmod(0o755)
+        return alone
+
+    def began(self, said):
+        return sorted(re.findall(r" s  (\S+): begins", said))
+
+    def test_from_data_to_report(self):
+        said = self.flow().stdout
+        out = self.folder / "out"
+        selected = json.loads((out / "selected.json").read_text())
+        self.assertEqual(len(selected["accuracies"]), 3)
+        self.assertEqual(selected["selected"]["accuracy"], max(one["accuracy"] for one in selected["accuracies"]))
+        answers = json.loads((out / "load.json").read_text())
+        self.assertEqual((len(answers["classes"]), answers["failed"], list(answers["versions"])), (TEST, [], [str(selected["version"])]))
+        labels = gzip.decompress((self.folder / "data" / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
+        right = sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
+        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)   # what is served is what was selected
+        page = (out / "report.html").read_text()
+        self.assertGreaterEqual(page.count("data:image/png"), 2)
+        self.assertIn("taken for", page)
+        self.assertEqual(page.count("<svg"), 3)
+        self.assertNotIn("http://", re.sub(r"xmlns(:\w+)?=\"[^\"]*\"", "", page))
+        # one changed parameter: that training, and what is behind it
+        text = FILE.read_text().replace("plain: {variant: plain, schedule: \"step:0.001,", "plain: {variant: plain, schedule: \"step:0.002,")
+        self.assertNotEqual(text, FILE.read_text())
+        began = self.began(self.flow(file=self.write("changed.yaml", text)).stdout)
+        self.assertIn("train-plain", began)
+        self.assertEqual([name for name in began if name.startswith(("ingest", "train"))], ["train-plain"])
+        self.assertIn("select", began)
+        self.assertEqual(len(self.began(said)), 16)
+
+    def test_none_is_good_enough(self):
+        said = self.flow("--set", "at-least=0.99", status=1)
+        self.assertRegex(said.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
+        self.assertFalse((self.folder / "out" / "report.html").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

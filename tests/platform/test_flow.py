@@ -1,0 +1,294 @@
+"""Workflows: what is refused, what runs again and what does not, runners that are killed, and what is removed."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from flow import Case
+from test_kill import alive
+
+COUNTED = """
+  make:
+    each: {a: {k: 1}, b: {k: 2}}
+    command: [sh, -c, 'echo $1 $2 > $3; echo make-$2 >> {here}/log', x, '{n}', '{k}', '{file}']
+    outputs: {file: 'data/{k}'}
+  join:
+    inputs: {files: '{make.file}'}
+    command: [sh, -c, 'cat $1 $2 > $3; echo join >> {here}/log', x, '{*files}', '{all}']
+    outputs: {all: joined}
+"""
+
+
+class Refused(Case):
+    def test_one_line_that_names_it(self):
+        one = "command: 'true'"
+        for steps, says in (
+                (f"  a: {{{one}, needs: [b]}}\n  b: {{{one}, needs: [c]}}\n  c: {{{one}, needs: [a]}}", ["circle", "a", "b", "c"]),
+                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{one}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{one}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
+                (f"  a: {{{one}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
+                (f"  a: {{{one}, needs: [bb]}}\n  b: {{{one}}}", ["unknown step 'bb'", "'b'"]),
+                ("  a: {command: 'x {nn}', parameters: {n: 1}}", ["{nn}", "'n'"]),
+                (f"  a: {{{one}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
+                (f"  a: {{{one}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
+                (f"  a: {{{one}, memoize: never}}", ["memoize", "'never'"]),
+                (f"  a: {{{one}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
+                (f"  a: {{{one}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
+                (f"  a: {{{one}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
+                (f"  a: {{{one}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
+                ("  a: {outputs: {}}", ["'command'"])):
+            self.refused("run", self.workflow(steps), "--out", "out", says=says)
+        self.refused("run", self.workflow(f"  a: {{{one}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_an_input_that_no_step_makes(self):
+        file = self.workflow("  a: {command: 'true', inputs: {x: not-here}}")
+        self.refused("run", file, "--out", "out", says=["step 'a'", "not-here", "no step makes it"])
+
+    def test_a_folder_of_something_else(self):
+        self.write("out/mine", "")
+        self.refused("run", self.workflow("  a: {command: 'true'}"), "--out", "out", says=["not empty", "mine"])
+
+
+@unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
+class Runs(Case):
+    def flow(self, *words, **more):
+        return self.bench("run", self.file, "--out", "out", *words, timeout=300, **more)
+
+    def logged(self):
+        log = self.folder / "log"
+        lines = sorted(log.read_text().split()) if log.exists() else []
+        log.unlink(missing_ok=True)
+        return lines
+
+    def test_what_changed_runs_again_and_nothing_else(self):
+        self.file = self.workflow(COUNTED, "parameters: {n: 3}")
+        self.assertIn("3 steps have ended well", self.flow().stdout)
+        self.assertEqual((self.folder / "out" / "joined").read_text(), "3 1\n3 2\n")
+        self.assertEqual(self.logged(), ["join", "make-1", "make-2"])
+        # nothing: not even Snakemake is started
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin" / "sh").symlink_to(shutil.which("sh"))
+        self.assertIn("nothing to run", self.flow(PATH=f"{self.folder}/bin").stdout)
+        # one parameter of one step
+        self.workflow(COUNTED.replace("k: 2", "k: 5"), "parameters: {n: 3}")
+        said = self.bench("explain", self.file, "make-b", "--out", "out").stdout
+        self.assertIn("parameter 'k' changed from 2 to 5", said)
+        self.assertIn("'make-b' runs again", self.bench("explain", self.file, "join", "--out", "out").stdout)
+        self.assertIn("make-a is up to date", self.bench("explain", self.file, "make-a", "--out", "out").stdout)
+        self.flow()
+        self.assertEqual(self.logged(), ["join", "make-5"])
+        # back again: the results are there still
+        self.workflow(COUNTED, "parameters: {n: 3}")
+        self.flow()
+        self.assertEqual(self.logged(), [])
+        self.assertEqual((self.folder / "out" / "joined").read_text(), "3 1\n3 2\n")
+        # an output that is gone, and one that somebody wrote to
+        (self.folder / "out" / "joined").resolve().unlink()
+        self.assertIn("output 'joined' is missing", self.bench("explain", self.file, "join", "--out", "out").stdout)
+        (self.folder / "out" / "data" / "1").resolve().write_text("other")
+        self.assertIn("output 'data/1' was changed", self.bench("explain", self.file, "make-a", "--out", "out").stdout)
+        self.flow()
+        self.assertEqual(self.logged(), ["join", "make-1"])
+        states = self.bench("status", self.file, "--out", "out").stdout.splitlines()
+        self.assertEqual([line.split(",")[0] for line in states], ["make-a: done", "make-b: done", "join: done"])
+
+    def test_the_same_content_runs_nothing_behind_it(self):
+        self.file = self.workflow("""
+  make: {command: [sh, -c, 'cut -c 1 $1 > $2; echo make >> {here}/log', x, '{from}', '{to}'], inputs: {from: source}, outputs: {to: made}}
+  use: {command: [sh, -c, 'cat $1; echo use >> {here}/log', x, '{made}'], inputs: {made: made}}
+""")
+        self.write("source", "1a")
+        self.flow()
+        self.assertEqual(self.logged(), ["make", "use"])
+        self.write("source", "1b")
+        self.flow()
+        self.assertEqual(self.logged(), ["make"])
+
+    def test_max_age_and_change(self):
+        self.file = self.workflow("""
+  old: {command: [sh, -c, 'echo old >> {here}/log', x, '{from}'], inputs: {from: source}, memoize: {max-age: 1h}}
+  grown: {command: [sh, -c, 'echo grown >> {here}/log', x, '{from}'], inputs: {from: source}, memoize: {change: 10%}}
+""")
+        self.write("source", "x\n" * 100)
+        self.flow()
+        self.assertEqual(self.logged(), ["grown", "old"])
+        self.write("source", "y\n" * 109)
+        self.assertIn("nothing to run", self.flow().stdout)
+        self.write("source", "x\n" * 110)
+        self.flow()
+        self.assertEqual(self.logged(), ["grown"])
+        for record in (self.folder / "out" / "steps" / "old" / "record.json",):
+            said = json.loads(record.read_text())
+            record.write_text(json.dumps({**said, "ended": said["ended"] - 3601}))
+        self.assertIn("older than 3600 s", self.bench("explain", self.file, "old", "--out", "out").stdout)
+        self.flow()
+        self.assertEqual(self.logged(), ["old"])
+
+    def test_a_failed_step_stops_what_needs_it_alone(self):
+        self.file = self.workflow("""
+  bad: {command: [sh, -c, 'echo why; exit 1']}
+  behind: {command: 'true', needs: [bad]}
+  other: {command: [sh, -c, 'echo other >> {here}/log']}
+""")
+        said = self.flow(status=1)
+        self.assertIn("muster-flow: bad: other: it ended with status 1: why", said.stderr)
+        self.assertIn("muster-flow: behind: not run", said.stderr)
+        self.assertEqual(self.logged(), ["other"])
+        self.assertIn("its last run failed (other: it ended with status 1: why)", self.bench("explain", self.file, "bad", "--out", "out").stdout)
+        self.workflow("\n  bad: {command: 'true'}\n  behind: {command: 'true', needs: [bad]}\n  other: {command: [sh, -c, 'echo other >> {here}/log']}\n")
+        self.assertIn("2 steps have ended well", self.flow().stdout)
+        self.assertEqual(self.logged(), [])
+
+    def begin(self):
+        process = subprocess.Popen([*self.runner, "run", self.file, "--out", "out"], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for(self, name):
+        until = time.monotonic() + 120
+        while not (self.folder / name).exists() or not (self.folder / name).read_text():
+            self.assertLess(time.monotonic(), until, f"'{name}' was not written")
+            time.sleep(0.02)
+        return (self.folder / name).read_text()
+
+    def wait_for_end(self, process):
+        until = time.monotonic() + 60
+        while alive(process):
+            self.assertLess(time.monotonic(), until, "it runs on")
+            time.sleep(0.02)
+
+    def test_killed_and_two_runners(self):
+        """The second runner is refused while the first one works. Killed, it leaves no process, and the same command goes on: what had
+        ended does not run again."""
+        self.file = self.workflow("""
+  first: {command: [sh, -c, 'echo first >> {here}/log']}
+  second: {command: [sh, -c, '[ -e {here}/pid ] || {{ echo $$ > {here}/pid; exec sleep 1000; }}; echo second >> {here}/log'], needs: [first]}
+  third: {command: [sh, -c, 'echo third >> {here}/log'], needs: [second]}
+""")
+        process = self.begin()
+        pid = int(self.wait_for("pid"))
+        self.refused("run", self.file, "--out", "out", status=3, says=["another runner works in", str(process.pid)])
+        self.refused("gc", self.file, "--out", "out", status=3, says="another runner works in")
+        process.kill()
+        process.wait()
+        self.wait_for_end(pid)
+        self.assertEqual(self.logged(), ["first"])
+        self.flow()
+        self.assertEqual(self.logged(), ["second", "third"])
+        self.assertIn("nothing to run", self.flow().stdout)
+
+    def test_interrupted(self):
+        self.file = self.workflow("  one: {command: [sh, -c, 'echo $$ > {here}/pid; exec sleep 1000']}")
+        process = self.begin()
+        pid = int(self.wait_for("pid"))
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130)
+        self.wait_for_end(pid)
+
+    def test_a_step_that_is_not_waited_for(self):
+        """It serves while another step goes on, others begin when it is ready, and it ends with the workflow."""
+        server = self.write("server.py", "import http.server, os, sys, time\ntime.sleep(0.5)\nopen('" + str(self.folder) + "/server', 'w').write(str(os.getpid()))\n"
+                            "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()\n")
+        ask = self.write("ask.py", "import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\nopen(sys.argv[2], 'a').write('asked ')\n")
+        import socket
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.file = self.workflow(f"""
+  serve: {{command: [python3, {server}, '{port}'], wait: false, ready: 'http://127.0.0.1:{port}/'}}
+  slow: {{command: [sh, -c, 'until grep -q asked {{here}}/log; do sleep 0.1; done; echo slow >> {{here}}/log']}}
+  ask: {{command: [python3, {ask}, 'http://127.0.0.1:{port}/', '{{here}}/log'], needs: [serve], resources: {{cpus-per-rank: 0.1}}}}
+  last: {{command: 'true', needs: [slow, ask]}}
+""")
+        said = self.flow().stdout
+        self.assertIn("serve: is ready", said)
+        self.assertEqual(self.logged(), ["asked", "slow"])
+        self.wait_for_end(int((self.folder / "server").read_text()))
+        self.assertIn("nothing to run", self.flow().stdout)
+
+    def test_select(self):
+        """The best becomes a version; a worse one does not take its place; with none that is good enough the old version stays."""
+        train = self.write("train.py", "import sys\nprint('1 1.0 1.0', sys.argv[1], '0.1 10')\nopen(sys.argv[2], 'w').write('model ' + sys.argv[1])\n")
+
+        def steps(accuracies, least):
+            each = ", ".join(f"m{k}: {{accuracy: {accuracy}}}" for k, accuracy in enumerate(accuracies))
+            return self.workflow(f"""
+  train: {{each: {{{each}}}, command: [python3, {train}, '{{accuracy}}', '{{model}}'], outputs: {{model: 'models/{{accuracy}}'}}}}
+  select:
+    command: "{{python}} -m muster_bench.flow select --repository {{here}}/repository --name m --at-least {least} --json {{selected}} {{*models}}"
+    inputs: {{models: '{{train.model}}'}}
+    outputs: {{selected: selected.json}}
+    environment: {{PYTHONPATH: '{{platform}}'}}
+""")
+        self.file = steps([0.5, 0.9, 0.7], 0.6)
+        self.flow()
+        versions = self.folder / "repository" / "m"
+        self.assertEqual((versions / "1" / "model.muster").read_text(), "model 0.9")
+        self.assertEqual([one["accuracy"] for one in json.loads((self.folder / "out" / "selected.json").read_text())["accuracies"]], [0.9, 0.7, 0.5])
+        self.file = steps([0.5, 0.8, 0.7], 0.6)
+        self.flow()
+        self.assertEqual([entry.name for entry in versions.iterdir()], ["1"])
+        self.file = steps([0.5, 0.95, 0.7], 0.6)
+        self.flow()
+        self.assertEqual((versions / "2" / "model.muster").read_text(), "model 0.95")
+        self.file = steps([0.5, 0.95, 0.7], 0.99)
+        said = self.flow(status=1).stderr
+        self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", said)
+        self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
+
+    def test_select_without_room(self):
+        if os.geteuid() != 0:
+            self.skipTest("SKIPPED: only root can make a small file system")
+        repository = self.folder / "repository"
+        repository.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", repository], capture_output=True).returncode != 0:
+            self.skipTest("SKIPPED: no file system can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", repository])
+        train = self.write("train.py", "import sys\nprint('1 1.0 1.0', sys.argv[1], '0.1 10')\nopen(sys.argv[2], 'w').write('x' * int(sys.argv[3]))\n")
+
+        def steps(accuracy, size):
+            return self.workflow(f"""
+  train: {{command: [python3, {train}, '{accuracy}', '{{model}}', '{size}'], outputs: {{model: model}}}}
+  select:
+    command: "{{python}} -m muster_bench.flow select --repository {repository} --name m {{model}}"
+    inputs: {{model: model}}
+    environment: {{PYTHONPATH: '{{platform}}'}}
+""")
+        self.file = steps(0.5, 1000)
+        self.flow()
+        self.file = steps(0.9, 2_000_000)
+        self.assertIn("version 2 was not written, version 1 stays: no room", self.flow(status=1).stderr)
+        self.assertEqual([entry.name for entry in (repository / "m").iterdir() if entry.name.isdigit()], ["1"])
+        subprocess.run(["mount", "-o", "remount,size=10m", repository], check=True)
+        self.flow()
+        self.assertEqual((repository / "m" / "2" / "model.muster").stat().st_size, 2_000_000)
+
+
+@unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
+class Collects(Case):
+    def test_what_is_used_and_what_is_young_stays(self):
+        file = self.workflow("  one: {command: [sh, -c, 'echo {n} > $1', x, '{made}'], outputs: {made: made}}", "parameters: {n: 1}")
+        for n in (1, 2, 3):
+            self.bench("run", file, "--out", "out", "--set", f"n={n}", timeout=300)
+        store = self.folder / "out" / "store"
+        for number in range(1000):
+            self.write(f"out/store/{number:032x}/record.json", "{}")
+        entries = list(store.iterdir())
+        self.assertEqual(len(entries), 1003)
+        for entry in entries[::2]:
+            os.utime(entry, (0, 0))
+        used = (self.folder / "out" / "made").resolve()
+        os.utime(used.parent, (0, 0))
+        old = {entry for entry in entries if entry.stat().st_mtime == 0} - {used.parent}
+        self.assertIn(f"{len(old)} results removed", self.bench("gc", file, "--out", "out").stdout)
+        self.assertEqual(set(store.iterdir()), set(entries) - old)
+        self.assertEqual((self.folder / "out" / "made").read_text(), "3\n")
+        self.assertIn("nothing to run", self.bench("run", file, "--out", "out", "--set", "n=3").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
