@@ -46,7 +46,18 @@ std::vector<std::string> paths_of(spec_reader& from, std::size_t least, std::siz
   return paths;
 }
 
+// Of a source at an address: SCHEME:https://..., or the address itself.
+http_options http_of(spec_reader& from, http_options options) {
+  const std::string_view path = std::string_view(from.text()).substr(from.name().size() + 1);
+  if (!detail::is_far(path) && !detail::is_far(from.text())) return options;
+  options.cache = from.take("cache").value_or(options.cache);
+  options.disk = from.whole_of("disk", options.disk);
+  options.timeout = seconds(from.number_of("timeout", options.timeout.count(), 0, true));
+  return options;
+}
+
 read_options with_text_options(spec_reader& from, read_options options) {
+  options.http = http_of(from, options.http);
   options.min_features = from.whole_of("features", options.min_features);
   options.keep_bad_records = from.choice_of<bool>("bad", options.keep_bad_records, {{"fail", false}, {"keep", true}});
   return options;
@@ -106,9 +117,10 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   return read_csv(path, csv, options);
 }
 
-opened_source open_npy_files(spec_reader& from, const read_options& /*options*/) {
+opened_source open_npy_files(spec_reader& from, const read_options& options) {
+  const auto http = http_of(from, options.http);
   const auto paths = paths_of(from, 1, 2);
-  return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : ""));
+  return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : "", http));
 }
 
 cifar_split split_of(spec_reader& from) {
@@ -116,7 +128,8 @@ cifar_split split_of(spec_reader& from) {
 }
 
 // Both sets are in one text, as the two of a folder are, and `split` says which.
-opened_source open_idx_files(spec_reader& from, const read_options& /*options*/) {
+opened_source open_idx_files(spec_reader& from, const read_options& options) {
+  const auto http = http_of(from, options.http);
   const auto images = from.take("test-images"), labels = from.take("test-labels");
   const auto split = split_of(from);
   if (images.has_value() != labels.has_value())
@@ -126,8 +139,8 @@ opened_source open_idx_files(spec_reader& from, const read_options& /*options*/)
   if (split == cifar_split::test && !images)
     from.refuse("it has no test set", "add ?test-images=IMAGES&test-labels=LABELS");
   const auto paths = paths_of(from, 1, 2);
-  if (split == cifar_split::test) return any_record_source(open_idx(*images, *labels));
-  return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : ""));
+  if (split == cifar_split::test) return any_record_source(open_idx(*images, *labels, http));
+  return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : "", http));
 }
 
 // The four files as they are published, plain or .gz.
@@ -196,7 +209,7 @@ opened_source open_raw_files(spec_reader& from, const read_options& /*options*/)
 }
 
 opened_source open_tfrecord_files(spec_reader& from, const read_options& options) {
-  tfrecord_options chosen{.threads = options.threads};
+  tfrecord_options chosen{.threads = options.threads, .http = http_of(from, options.http)};
   chosen.compressed = flag(from, "compressed", false);
   chosen.check = flag(from, "check", true);
   const auto features = from.take("features");
@@ -214,11 +227,7 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
   if (!chosen.shards) chosen.every = from.whole_of("every", 0);
   chosen.follow = flag(from, "follow", chosen.every != 0);
   const bool far = detail::is_far(from.name() + "://");
-  if (far) {
-    chosen.http.cache = from.take("cache").value_or("");
-    chosen.http.disk = from.whole_of("disk", chosen.http.disk);
-    chosen.http.timeout = seconds(from.number_of("timeout", chosen.http.timeout.count(), 0, true));
-  }
+  chosen.http = http_of(from, options.http);
   if (chosen.shards) {
     constexpr std::uint64_t most_weight = 1'000'000'000;
     chosen.local = flag(from, "local", false);

@@ -45,7 +45,7 @@ experiments:
     {experiment}
 """)
 
-    runner, program = PROGRAM, "muster-bench"
+    runner, name = PROGRAM, "muster-bench"
 
     def bench(self, *words, status=0, timeout=100, **variables):
         done = subprocess.run([*self.runner, *map(str, words)], capture_output=True, text=True, timeout=timeout,
@@ -59,7 +59,7 @@ experiments:
     def refused(self, *words, says, status=2, **more):
         """One line, the status, and what the line has to say."""
         done = self.bench(*words, status=status, **more)
-        lines = [line for line in done.stderr.splitlines() if line.startswith(f"{self.program}: ") and "share" not in line]
+        lines = [line for line in done.stderr.splitlines() if line.startswith(f"{self.name}: ") and "share" not in line]
         self.assertEqual(len(lines), 1, done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         for text in [says] if isinstance(says, str) else says:

@@ -11,7 +11,7 @@ from muster_bench.flow.store import Store
 
 
 class Case(bench.Case):
-    runner, program = [sys.executable, "-m", "muster_bench.flow"], "muster-flow"
+    runner, name = [sys.executable, "-m", "muster_bench.flow"], "muster-flow"
 
     def workflow(self, steps, top=""):
         return self.write("workflow.yaml", f"muster-flow: 1\nname: of the test\n{top}\nsteps:\n{steps}\n")

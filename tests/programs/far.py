@@ -1,6 +1,7 @@
-"""Folders of records on real servers: nginx, and Swift's S3. Each block comes once for all processes of a host, also when
-server or reader are killed on the way; what a server cannot give is one line with the address.
+"""Folders of records, and files of other formats, on real servers: nginx, and Swift's S3. Each block comes once for all
+processes of a host, also when server or reader are killed on the way; what a server cannot give is one line with the address.
 usage: far.py MUSTER_DATA nginx|s3 [MUSTER_LAUNCH TEST_SHARDED]"""
+import gzip
 import hashlib
 import hmac
 import http.client
@@ -13,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -55,6 +57,47 @@ def make_records(folder, records=5000):
     raw.unlink()
 
 
+def masked_crc32c(data):
+    """As TFRecord has it."""
+    crc = 0xffffffff
+    for byte in data:
+        crc = crc >> 8 ^ CRC32C[(crc ^ byte) & 255]
+    crc ^= 0xffffffff
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff)
+
+
+def crc32c_of(byte):
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82f63b78 if byte & 1 else 0)
+    return byte
+
+
+CRC32C = [crc32c_of(byte) for byte in range(256)]
+
+
+def make_files(folder):
+    """Tables, TFRecord files and images, of several blocks in all."""
+    (folder / "files").mkdir()
+    rows = [[random.randrange(1000) for _ in range(20)] for _ in range(60_000)]
+    table = "y," + ",".join(f"x{k}" for k in range(19)) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+    (folder / "files/table.csv").write_text(table)
+    (folder / "files/table.csv.gz").write_bytes(gzip.compress(table.encode()))
+    (folder / "files/table.svm").write_text("".join(f"{row[0]} {' '.join(f'{k}:{row[k]}' for k in range(1, 20))}\n" for row in rows))
+    for name in ("0.tfrecord", "1.tfrecord"):
+        with (folder / "files" / name).open("wb") as file:
+            for _ in range(60):
+                payload = random.randbytes(random.randrange(20_000, 30_000))
+                length = struct.pack("<Q", len(payload))
+                file.write(length + masked_crc32c(length) + payload + masked_crc32c(payload))
+    (folder / "files/images").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 3000, 28, 28) + random.randbytes(3000 * 28 * 28))
+    (folder / "files/labels").write_bytes(struct.pack(">HBBI", 0, 8, 1, 3000) + random.randbytes(3000))
+
+
+def sources_of(place, options=""):
+    return [f"csv:{place}/table.csv?label=y{options}", f"csv:{place}/table.csv.gz?label=y{options}", f"libsvm:{place}/table.svm?features=20{options}",
+            f"tfrecord:{place}/0.tfrecord,{place}/1.tfrecord?check=1{options}", f"idx:{place}/images,{place}/labels?split=train{options}"]
+
+
 class nginx:
     """Serves a folder: /x as it is, /slow/x at a limited rate, /403/x and /500/x not at all."""
 
@@ -82,12 +125,12 @@ class nginx:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def sent(self):
-        """Bytes of records that were sent since the last time."""
+    def sent(self, what=".muster"):
+        """Bytes of records, or of other files, that were sent since the last time."""
         time.sleep(0.3)
         lines = (self.folder / "access").read_text().splitlines()
         (self.folder / "access").write_text("")
-        return sum(int(line.split()[1]) for line in lines if ".muster" in line)
+        return sum(int(line.split()[1]) for line in lines if what in line)
 
 
 def wait_for(port):
@@ -138,6 +181,73 @@ def check_training(folder, server, base):
     assert all(sorted(ids) == list(range(records)) for ids in used.values()), {epoch: len(ids) for epoch, ids in used.items()}
 
 
+def check_files(folder, server, base):
+    """Files of other formats: the same through the cache as from the disk, and each byte once for all processes of the host."""
+    make_files(folder)
+    there, cache = f"{base}/files", f"&cache={folder}/cache-of-files"
+    local = [digest_of(source) for source in sources_of(folder / "files")]
+    whole = sum(file.stat().st_size for file in (folder / "files").iterdir())
+    server.sent()
+    readers = [subprocess.Popen([program, "verify", source, "--json"], stdout=subprocess.PIPE, text=True)
+               for source in sources_of(there, cache) for _ in range(3)]
+    found = [json.loads(reader.communicate(timeout=120)[0])["digest"] for reader in readers]
+    assert found == [digest for digest in local for _ in range(3)], (found, local)
+    assert server.sent("/files/") == whole, "each byte comes once"
+    assert [digest_of(source) for source in sources_of(there, cache)] == local and server.sent("/files/") == 0
+
+    # A block that is damaged on the disk comes again; so does a file that has changed.
+    table = folder / "files/table.csv"
+    csv = sources_of(there, cache)[0]
+    with next(file for file in (folder / "cache-of-files").glob("*.cache") if table.read_bytes()[:1000] in file.read_bytes()[:BLOCK]).open("r+b") as file:
+        file.seek(2 * BLOCK)
+        file.write(random.randbytes(100))
+    assert digest_of(csv) == local[0] and server.sent("/files/") == BLOCK
+    table.write_text(table.read_text().replace("7", "8"))
+    assert digest_of(csv) == digest_of(f"csv:{table}?label=y") != local[0] and server.sent("/files/") == table.stat().st_size
+
+    # The reader, and then the server, is killed on the way: only the rest is fetched.
+    slow = sources_of(f"{base}/slow/files", cache)[0]
+    for kills_server in (False, True):
+        reader = subprocess.Popen([program, "verify", slow.replace("cache-of", f"cache-{kills_server}-of"), "--json"], stdout=subprocess.PIPE, text=True)
+        time.sleep(2.5)
+        assert reader.poll() is None, "it was to be killed on the way"
+        if kills_server:
+            server.kill()
+            time.sleep(1)
+            server.start()
+            assert json.loads(reader.communicate(timeout=120)[0])["digest"] == digest_of(csv)
+        else:
+            reader.kill()
+            reader.communicate()
+            server.sent()
+            assert digest_of(slow.replace("cache-of", f"cache-{kills_server}-of")) == digest_of(csv)
+            assert 0 < server.sent("/files/") < table.stat().st_size
+
+    # What cannot be had.
+    short = f"?label=y&cache={folder}/refused-files&timeout=1"
+    (folder / "files/empty.csv").touch()
+    refused(f"csv:{there}/nothing.csv{short}", f"{there}/nothing.csv: ", "404")
+    refused(f"libsvm:{base}/403/x.svm?cache={folder}/refused-files", f"{base}/403/x.svm: ", "403")
+    refused(f"tfrecord:{base}/500/x?timeout=1&cache={folder}/refused-files", f"{base}/500/x: ", "500", "tried again for 1 s")
+    refused(f"csv:{there}/empty.csv{short}", f"{there}/empty.csv: ", "is empty")
+    refused(f"csv:{there}/table.csv{short}&disk=2000000", f"{there}/table.csv: ", "its limit is reached")
+    refused(f"csv:{there}/table.csv?cache={table}", f"{there}/table.csv: ", "cannot be kept in the cache")
+    for answer, word in (("Content-Length: 1000\r\nETag: 1", "tried again for 1 s"), ("Content-Length: 4", "no ETag or Last-Modified"), ("ETag: 1", "no length")):
+        half = stub(f"HTTP/1.1 200 OK\r\n{answer}\r\n\r\nhalf".encode())
+        refused(f"csv:http://127.0.0.1:{half.port}/half.csv{short}", "/half.csv: ", word)
+    encrypted = f"https://127.0.0.1:{server.tls}/files/table.csv"
+    refused(f"csv:{encrypted}{short}", f"{encrypted}: ", "certificate")
+    assert digest_of(f"csv:{encrypted}{short}", SSL_CERT_FILE=str(folder / "certificate")) == digest_of(csv)
+    assert "names no file" in run("inspect", "csv:https://server?header=1", status=2).stderr
+    reader = subprocess.Popen([program, "verify", slow.replace("cache-of", "cache-changed-of")], stderr=subprocess.PIPE, text=True)
+    time.sleep(2)
+    server.kill()
+    os.utime(table, (1, 1))
+    server.start()
+    said = reader.communicate(timeout=120)[1]
+    assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "another version" in said and said.count("\n") == 1, said
+
+
 def test_nginx(folder):
     make_records(folder)
     local = digest_of(f"records:{folder}/set")
@@ -153,6 +263,7 @@ def test_nginx(folder):
         assert server.sent() == whole, "each byte comes once"
         assert digest_of(shared) == local and server.sent() == 0
 
+        check_files(folder, server, base)
         if training:
             check_training(folder, server, base)
 
@@ -306,6 +417,14 @@ def test_s3(folder):
         access = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.ports['proxy']}", "AWS_ACCESS_KEY_ID": server.user,
                   "AWS_SECRET_ACCESS_KEY": server.key}
         there = f"s3://bucket/some/set?cache={folder}/cache"
+        make_files(folder)
+        for file in (folder / "files").iterdir():
+            server.put(f"/bucket/files/{file.name}", file.read_bytes())
+        for near, far in zip(sources_of(folder / "files"), sources_of("s3://bucket/files", f"&cache={folder}/cache")):
+            assert digest_of(far, **access) == digest_of(near)
+        missing = sources_of("s3://bucket/no", f"&cache={folder}/cache")[0]
+        refused(missing, "s3://bucket/no/table.csv: ", "404", **access)
+        refused(missing.replace("/no/", "/files/"), "s3://bucket/files/table.csv: ", "403", **access | {"AWS_SECRET_ACCESS_KEY": "another"})
         assert digest_of(there, **access) == local
         assert digest_of(there, **access) == local
         refused(f"s3://bucket/no/set?cache={folder}/cache", "s3://bucket/no/set/MANIFEST: ", "404", **access)

@@ -11,6 +11,7 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/data/record_source.hpp>
+#include <muster/data/sources/http.hpp>
 
 namespace muster::inline v0 {
 
@@ -36,6 +37,8 @@ struct read_options {
   /// Whether records that are parsed when they are read will do, for text that is large. What open_source() asks for;
   /// readers of datasets do not look at it.
   bool on_demand = false;
+  /// Of a file on a server.
+  http_options http{};
 };
 
 /// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.

@@ -31,6 +31,14 @@ request_failure tried_for(request_failure last, seconds timeout) {
   return last;
 }
 
+// What tells a file from those that were or will be there by its name.
+std::string version_of(CURL* answer) {
+  curl_header* header = nullptr;
+  for (const char* const name : {"ETag", "Last-Modified"})
+    if (::curl_easy_header(answer, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) return header->value;
+  return {};
+}
+
 long milliseconds_of(seconds timeout) { return static_cast<long>(std::clamp(1000 * timeout.count(), 1.0, 1e9)); }
 
 cache_options cache_of(const http_options& options) {
@@ -67,9 +75,15 @@ http_folder::~http_folder() {
 }
 
 std::string http_folder::text(const std::string& name) {
+  std::string text;
+  (void)ask(name, &text);
+  return text;
+}
+
+curl_request http_folder::ask(const std::string& name, std::string* text) {
   const auto start = clock::now();
   for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
-    std::string text;
+    if (text != nullptr) text->clear();
     const auto take = [](char* data, std::size_t one, std::size_t count, void* to) noexcept -> std::size_t {
       try {
         static_cast<std::string*>(to)->append(data, one * count);
@@ -78,10 +92,11 @@ std::string http_folder::text(const std::string& name) {
         return 0;
       }
     };
-    const curl_request request = server_.ask(name, take, &text);
+    curl_request request = server_.ask(name, take, text);
+    if (text == nullptr) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
     ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
     request_failure failure = http_server::failure_of(request.get(), ::curl_easy_perform(request.get()));
-    if (failure.why.empty()) return text;
+    if (failure.why.empty()) return request;
     const auto left = timeout_ - seconds(seconds_since(start));
     if (failure.again && left.count() <= 0) failure = tried_for(std::move(failure), timeout_);
     if (!failure.again) throw data_error({server_.address_of(name)}, problem_of(failure));
@@ -91,19 +106,51 @@ std::string http_folder::text(const std::string& name) {
 
 std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::uint64_t content) {
   const std::lock_guard lock(mutex_);
-  const auto known = std::ranges::find(files_, name, &file::name);
+  const std::size_t number = know(name, size, content);
+  const std::string& why = files_[number].not_kept;
+  if (!why.empty() && !std::exchange(told_of_cache_, true)) {
+    muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
+                                        " (" + why + "); the rest is fetched whenever it is wanted");
+  }
+  return number;
+}
+
+far_file http_folder::find(const std::string& name) {
+  const auto refuse = [&](const std::string& problem) { throw data_error({server_.address_of(name)}, problem); };
+  const curl_request answer = ask(name, nullptr);
+  const std::string version = version_of(answer.get());
+  curl_off_t length = -1;
+  ::curl_easy_getinfo(answer.get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  if (length < 0 || version.empty()) {
+    refuse(std::string("cannot be kept (the server says no ") + (length < 0 ? "length" : "ETag or Last-Modified") +
+           " of it); use another server, or copy the file to a disk");
+  }
+  if (length == 0) refuse("is empty (it has no bytes); check how it was made");
+  const auto size = static_cast<std::uint64_t>(length);
+  const std::lock_guard lock(mutex_);
+  const std::size_t number = know(name, size, digest().add(server_.address_of(name)).add(version).value());
+  file& found = files_[number];
+  if (found.version.empty()) found.version = version;
+  if (!found.not_kept.empty()) {
+    refuse("of " + std::to_string(size) + " bytes cannot be kept in the cache '" + cache_.folder + "' (" +
+           found.not_kept + "); give it more room, or another folder");
+  }
+  return {number, size};
+}
+
+std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::uint64_t content) {
+  const std::uint64_t key = digest().add(content).add(size).add(name).value();
+  const auto known = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });
   if (known != files_.end()) return static_cast<std::size_t>(known - files_.begin());
   const std::uint64_t count = (size + block_bytes - 1) / block_bytes;
-  open_store(files_.emplace_back(name, size,
-                                 cached_records{.name = server_.address_of(name),
-                                                .key = digest().add(content).add(size).add(name).value(),
-                                                .size = count,
-                                                .record_bytes = block_bytes}));
+  open_store(files_.emplace_back(
+      name, size,
+      cached_records{.name = server_.address_of(name), .key = key, .size = count, .record_bytes = block_bytes}));
   return files_.size() - 1;
 }
 
 void http_folder::open_store(file& of) {
-  std::string why;
+  std::string& why = of.not_kept;
   try {
     of.store.emplace(of.blocks, cache_, cache_.disk - kept_bytes_);
     kept_bytes_ += of.store->file_bytes();
@@ -113,9 +160,6 @@ void http_folder::open_store(file& of) {
     why = error.what();
   }
   if (of.store && !of.store->writable()) of.store.reset();
-  if (why.empty() || std::exchange(told_of_cache_, true)) return;
-  muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
-                                      " (" + why + "); the rest is fetched whenever it is wanted");
 }
 
 void http_folder::expect(std::span<const far_part> parts) {
@@ -292,10 +336,12 @@ bool http_folder::is_expected_answer(transfer& of) const {
     size = parse_number<std::uint64_t>(value.substr(value.find('/') + 1)).value_or(size);
   }
   if (size != of.of->size) {
-    of.failure = {
-        false,
-        "the server has " + std::to_string(size) + " bytes, and the manifest says " + std::to_string(of.of->size),
-        "copy the file there again"};
+    of.failure = {false,
+                  "the server has " + std::to_string(size) + " bytes, and " +
+                      (of.of->version.empty() ? "the manifest says " : "it had ") + std::to_string(of.of->size),
+                  "copy the file there again"};
+  } else if (!of.of->version.empty() && version_of(request) != of.of->version) {
+    of.failure = {false, "the server has another version of it than at the start", "start again"};
   } else if (status == whole && (of.block != 0 || of.of->end_of(of.end - 1) != size)) {
     of.failure = {false, "the server does not send parts of files", "use another server, or copy the data to a disk"};
   }

@@ -40,6 +40,7 @@ class http_folder final : public far_folder {
 
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;
+  [[nodiscard]] far_file find(const std::string& name) override;
   void expect(std::span<const far_part> parts) override;
   [[nodiscard]] const std::byte* view(const far_part& part, bytes& held) override;
 
@@ -54,7 +55,9 @@ class http_folder final : public far_folder {
     std::string name;
     std::uint64_t size;
     cached_records blocks;
+    std::string version{};  // that answers must have, if any
     std::optional<record_store> store;
+    std::string not_kept{};                     // why not all of it is
     std::vector<std::atomic<progress>> states;  // changed with the mutex held
 
     [[nodiscard]] bool keeps(std::uint64_t block) const noexcept { return store && block < store->kept(); }
@@ -89,6 +92,9 @@ class http_folder final : public far_folder {
   [[nodiscard]] bool lock_block(const file& of, std::uint64_t block, bool locked) const noexcept;
   [[nodiscard]] std::uint64_t number_of(const file& of, std::uint64_t block) const noexcept;
 
+  // The answer, with its text or (null) none; asks again until there is one.
+  [[nodiscard]] curl_request ask(const std::string& name, std::string* text);
+  [[nodiscard]] std::size_t know(const std::string& name, std::uint64_t size, std::uint64_t content);  // with the mutex
   void open_store(file& of);
   [[nodiscard]] bytes await(file& of, std::uint64_t block);
   void want(file& of, std::uint64_t block, bool at_once);

@@ -1,6 +1,8 @@
 #include "far_folder.hpp"
 
 #include <atomic>
+#include <map>
+#include <mutex>
 
 #include <muster/core/error.hpp>
 
@@ -21,7 +23,14 @@ std::shared_ptr<far_folder> open_far(const std::string& path, const http_options
                               " cannot be read (this program was built without muster's http component); link "
                               "muster::http, or copy the data to a disk");
   }
-  return open(path, options);
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<far_folder>> all;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<far_folder>& known = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
+                                         std::to_string(options.timeout.count())];
+  auto found = known.lock();
+  if (!found) known = found = open(path, options);
+  return found;
 }
 
 }  // namespace muster::inline v0::detail

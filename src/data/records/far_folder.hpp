@@ -1,4 +1,4 @@
-// The files of a folder on a server, as the reader of records sees them; private to muster's own sources.
+// The files of a folder on a server, as readers see them; private to muster's own sources.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,12 @@ struct far_part {
   std::uint64_t size;
 };
 
+/// A file as it lies on the server.
+struct far_file {
+  std::size_t number;
+  std::uint64_t size;
+};
+
 /// Any thread may call any function. What waits for the server throws data_error with the file's address: at once where
 /// the server refuses it, after http_options::timeout where it does not answer.
 class far_folder {
@@ -30,6 +36,9 @@ class far_folder {
   [[nodiscard]] virtual std::string text(const std::string& name) = 0;
   /// Knows the file of so many bytes from now on, by the number returned. `content` tells it from others in the cache.
   [[nodiscard]] virtual std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) = 0;
+  /// Asks the server for a file and adds it; its version there tells it from others. All of it has room on the disk, so
+  /// that its parts lie one behind another. Throws data_error where it is not there, is empty or has no room.
+  [[nodiscard]] virtual far_file find(const std::string& name) = 0;
   /// These parts will be wanted, and come meanwhile.
   virtual void expect(std::span<const far_part> parts) = 0;
   /// A part, which is waited for. It stays as long as this folder and `held`, which has it where the disk has not.
@@ -39,7 +48,8 @@ class far_folder {
 using far_opener = std::shared_ptr<far_folder> (*)(const std::string& address, const http_options& options);
 /// Sets what opens addresses, where muster::http is linked. Thread safe.
 void set_far_opener(far_opener opener) noexcept;
-/// Null for a path that is no address. Throws configuration_error for one where muster::http is not linked.
+/// Null for a path that is no address. A folder that is open already is shared, with its requests and its bytes of the
+/// disk. Throws configuration_error for an address where muster::http is not linked.
 [[nodiscard]] std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options);
 
 }  // namespace muster::inline v0::detail

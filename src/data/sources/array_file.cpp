@@ -37,8 +37,8 @@ void check_array(const array_header& header, std::span<const std::byte> bytes, c
 // Record i is slice i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
 // shape (n), or of shape (n, k) with k labels each, or empty for none.
 fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
-                         array_file (*open)(const std::string& path)) {
-  const auto [file, header] = open(path);
+                         const http_options& http, array_file (*open)(const std::string& path, const http_options&)) {
+  const auto [file, header] = open(path, http);
   const std::uint64_t count = header.shape.front();
   const std::vector<std::uint64_t> shape(header.shape.begin() + 1, header.shape.end());
   const bool images = scheme == "idx" && shape.size() == 2;
@@ -46,7 +46,7 @@ fixed_records open_array(const std::string& scheme, const std::string& path, con
   const std::vector<record_stretch> records = {{file, header.bytes, schema.record_bytes(), count}};
   std::vector<label_column> columns;
   if (!labels.empty()) {
-    const auto [label_file, of_labels] = open(labels);
+    const auto [label_file, of_labels] = open(labels, http);
     if (of_labels.shape.size() > 2 || of_labels.shape.front() != count) {
       throw data_error({labels}, "has " + std::to_string(of_labels.shape.front()) + " labels where " + path + " has " +
                                      std::to_string(count) + " records (it has " +
@@ -71,8 +71,8 @@ dtype idx_type(unsigned code) {
   return code >= 8 && code < 8 + std::size(types) ? types[code - 8] : dtype::none;
 }
 
-detail::array_file open_idx_file(const std::string& path) {
-  auto file = std::make_shared<const mapped_file>(path);
+detail::array_file open_idx_file(const std::string& path, const http_options& http) {
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, http);
   detail::array_header header = detail::read_idx_header(file->bytes(), path);
   const std::size_t size = size_of(header.type);
   if (size != 1 && std::endian::native != std::endian::big) {
@@ -167,8 +167,8 @@ detail::array_header parse_header(std::string_view text) {
   return header;
 }
 
-detail::array_file open_npy_file(const std::string& path) {
-  auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are);
+detail::array_file open_npy_file(const std::string& path, const http_options& http) {
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are, http);
   detail::array_header header = detail::read_npy_header(file->bytes(), path);
   return {std::move(file), std::move(header)};
 }
@@ -200,8 +200,8 @@ detail::array_header detail::read_idx_header(std::span<const std::byte> bytes, c
   return header;
 }
 
-fixed_records open_idx(const std::string& path, const std::string& labels) {
-  return open_array("idx", path, labels, open_idx_file);
+fixed_records open_idx(const std::string& path, const std::string& labels, const http_options& http) {
+  return open_array("idx", path, labels, http, open_idx_file);
 }
 
 detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, const std::string& path) {
@@ -230,8 +230,8 @@ detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, c
   return header;
 }
 
-fixed_records open_npy(const std::string& path, const std::string& labels) {
-  return open_array("npy", path, labels, open_npy_file);
+fixed_records open_npy(const std::string& path, const std::string& labels, const http_options& http) {
+  return open_array("npy", path, labels, http, open_npy_file);
 }
 
 }  // namespace muster::inline v0

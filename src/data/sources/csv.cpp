@@ -298,7 +298,7 @@ any_record_source detail::csv_records(std::shared_ptr<const mapped_file> text, c
 }
 
 any_record_source csv_source(const std::string& path, const csv_options& csv, const read_options& options) {
-  auto file = std::make_shared<const mapped_file>(path);
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
   if (file->text().size() > detail::most_text_in_memory)
     return detail::csv_records(std::move(file), path, csv, options, {});
   return any_record_source(
@@ -306,7 +306,7 @@ any_record_source csv_source(const std::string& path, const csv_options& csv, co
 }
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {
-  const mapped_file file(path);
+  const mapped_file file(path, compressed_files::decoded, options.http);
   return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, detail::text_piece_bytes);
 }
 

@@ -284,7 +284,7 @@ any_record_source detail::libsvm_records(std::shared_ptr<const mapped_file> text
 }
 
 any_record_source libsvm_source(const std::string& path, const read_options& options) {
-  auto file = std::make_shared<const mapped_file>(path);
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
   if (file->text().size() > detail::most_text_in_memory)
     return detail::libsvm_records(std::move(file), path, options, {});
   return any_record_source(
@@ -292,7 +292,7 @@ any_record_source libsvm_source(const std::string& path, const read_options& opt
 }
 
 dataset read_libsvm(const std::string& path, const read_options& options) {
-  const mapped_file file(path);
+  const mapped_file file(path, compressed_files::decoded, options.http);
   return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, detail::text_piece_bytes);
 }
 

@@ -17,6 +17,7 @@
 #include "../../core/descriptor.hpp"
 #include "../../core/round_up.hpp"
 #include "../cache/locked_file.hpp"
+#include "../records/far_folder.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -78,7 +79,7 @@ detail::text_decoder detail::set_gzip_decoder(text_decoder decoder) noexcept { r
 
 detail::text_decoder detail::set_zstd_decoder(text_decoder decoder) noexcept { return zstd_decoder.exchange(decoder); }
 
-mapped_file::mapped_file(const std::string& path, compressed_files how) {
+void mapped_file::open(const std::string& path) {
   const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
@@ -96,6 +97,28 @@ mapped_file::mapped_file(const std::string& path, compressed_files how) {
     map(file.get(), static_cast<std::size_t>(status.st_size), path);
   }
   if (text().empty()) throw data_error({path}, "is empty (it has no bytes); check how it was made");
+}
+
+void mapped_file::fetch(const std::string& path, const http_options& http) {
+  constexpr std::uint64_t waited_for_at_once = std::uint64_t{8} << 20;
+  const auto slash = path.rfind('/');
+  if (slash < path.find("//") + 2 || slash + 1 == path.size())
+    throw configuration_error(path +
+                              " cannot be read (it names no file); write such as https://server/folder/table.csv");
+  const auto folder = detail::open_far(path.substr(0, slash), http);
+  const detail::far_file file = folder->find(path.substr(slash + 1));
+  const detail::far_part all{file.number, 0, file.size};
+  folder->expect({&all, 1});
+  for (std::uint64_t at = 0; at < file.size; at += waited_for_at_once) {
+    detail::far_folder::bytes none;  // all of it lies on the disk
+    const std::byte* const here = folder->view({file.number, at, std::min(waited_for_at_once, file.size - at)}, none);
+    if (at == 0) mapped_ = {reinterpret_cast<const char*>(here), unmap{file.size, folder}};
+    forget(text().substr(at, waited_for_at_once));
+  }
+}
+
+mapped_file::mapped_file(const std::string& path, compressed_files how, const http_options& http) {
+  detail::is_far(path) ? fetch(path, http) : open(path);
   if (how == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
   if (!gzip && !text().starts_with("\x28\xb5\x2f\xfd")) return;
@@ -125,7 +148,7 @@ mapped_file::mapped_file(const std::string& path, compressed_files how) {
 void mapped_file::map(int file, std::size_t size, const std::string& path) {
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (memory == MAP_FAILED) refuse(path, "cannot be mapped into memory", errno, "check the file and free memory");
-  mapped_ = {static_cast<const char*>(memory), unmap{size}};
+  mapped_ = {static_cast<const char*>(memory), unmap{size, nullptr}};
 }
 
 void mapped_file::forget(std::string_view part) const noexcept {
@@ -133,15 +156,18 @@ void mapped_file::forget(std::string_view part) const noexcept {
   // forgotten with it, or the last reader of a folio would leave all of it.
   constexpr std::size_t mapped_at_once = std::size_t{2} << 20;
   if (!mapped_) return;
-  const auto at = static_cast<std::size_t>(part.data() - mapped_.get());
+  // In a cache the text begins within a page.
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(mapped_.get()) % page;
+  const auto at = static_cast<std::size_t>(part.data() - mapped_.get()) + before;
   const std::size_t first = at / mapped_at_once * mapped_at_once;
-  const std::size_t last = std::min(detail::round_up(at + part.size(), mapped_at_once), text().size());
-  (void)::madvise(const_cast<char*>(mapped_.get()) + first, last - first,
+  const std::size_t last = std::min(detail::round_up(at + part.size(), mapped_at_once), before + text().size());
+  (void)::madvise(const_cast<char*>(mapped_.get()) - before + first, last - first,
                   MADV_DONTNEED);  // which changes nothing of its bytes
 }
 
 void mapped_file::unmap::operator()(const char* memory) const noexcept {
-  ::munmap(const_cast<char*>(memory), size);  // munmap takes what mmap gave, which was not const
+  if (!owner) ::munmap(const_cast<char*>(memory), size);  // munmap takes what mmap gave, which was not const
 }
 
 }  // namespace muster::inline v0

@@ -86,7 +86,7 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
     state::opened& one = made->files[i];
     one.path = paths[i];
     one.file = std::make_unique<const mapped_file>(
-        paths[i], options.compressed ? compressed_files::decoded : compressed_files::as_they_are);
+        paths[i], options.compressed ? compressed_files::decoded : compressed_files::as_they_are, options.http);
     one.offsets = detail::tfrecord_offsets(one.file->bytes(), one.path);
   });
   muster::digest all;

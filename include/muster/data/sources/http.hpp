@@ -1,4 +1,4 @@
-// Folders of records that lie on a server of HTTP or S3.
+// Files that lie on a server of HTTP or S3.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@ namespace muster::inline v0 {
 
 /// How files of a server are kept at hand.
 ///
-/// A file is fetched in blocks of 1 MiB when records of it are wanted, and each block once for all ranks of a host:
-/// they lie in a folder that the ranks and later runs share, each with a checksum.
+/// A file is fetched in blocks of 1 MiB, of records when they are wanted, of others at opening, and each block once for
+/// all ranks of a host: they lie in a folder that the ranks and later runs share, each with a checksum.
 struct http_options {
   /// That folder; empty: muster-cache in the folder for temporary files. It is made if missing.
   std::string cache = {};
   /// Bytes of all caches in the folder. The least recently used other ones go; where that is not enough the first
   /// blocks alone are kept, and each rank fetches the others whenever it wants them, into at most 192 MiB of memory.
+  /// Files of other formats than muster's own records need room for all of them.
   std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
   /// A server that fails, or sends nothing, is tried again for so long, with pauses that grow.
   seconds timeout{60};
@@ -26,7 +27,7 @@ struct http_options {
 
 namespace detail {
 
-/// Whether a path is an address: https://SERVER/FOLDER, http://SERVER/FOLDER, s3://BUCKET/FOLDER.
+/// Whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
 [[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
   return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
 }

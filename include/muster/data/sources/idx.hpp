@@ -11,6 +11,7 @@ namespace muster::inline v0 {
 /// "image" when they are two and "values" otherwise. `labels` names an IDX file of shape (n) with a label for each, or
 /// of shape (n, k) with k labels each, or is empty for none. A plain file of bytes is mapped; other numbers are turned
 /// into this machine's byte order in memory. Throws data_error with the place.
-[[nodiscard]] fixed_records open_idx(const std::string& path, const std::string& labels = "");
+[[nodiscard]] fixed_records open_idx(const std::string& path, const std::string& labels = "",
+                                     const http_options& http = {});
 
 }  // namespace muster::inline v0

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <muster/data/sources/http.hpp>
+
 namespace muster::inline v0 {
 
 namespace detail {
@@ -63,12 +65,16 @@ enum class compressed_files { decoded, as_they_are };
 /// zlib (gzip) or libzstd (Zstandard), into memory up to 64 MiB, else into a file of the folder for temporary ones that
 /// has no name and goes away with this object.
 ///
+/// An address (see http_options) is fetched as a whole into the cache of the host, where it is mapped like a plain
+/// file.
+///
 /// The file must not be shortened while it is mapped: reading what is gone ends the process (SIGBUS).
 class mapped_file {
  public:
   /// Throws data_error for a path that is missing, a directory, empty, not readable or not properly compressed, and
   /// configuration_error where the folder for temporary files has no room for a large one.
-  explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded);
+  explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded,
+                       const http_options& http = {});
 
   /// Bytes that are in memory already, for readers that had to change what the file has.
   explicit mapped_file(std::vector<char> bytes) noexcept : read_(std::move(bytes)) {}
@@ -88,9 +94,12 @@ class mapped_file {
  private:
   struct unmap {
     std::size_t size;
+    std::shared_ptr<const void> owner;  // of memory that is not this file's to unmap
     void operator()(const char* memory) const noexcept;
   };
 
+  void open(const std::string& path);
+  void fetch(const std::string& path, const http_options& http);
   void map(int file, std::size_t size, const std::string& path);
 
   std::unique_ptr<const char, unmap> mapped_;

@@ -21,6 +21,8 @@ struct tfrecord_options {
   bool check = true;
   /// Threads to open files with, one a file; 0 means as many as this process may use.
   int threads = 0;
+  /// Of files on a server.
+  http_options http = {};
 };
 
 /// The payloads of one or more TFRecord files, record after record and file after file; a mapped_record_source of
