@@ -58,11 +58,11 @@ class Rows(Case):
         self.assertEqual(end["state"], "done")
 
     def wait_for_ranks(self, store):
-        """The processes of the ranks, once the first epoch is there."""
+        """The processes of the ranks, once the first epoch and its checkpoint are there."""
         until = time.monotonic() + 120
         while time.monotonic() < until:
             logs = list((store.folder / "store").glob("*/output/1/log.txt"))
-            if logs and re.search(r"^ +1 .*$\n", logs[0].read_text(), re.MULTILINE):
+            if logs and re.search(r"^ +1 .*$\n", logs[0].read_text(), re.MULTILINE) and any(logs[0].parents[2].rglob("step-*.state")):
                 home = str(logs[0].parent.parent.parent).encode()
                 found = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit() and self.is_rank(entry, home)]
                 if len(found) == 2:
