@@ -44,7 +44,7 @@ def rate(groups, *words):
                           "--data", "cifar-like:2048", "--batch", str(options.batch), "--epochs", "1000", "--threads", "0",
                           "--max-train-seconds", str(options.seconds), *words, *options.words],
                          capture_output=True, text=True, timeout=60 + 10 * options.seconds)
-    rates = [float(rate) for rate in re.findall(r"^ *\d+(?: +[\d.]+){5} +([\d.]+)$", run.stdout, re.MULTILINE)]
+    rates = [float(rate) for rate in re.findall(r"^ *\d+(?: +[\d.e-]+){6} +([\d.]+)$", run.stdout, re.MULTILINE)]
     if run.returncode or len(rates) < 3:
         sys.exit(f"{' '.join(words)}: {run.returncode}\n{run.stdout}{run.stderr}")
     return statistics.harmonic_mean(rates[len(rates) // 3:])
