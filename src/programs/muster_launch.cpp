@@ -40,6 +40,7 @@ constexpr muster::number_range<int> restarts{0, 1'000'000};
 constexpr muster::number_range<double> grace{0, 86'400};
 
 constexpr int tables_lost = muster::ps::tables_lost::status;
+constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 
 constexpr const char* footer =
     "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
@@ -158,7 +159,7 @@ class launcher {
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
           " died, and the job is done");
-    return lost_ ? tables_lost : finished_ ? 0 : last_status_;
+    return lost_ ? tables_lost : refused_ ? configuration : finished_ ? 0 : last_status_;
   }
 
  private:
@@ -262,7 +263,7 @@ class launcher {
       tell_of_store();
     }
     say("the job has lost tables; it is restarted");
-    lost_ = finished_ = false;
+    lost_ = finished_ = refused_ = false;
     common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     start_all();
     return true;
@@ -306,7 +307,8 @@ class launcher {
         continue;
       }
       ++deaths_;
-      const bool cannot_be = ended == 2 || ended == 126 || ended == 127;  // it would end the same way again
+      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;  // it would end the same way again
+      refused_ = refused_ || (counts && ended == configuration);  // such as a last save without room: the job may be done
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again = plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && plan_.restarts > 0;
       say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
@@ -348,6 +350,7 @@ class launcher {
   int quick_losses_ = 0;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   bool finished_ = false;
+  bool refused_ = false;
   bool lost_ = false;
   bool ending_ = false;
 };
