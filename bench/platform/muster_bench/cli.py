@@ -2,7 +2,6 @@
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
 import sys
 
@@ -205,15 +204,3 @@ def lock_command(chosen):
     closed = [file for file in map(read_file, chosen.files) if file.division == "closed"]
     print(json.dumps({file.name: digest(file.content) for file in closed}, indent=2, sort_keys=True))
     return FINISHED
-
-
-def main(words=None):
-    chosen = parser().parse_args(words)
-    try:
-        return chosen.call(chosen)
-    except Refusal as refusal:
-        print(f"muster-bench: {refusal}", file=sys.stderr)
-        return refusal.status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINISHED

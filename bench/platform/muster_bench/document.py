@@ -37,9 +37,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
-def load(path):
-    """What a YAML file says."""
-    return _read(path, "describes an experiment", yaml.load)
+def load(path, what="describes an experiment"):
+    """What a YAML file says, which `what`."""
+    return _read(path, what, yaml.load)
 
 
 def load_all(path, what):

@@ -50,6 +50,24 @@ def write_json(path, value, durable=True):
     write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", durable)
 
 
+class NewLines:
+    """The whole lines that were added to a file since the last look."""
+
+    def __init__(self, path, read=0):
+        self._path, self._read = path, read
+
+    def __call__(self):
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._read)
+                new = file.read()
+        except OSError:
+            return ""
+        whole = new[:new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace")
+
+
 def read_json(path):
     """The value, or None where there is no file or no JSON in it."""
     try:

@@ -12,7 +12,7 @@ import platform
 import threading
 import warnings
 
-from . import figures, files, html, machine, page, tables
+from . import figures, files, html, machine, tables
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .live import Look
 from .plan import make_run

@@ -1,10 +1,11 @@
 """muster-pool, which is also python3 -m muster_pool."""
 import argparse
 import asyncio
-import importlib.util
 import os
 import re
 import sys
+
+from muster_bench.entry import start
 
 ABOUT = """Runs the services of KServe's InferenceService on this machine: HAProxy in front, and as many replicas as they need.
 
@@ -26,30 +27,26 @@ def parser():
     return made
 
 
-def main():
-    if importlib.util.find_spec("yaml") is None:
-        print(f"muster-pool: yaml cannot be imported ({sys.executable} does not have it); apt-get install python3-yaml and run it "
-              "with Debian's python3, or pip install pyyaml", file=sys.stderr)
-        return 2
+def run():
     from muster_bench.errors import Refusal
     from muster_bench.text import bytes_of
 
-    from .pool import Pool
+    from .pool import Pool  # it needs what start() looks for
     chosen = parser().parse_args()
-    try:
-        chosen.retry_up_to = bytes_of(chosen.retry_up_to, "--retry-up-to")
-        if not 1 << 14 <= chosen.retry_up_to <= 1 << 28:
-            raise Refusal(f"--retry-up-to cannot be {chosen.retry_up_to} (it is 16K to 256M: HAProxy has as much memory for each request); change it")
-        if not 0 < chosen.cores < 1e6:
-            raise Refusal(f"--cores cannot be {chosen.cores:g} (replicas need some); give 1 or more")
-        chosen.state = chosen.state or re.sub(r"\.ya?ml$", "", chosen.files[0]) + ".pool"
+    chosen.retry_up_to = bytes_of(chosen.retry_up_to, "--retry-up-to")
+    if not 1 << 14 <= chosen.retry_up_to <= 1 << 28:
+        raise Refusal(f"--retry-up-to cannot be {chosen.retry_up_to} (it is 16K to 256M: HAProxy has as much memory for each request); change it")
+    if not 0 < chosen.cores < 1e6:
+        raise Refusal(f"--cores cannot be {chosen.cores:g} (replicas need some); give 1 or more")
+    chosen.state = chosen.state or re.sub(r"\.ya?ml$", "", chosen.files[0]) + ".pool"
 
-        async def run():
-            return await Pool(chosen).run()
-        return asyncio.run(run())
-    except Refusal as error:
-        print(f"muster-pool: {error}", file=sys.stderr)
-        return error.status
+    async def serve():
+        return await Pool(chosen).run()
+    return asyncio.run(serve())
+
+
+def main():
+    return start("muster-pool", ("yaml",), run)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ std::shared_ptr<far_folder> open_far(const std::string& path, const http_options
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<far_folder>> all;
   const std::lock_guard lock(mutex);
+  std::erase_if(all, [](const auto& one) { return one.second.expired(); });
   std::weak_ptr<far_folder>& known = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
                                          std::to_string(options.timeout.count())];
   auto found = known.lock();

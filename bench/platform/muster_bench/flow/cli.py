@@ -1,7 +1,5 @@
 """The command line of muster-flow."""
 import argparse
-import os
-import sys
 import time
 
 from .. import files
@@ -116,15 +114,3 @@ def export_command(chosen):
     for path in export.write(_flow(chosen), chosen.kind, chosen.out, chosen.image, chosen.results):
         print(path)
     return FINISHED
-
-
-def main(words=None):
-    chosen = parser().parse_args(words)
-    try:
-        return chosen.call(chosen)
-    except Refusal as refusal:
-        print(f"muster-flow: {refusal}", file=sys.stderr)
-        return refusal.status
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINISHED

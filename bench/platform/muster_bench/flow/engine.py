@@ -100,19 +100,11 @@ class Timeline:
     """Prints what the metadata says of steps, as it comes."""
 
     def __init__(self, store, began):
-        self.failed, self._file, self._began = {}, store.metadata, began
-        self._read = self._file.stat().st_size if self._file.exists() else 0
+        self.failed, self._began = {}, began
+        self._lines = files.NewLines(store.metadata, store.metadata.stat().st_size if store.metadata.exists() else 0)
 
     def __call__(self):
-        try:
-            with open(self._file, "rb") as file:
-                file.seek(self._read)
-                new = file.read()
-        except OSError:
-            return None
-        whole = new[:new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+        for line in self._lines().splitlines():
             event = json.loads(line)
             if (said := _shown(event)) is not None:
                 print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {said}", flush=True)

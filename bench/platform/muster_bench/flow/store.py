@@ -229,7 +229,7 @@ class Store:
                     yield json.loads(line)
 
     def collect(self, unused):
-        """Removes results that no step uses and that nobody has used for so many seconds; their number."""
+        """Removes results that no step uses, and none has for so many seconds; their number."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
         limit = time.time() - unused
         old = [entry.path for entry in os.scandir(make_folder(self.folder / "store")) if entry.name not in used and entry.stat().st_mtime < limit]

@@ -25,7 +25,7 @@ def seconds_of(value, where):
 def read_file(path, settings=None, places=None):
     """Read and checked: whatever is wrong is one line that names it."""
     path = pathlib.Path(path).absolute()
-    top = Section(load(path), f"'{path.name}'")
+    top = Section(load(path, "describes a workflow"), f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
         raise Refusal(f"{top.where} has format {version} (this muster-flow reads {FORMAT}); use another muster-flow")
     name = top.get("name", "a text")
@@ -89,7 +89,7 @@ def _read_step(section, name, group, parameters, places):
         if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
             raise Refusal(f"{section.where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
     if not step.wait and step.outputs:
-        raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so nobody could read them); leave one out")
+        raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
     for word in [*step.command, *step.environment.values()]:
         fill(word, known, section.where)
@@ -136,7 +136,7 @@ def _training(section):
 
 
 def _connect(steps, here):
-    """Inputs become paths, and who makes them becomes a need."""
+    """Inputs become paths, and the step that makes one becomes a need."""
     makers = {}
     for step in steps.values():
         for path in step.outputs.values():

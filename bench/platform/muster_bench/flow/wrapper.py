@@ -54,7 +54,7 @@ class Work:
             return self._until_it_has_ended(found)
 
     def _make_inputs(self):
-        """Has each step run again whose output is an input and is gone. The path of what nobody makes, else None."""
+        """Has each step run again whose output is an input and is gone. The path of what no step makes, else None."""
         for path in (path for paths in self.step.inputs.values() for path in paths):
             if (self.store.folder / path).exists():
                 continue
@@ -117,7 +117,7 @@ class Work:
             files.make_folder(home / "checkpoint")
         words, variables = launchers.launched(step, home, number)
         self._say("begin", key=home.name, attempt=number, words=words)
-        sampler, lines, due = Sampler(step.ranks > 1), Look(output / "log.txt", lambda row: None), [time.monotonic() + EVERY]
+        sampler, lines, due = Sampler(step.ranks > 1), Look(output / "log.txt"), [time.monotonic() + EVERY]
         decided, started = [], time.time()
 
         def look():
@@ -183,7 +183,7 @@ def _remove(path):
 
 
 def _epochs_in(log):
-    look = Look(log, lambda row: None)
+    look = Look(log)
     look()
     return {row["epoch"]: row for row in look.series}
 
@@ -203,8 +203,8 @@ def _kills_for_memory():
 
 
 def serve(store, step):
-    """Starts a step that is not waited for and returns when it is ready. It runs on without this process, until the workflow ends: who
-    owns that (owner.py) ends it."""
+    """Starts a step that is not waited for and returns when it is ready. It runs on without this process, until the workflow ends: the
+    process that owns that (owner.py) ends it."""
     import urllib.request  # here, for it takes longer to load than most steps take
 
     def answers():

@@ -1,0 +1,25 @@
+"""How a program of this package begins and ends, with whatever it needs that may not be there."""
+import importlib.util
+import os
+import sys
+
+from .errors import FINISHED, REFUSED, Refusal
+
+IN_PIP = {"yaml": "pyyaml"}   # where its name is another one
+
+
+def start(program, packages, call):
+    """The exit status of `call`, or of what kept it from running: one line says what."""
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        print(f"{program}: {' and '.join(missing)} cannot be imported ({sys.executable} does not have it); apt-get install "
+              f"{' '.join(f'python3-{name}' for name in packages)} and run it with Debian's python3, or pip install "
+              f"{' '.join(IN_PIP.get(name, name) for name in packages)}", file=sys.stderr)
+        return REFUSED
+    try:
+        return call()
+    except Refusal as refusal:
+        print(f"{program}: {refusal}", file=sys.stderr)
+        return refusal.status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINISHED
