@@ -10,6 +10,8 @@ import unittest
 
 from bench import HERE
 from flow import Case
+from muster_bench.flow import ends
+from muster_bench.process import Outcome
 
 CNN = "{command} --data cifar-like:{images} --epochs {{epochs}} --checkpoint {{checkpoint}} {{resume}} --save {{model}} --batch 20"
 # Prints the lines of a training with these accuracies, one after another; the last line of a script that calls it ends as it says.
@@ -81,6 +83,18 @@ class Rows(Case):
     def test_peer_by_its_status(self):
         end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; exit 5; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}")))
         self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
+
+    def test_every_status(self):
+        """Those that docs/exit-codes.md gives to peers and deadlines are tried again, and its others are not."""
+        found = {}
+        for status, kind in re.findall(r"^\| ([\d to,]+) \| (?:`(\w+)`)?", (HERE.parents[1] / "docs" / "exit-codes.md").read_text(), re.MULTILINE):
+            for one in status.split(", "):
+                first, _, last = one.partition(" to ")
+                found.update(dict.fromkeys(range(int(first), int(last or first) + 1), kind))
+        self.assertLessEqual({0, 1, 2, 3, 4, 5, 6, 7, 10, 15, 16, 143}, found.keys())
+        for status, kind in found.items():
+            end = ends.of_command(Outcome("ok" if status == 0 else "crash", "", status), "", "", False, [], None)
+            self.assertEqual(end.action, "done" if status == 0 else "retry" if kind in ("peer_failure", "timeout") else "fail", status)
 
     def test_peer_not_for_ever(self):
         end, attempts, _ = self.step(self.shell("kill -9 $$", "retry: {peer: 2}"), status=1)
