@@ -1,12 +1,7 @@
 // Real servers and workers, as threads, over every transport: what is pushed is what is there, once.
 #include <muster/ps/job.hpp>
 
-#include <unistd.h>
-
-#include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,14 +9,12 @@
 #include <vector>
 
 #include <muster/comm/bootstrap/memory_store.hpp>
-#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
 
 #include "catch.hpp"
-#include "core/codec/trim.hpp"
 #include "jobs.hpp"
 
 TEST_CASE("pushes of many workers add up, in slices of any size") {
@@ -270,90 +263,6 @@ TEST_CASE("a worker that pulls while others push sees whole pushes") {
   });
 }
 
-TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same") {
-  const auto over = GENERATE(from_range(fabrics()));
-  const std::string how =
-      GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1", "trim:2");
-  const auto codec = muster::parse_compression(how);
-  INFO(over << ", " << how);
-  constexpr std::size_t size = 20000;
-  constexpr int steps = 40;
-  const auto options =
-      patient({.tables = {{.name = "w", .size = size}}, .servers = 2, .replicas = 1, .compress = codec});
-  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
-    auto& tables = job.tables();
-    const bool biased = muster::any_codec(codec).is_biased();
-    // The oracle: each worker's own encoder with its residual, of the whole slice of a range; what is left out is small
-    // beside what all steps push.
-    muster::random_stream draw(5, static_cast<std::uint64_t>(workers.rank()));
-    std::vector<float> gradient(size), found(size);
-    for (auto& value : gradient) value = static_cast<float>(draw.normal());
-    for (int step = 0; step < steps; ++step) tables.push(0, gradient);
-    const double raw = static_cast<double>(steps) * static_cast<double>(size) * sizeof(float);
-    if (how == "none") require(static_cast<double>(tables.bytes_pushed()) == raw, "all bytes are sent");
-    if (how != "none") require(static_cast<double>(tables.bytes_pushed()) < 0.85 * raw, "fewer bytes are sent");
-    std::vector<float> sums(size);
-    for (std::size_t i = 0; i < size; ++i) sums[i] = gradient[i] * steps;
-    muster::allreduce(workers, std::span(sums), muster::sum);
-    tables.pull(0, found);
-    double off = 0, all = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      off += std::pow(double{found[i]} - double{sums[i]}, 2);
-      all += std::pow(double{sums[i]}, 2);
-    }
-    require(std::sqrt(off / all) < (how == "none" ? 1e-6
-                                    : biased      ? 0.45
-                                                  : 0.01),
-            "the sums, but for what is under way");
-    muster::barrier(workers);
-  });
-}
-
-TEST_CASE("a bounded sparse table keeps what was pushed to last, at every server of a chain") {
-  const auto over = GENERATE(from_range(fabrics()));
-  const std::vector<ps::table_spec> specs = {{.name = "counted", .initial = 7, .ranges = 1, .most_rows = 80},
-                                             {.name = "aged", .ranges = 1, .most_age = 10}};
-  run_job(over, 1, patient({.tables = specs, .servers = 2, .replicas = 1}), [&](ps::job& job, muster::group&) {
-    auto& tables = job.tables();
-    const std::vector<float> one = {1.0f};
-    std::vector<float> found(1);
-    for (std::uint64_t key = 0; key < 1000; ++key) {
-      for (std::uint32_t table : {0u, 1u}) tables.push(table, std::span(&key, 1), one);
-    }
-    std::size_t kept = 0;
-    for (std::uint64_t key = 0; key < 1000; ++key) {
-      tables.pull(0, std::span(&key, 1), found);
-      kept += found[0] == 8 ? 1 : 0;
-      require(found[0] == 8 || key < 930, "the newest are kept");
-      tables.pull(1, std::span(&key, 1), found);
-      require(found[0] == (key >= 989 ? 1.0f : 0.0f), "a row is kept for ten pushes");
-    }
-    require(kept <= 80 && kept >= 70, "so many are kept");
-  });
-}
-
-TEST_CASE("rows are pushed compressed by methods that leave nothing out") {
-  const auto over = GENERATE(from_range(fabrics()));
-  const auto consistency = GENERATE("async", "bulk");
-  const std::vector<ps::table_spec> sparse = {{.name = "rows", .width = 64}};
-  const auto options = patient({.tables = sparse,
-                                .servers = 2,
-                                .how = ps::parse_consistency(consistency),
-                                .compress = muster::parse_compression("qsgd8")});
-  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
-    auto& tables = job.tables();
-    const std::vector<std::uint64_t> keys = {3, 1000000007, 5};
-    std::vector<float> rows(3 * 64, 0.5f), found(3 * 64);
-    for (int i = 0; i < 20; ++i) tables.push(0, keys, rows);
-    tables.next_clock();
-    muster::barrier(workers);
-    tables.pull(0, keys, found);
-    for (const float value : found) require(std::abs(value - 20.0f) < 0.2f, "the rows");
-    require(tables.bytes_pushed() < 20 * 3 * (8 + 64 * 2), "fewer bytes");
-    muster::barrier(workers);
-  });
-}
-
 TEST_CASE("no worker is further ahead than the bound") {
   const auto over = GENERATE(from_range(fabrics()));
   constexpr std::uint64_t bound = 2;
@@ -370,80 +279,6 @@ TEST_CASE("no worker is further ahead than the bound") {
       tables.next_clock();
     }
   });
-}
-
-TEST_CASE("tables come back from files on another number of servers, with what their updates remember") {
-  const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
-  INFO(update << " over " << over);
-  constexpr std::size_t size = 30000, rows = 700, width = 2;
-  const auto folder = std::filesystem::temp_directory_path() / ("muster-tables-" + std::to_string(::getpid()));
-  const auto options = [&](int servers) {
-    return patient({.tables = {{.name = "dense", .size = size, .update = update},
-                               {.name = "sparse", .width = width, .update = update, .initial = 0.5f}},
-                    .servers = servers});
-  };
-  std::vector<std::uint64_t> keys(rows);
-  for (std::size_t i = 0; i < rows; ++i) keys[i] = muster::mix(i);
-  // One more step of a worker, and what is there then.
-  const auto step = [&](ps::client& tables, std::uint64_t number) {
-    muster::random_stream draw(17, number);
-    std::vector<float> pushed(size), row_values(rows * width), found(size + rows * width);
-    for (auto& value : pushed) value = static_cast<float>(draw.normal());
-    for (auto& value : row_values) value = static_cast<float>(draw.normal());
-    tables.push(0, pushed);
-    tables.push(1, keys, row_values);
-    tables.pull(0, std::span(found).first(size));
-    tables.pull(1, keys, std::span(found).subspan(size));
-    return found;
-  };
-  std::vector<float> expected;
-  run_job(over, 2, options(3), [&](ps::job& job, muster::group& workers) {
-    require(!ps::load_tables(job, workers, folder), "nothing was saved");
-    if (workers.rank() == 0) {
-      (void)step(job.tables(), 1);
-      (void)step(job.tables(), 2);
-    }
-    ps::save_tables(job, workers, folder);
-    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});  // in its place
-    if (workers.rank() == 0) expected = step(job.tables(), 3);
-  });
-  for (const int servers : {1, 2}) {
-    run_job(over, 3, options(servers), [&](ps::job& job, muster::group& workers) {
-      const muster::state_position expected_at{.steps = 2, .at = {.epoch = 3, .position = 4}};
-      require(ps::load_tables(job, workers, folder).value().at == expected_at, "it is there, and how far the job was");
-      if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
-    });
-  }
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each worker
-  // One bit: no worker goes on with it.
-  for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    if (file.path().extension() == ".json") continue;
-    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekp(100);
-    const int byte = bytes.peek();
-    bytes.seekp(100);
-    bytes.put(static_cast<char>(byte ^ 4));
-    break;
-  }
-  const auto refused = [&](const std::string& why) {
-    std::atomic<bool> heard = false;  // from the worker that found it; the others go on with it no more
-    run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
-      std::string said;
-      try {
-        (void)ps::load_tables(job, workers, folder);
-      } catch (const muster::data_error& refusal) {
-        said = refusal.what();
-      }
-      require(!said.empty(), "it was loaded all the same");
-      if (said.find(why) != std::string::npos) heard = true;
-    });
-    CHECK(heard);
-  };
-  refused("damaged");
-  std::ofstream(folder / "tables.json") << R"({"format": 1, "files": []})";
-  refused("has another format (1; this muster reads 2 and 3); use the muster that wrote it");
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("what cannot be is refused in words") {

@@ -6,13 +6,10 @@
 #include <limits>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/random.hpp>
-#include <muster/data/dataset_builder.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
@@ -22,7 +19,6 @@
 #include "trained.hpp"
 
 using test::as_ranks;
-using test::numbers;
 using test::require;
 using test::trained;
 
@@ -257,115 +253,6 @@ TEST_CASE("an epoch that a limit of steps cuts off is summed up too") {
   });
 }
 
-namespace {
-
-// After epoch n it reports the n-th value, and the last one from there on.
-void run_with(trained& here, muster::train_options options, const std::vector<double>& values) {
-  options.each_epoch = [&](muster::training_step& now) {
-    now.report("val_accuracy", values[std::min(here.training.epochs().size(), values.size() - 1)]);
-  };
-  here.run(options);
-}
-
-}  // namespace
-
-TEST_CASE("a training ends when it has trained for so long, and the epoch that this cuts off is summed up") {
-  std::mutex mutex;
-  std::vector<std::vector<muster::epoch_summary>> all;
-  for (const double limit : {1e-9, 1e9}) {
-    as_ranks(2, [&](muster::context& context, muster::group&) {
-      trained one(context);
-      one.run({.epochs = 3, .max_seconds = limit, .log = nullptr});
-      const std::lock_guard lock(mutex);
-      all.push_back(one.training.epochs());
-    });
-  }
-  REQUIRE(all.size() == 4);
-  for (const std::size_t k : {0u, 1u}) {  // after the first look, which is after the first step
-    REQUIRE(all[k].size() == 1);
-    CHECK(all[k][0].samples == 8);
-  }
-  for (const std::size_t k : {2u, 3u}) CHECK(all[k].size() == 3);
-}
-
-TEST_CASE("a training ends when its metric no longer improves, and keeps the best checkpoint") {
-  const bool up = GENERATE(true, false);
-  const std::string metric = up ? "val_accuracy up" : "val_accuracy down";
-  const auto values = up ? std::vector<double>{0.2, 0.4, 0.4, 0.3, 0.5} : std::vector<double>{0.5, 0.1, 0.3, 0.2, 0.0};
-  const temporary_folder folder;
-  const std::string at = folder / "saved";
-  for (const std::uint64_t patience : {2, 2, 0}) {
-    CAPTURE(metric, patience);
-    as_ranks(2, [&](muster::context& context, muster::group& world) {
-      trained here(context);
-      std::FILE* const log = std::tmpfile();
-      const auto before = saved_steps(at);
-      muster::barrier(world);
-      run_with(here,
-               {.epochs = 7,
-                .metric = metric,
-                .patience = patience,
-                .checkpoint = at,
-                .checkpoint_every = "5 epochs",
-                .keep = 1,
-                .log = log},
-               values);
-      std::rewind(log);
-      char text[4096] = {};
-      const std::string said(text, std::fread(text, 1, sizeof text, log));
-      std::fclose(log);
-      muster::barrier(world);
-      require(here.training.epochs().size() == (patience != 0 ? 4 : 7), "two epochs after the best one, or all");
-      if (patience != 0) require(saved_steps(at) == std::vector<std::uint64_t>{10, 20}, "the best, and the last");
-      if (world.rank() != 0) return;
-      if (patience == 0)
-        require(said.starts_with("resumes after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
-      else if (before.empty())
-        require(said.ends_with("ends: val_accuracy was best in epoch 2\n"), "it says why it ends");
-      else
-        require(said.starts_with("nothing to do: "), "it has ended");
-    });
-  }
-}
-
-TEST_CASE("a training ends where the program says, and its lines are the program's") {
-  as_ranks(3, [](muster::context& context, muster::group& world) {
-    trained here(context);
-    std::vector<std::uint64_t> lines;
-    int meetings = 0;
-    here.run({.epochs = 9,
-              .stop = [](const auto& epoch) { return epoch["value"] > 20 && epoch.epoch == 2; },
-              .each_group =
-                  [&](muster::group& ranks, bool joined) {
-                    require(ranks.size() == 3 && !joined, "all ranks, from the start");
-                    ++meetings;
-                  },
-              .print = [&](const auto& epoch) { lines.push_back(epoch.epoch); }});
-    require(here.training.epochs().size() == 2, "two epochs");
-    require(meetings == 1, "they met once");
-    require(lines == (world.rank() == 0 ? std::vector<std::uint64_t>{1, 2} : std::vector<std::uint64_t>{}), "rank 0's");
-  });
-}
-
-TEST_CASE("a schedule among the owners observes the metric, and what it has seen stays") {
-  as_ranks(2, [](muster::context& context, muster::group&) {
-    trained here(context);
-    auto rate = muster::parse_schedule("plateau:8,factor=0.5,patience=0,better=higher");
-    muster::arena arena(context, {{"w", {2}}});
-    muster::sgd optimizer(arena);
-    muster::training training(context, arena, optimizer, here.loader, rate);
-    std::vector<double> rates;
-    training.run({.epochs = 4,
-                  .each_epoch = [](muster::training_step& now) { now.report("val_accuracy", 0.5); },
-                  .log = nullptr},
-                 [&](muster::training_step& step) {
-                   (void)step.next(here.loader);
-                   if (step.number() % 5 == 0) rates.push_back(rate(step));
-                 });
-    require(rates == std::vector<double>{8, 8, 4, 2}, "it falls with each epoch that is no better");
-  });
-}
-
 TEST_CASE("ranks with weights of their own have their mean after an epoch") {
   as_ranks(2, [](muster::context& context, muster::group&) {
     trained here(context);
@@ -393,85 +280,6 @@ TEST_CASE("ranks with weights of their own have their mean after an epoch") {
     require(evaluations == 2, "one an epoch");
     (void)training.evaluate([&](muster::step& now) { require(!same(now.group()), "its own again"); });
   });
-}
-
-TEST_CASE("with virtual shards a training has the same bits in any world") {
-  const std::string shards = GENERATE("1", "5", "8");
-  const std::string balance = GENERATE("equal", "speed");
-  CAPTURE(shards, balance);
-  std::vector<float> alone;
-  for (const int ranks : {1, 2, 3, 4, 6}) {
-    test::as_ranks(ranks,
-                   [&](muster::context& context, muster::group& world) {
-                     const auto data = test::numbers(61);
-                     auto loader = data | muster::shuffle(3) | muster::batch(13);
-                     muster::arena arena(context, {{"w", {3}}});
-                     muster::sgd optimizer(arena, {.momentum = 0.9f});
-                     muster::training training(context, arena, optimizer, loader);
-                     std::vector<float> mean(2);
-                     muster::random_stream pace(static_cast<std::uint64_t>(world.rank()), 1);
-                     training.run({.epochs = 8, .log = nullptr}, [&](muster::training_step& step) {
-                       const auto batch = step.next(loader);
-                       if (balance == "speed") std::this_thread::sleep_for(std::chrono::microseconds(pace.below(900)));
-                       std::vector<float> rows;
-                       step.backward(batch, [&](const muster::minibatch& part, auto& to) {
-                         const auto out = to.gradient(0);
-                         std::ranges::fill(out, 0.0f);
-                         for (const auto id : part.samples) {
-                           out[0] += 0.1f * data.row(id)[0];
-                           out[1] += 1.0f / data.row(id)[0];
-                         }
-                         rows.insert(rows.end(), {out[0], out[1]});
-                         out[2] = mean[0];
-                       });
-                       step.mean_over_shards(rows, mean);
-                       step.update(optimizer, 0.01);
-                     });
-                     test::require(training.epochs().back().samples == 61, "each sample once");
-                     std::vector<float> found(arena.parameters().begin(), arena.parameters().end());
-                     found.insert(found.end(), mean.begin(), mean.end());
-                     if (world.size() == 1)
-                       alone = found;
-                     else
-                       test::require(found == alone, "the bits of a rank that is alone");
-                   },
-                   {"--virtual-shards", shards, "--balance", balance});
-  }
-}
-
-TEST_CASE("virtual shards refuse what depends on the number of ranks") {
-  test::as_ranks(
-      2,
-      [](muster::context& context, muster::group&) {
-        const auto data = test::numbers(8);
-        auto loader = data | muster::batch(4);
-        auto of_each = data | muster::batch(4, {.per_rank = true});
-        muster::arena arena(context, {{"w", {2}}});
-        muster::sgd optimizer(arena);
-        const auto refusal = [](auto make) {
-          try {
-            make();
-          } catch (const muster::configuration_error& e) {
-            return std::string(e.what());
-          }
-          return std::string("nothing is refused");
-        };
-        test::require(
-            refusal([&] { muster::training(context, arena, optimizer, of_each); }) ==
-                "batches of each rank cannot be cut into virtual shards (the global batch depends on the number of "
-                "ranks); give the size of the global batch",
-            "batches of each rank");
-        muster::training training(context, arena, optimizer, loader);
-        test::require(refusal([&] {
-                        training.run({.steps = 1, .log = nullptr}, [&](muster::training_step& step) {
-                          step.backward(step.next(loader).split(2), [](const auto&, auto&) {});
-                        });
-                      }) ==
-                          "micro-batches cannot be used with virtual shards (each shard is a pass of its own); give "
-                          "backward() the whole batch, and more shards",
-                      "micro-batches");
-      },
-      {"--virtual-shards", "4"});
 }
 
 TEST_CASE("options of a training that cannot be used are refused") {
