@@ -2,15 +2,17 @@
 // ps-lite is, outside this repository:
 //
 //   g++ -std=c++14 -O3 -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf -pthread -o
-//   ps_lite PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard
+//   ps_lite PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
 //
-// One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed.
+// One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed. `count` shows what
+// becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server counts
+// them. PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 have the scheduler notice dead nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <deque>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -96,10 +98,27 @@ void work() {
   measure("rate", 64, 64, false, 5, 10000);
 }
 
+void count() {
+  constexpr int samples = 4000;
+  constexpr int batch = 32;
+  ps::KVWorker<float> kv(0, 0);
+  std::printf("begins %d\n", ps::MyRank());
+  std::fflush(stdout);
+  for (int used = 0; used < samples; used += batch) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(batch));
+    kv.Wait(kv.Push({0}, {static_cast<float>(batch)}));
+  }
+  std::vector<float> sum;
+  kv.Wait(kv.Pull({0}, &sum));
+  std::printf("worker %d has used its samples; %.0f of %d in all\n", ps::MyRank(), sum[0], samples * ps::NumWorkers());
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  adds = argc > 1 && std::strcmp(argv[1], "add") == 0;
+  const std::string what = argc > 1 ? argv[1] : "";
+  adds = what != "discard";
   ps::Start(0);
   ps::KVServer<float>* server = nullptr;
   if (ps::IsServer()) {
@@ -107,6 +126,6 @@ int main(int argc, char** argv) {
     server->set_request_handle(handle);
     ps::RegisterExitCallback([server] { delete server; });
   }
-  if (ps::IsWorker()) work();
+  if (ps::IsWorker()) what == "count" ? count() : work();
   ps::Finalize(0, true);
 }
