@@ -5,8 +5,8 @@
 //   ps_lite PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
 //
 // One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed. `count` shows what
-// becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server counts
-// them. PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 have the scheduler notice dead nodes.
+// becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server
+// counts them. PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 have the scheduler notice dead nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
