@@ -3,8 +3,7 @@
 //
 //   jpeg FOLDER [THREADS] [EPOCHS]
 //
-// Prints a line for each epoch, of which the first one warms up; jpeg_torchvision.py has the folder and a
-// peer.
+// Prints a line for each epoch, of which the first one warms up; jpeg.py has the folder and peers.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

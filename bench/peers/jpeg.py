@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""JPEG files to training images beside torchvision: a random window of each, 224 x 224, mirrored in half of the cases,
-normalised. Images a second of each in turns, the medians, and their ratio.
+"""JPEG files to training images beside torchvision and FFCV: a random window of each, 224 x 224, mirrored in half of the
+cases, normalised. Images a second of each in turns, the medians, and their ratio.
 
-    bench/peers/jpeg_torchvision.py [--build build/release] [--threads 2] [--images 1000] [--rounds 3]
+    bench/peers/jpeg.py [--build build/release] [--threads 2] [--images 1000] [--rounds 3]
 
 Makes a tree of ILSVRC's layout: pictures of about 500 x 375 pixels, as ImageNet's are. torchvision reads it by ImageFolder
-(PIL) in a DataLoader, and by decode_jpeg with its v2 transforms; each with as many workers as muster has threads.
-Needs torch, torchvision and pillow (pip install).
+(PIL) in a DataLoader, and by decode_jpeg with its v2 transforms, FFCV from a file of its own with the same JPEG pictures;
+each with as many workers as muster has threads. Needs torch, torchvision and pillow (pip install); FFCV has a row where it is
+(pip install ffcv, which needs libopencv-dev and libturbojpeg0-dev).
 """
 import argparse
 import io
@@ -67,6 +68,27 @@ class peer:
         return images / (time.perf_counter() - begin)
 
 
+class ffcv_peer:
+    def __init__(self, folder, workers):
+        import numpy
+        from ffcv import fields, transforms
+        from ffcv.fields import decoders
+        from ffcv.loader import Loader, OrderOption
+        from ffcv.writer import DatasetWriter
+        file = str(folder / "of_ffcv")
+        DatasetWriter(file, {"image": fields.RGBImageField(write_mode="jpg", jpeg_quality=92), "label": fields.IntField()},
+                      num_workers=workers).from_indexed_dataset(torchvision.datasets.ImageFolder(folder))
+        numbers = [255 * numpy.array(each) for each in (MEAN, DEVIATION)]
+        steps = [decoders.RandomResizedCropRGBImageDecoder((224, 224)), transforms.RandomHorizontalFlip(),
+                 transforms.NormalizeImage(*numbers, numpy.float32), transforms.ToTensor(),
+                 transforms.ToTorchImage(convert_back_int16=False)]
+        self.loader = Loader(file, batch_size=128, num_workers=workers, order=OrderOption.RANDOM, os_cache=True, drop_last=False,
+                             pipelines={"image": steps, "label": [decoders.IntDecoder(), transforms.ToTensor()]})
+        self.epoch()
+
+    epoch = peer.epoch
+
+
 def muster(build, folder, threads):
     said = subprocess.run([build / "bench/peers/jpeg", folder, str(threads), "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
     return float(said.split("epoch: ")[1].split()[0])
@@ -87,6 +109,10 @@ def main():
         pil, tensors = peer(by_pil(folder), options.threads), peer(by_tensors(folder), options.threads)
         contenders = {"muster": lambda: muster(options.build, folder, options.threads), "torchvision, PIL": pil.epoch,
                       "torchvision, decode_jpeg and v2": tensors.epoch}
+        try:
+            contenders["FFCV"] = ffcv_peer(folder, options.threads).epoch
+        except ImportError as missing:
+            print(f"no row of FFCV ({missing})")
         rates = {name: [] for name in contenders}
         for _ in range(options.rounds):
             for name, run in contenders.items():
