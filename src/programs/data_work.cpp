@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
@@ -62,6 +63,8 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
 
 // A run that a task reads, or the thread that needs it if none has begun.
 struct run_ahead {
+  explicit run_ahead(record_run memory) : run(std::move(memory)) {}
+
   record_run run;
   std::exception_ptr failure;
   std::atomic<bool> begun{false}, done{false};
@@ -88,12 +91,13 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
   muster::progress_line progress;
   std::uint64_t bytes = 0;
   std::deque<std::shared_ptr<run_ahead>> ahead;
+  record_run spare;  // whose memory the next one takes
   muster::detail::background_tasks tasks(most);
   muster::sample_id next = first;
   for (muster::sample_id at = first; at < source.size();) {
     const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
-    for (; next < source.size() && ahead.size() < most; next += count_at(next)) {
-      ahead.push_back(std::make_shared<run_ahead>());
+    for (; next < source.size() && ahead.size() < 2 * most; next += count_at(next)) {
+      ahead.push_back(std::make_shared<run_ahead>(std::exchange(spare, {})));
       tasks.start([&source, one = ahead.back(), next, count = count_at(next)] { one->read(source, next, count); });
     }
     const auto front = std::move(ahead.front());
@@ -105,6 +109,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
     use(at, run);
     at += run.sizes.size();
     bytes += run.bytes.size();
+    spare = std::move(front->run);
     if (!progress.active()) continue;
     const double seconds = muster::seconds_since(start);
     char line[160];
