@@ -40,6 +40,9 @@ target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Ws
   "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<BOOL:${MUSTER_NATIVE}>>:-Wno-maybe-uninitialized;-Wno-uninitialized>"
   # GCC takes a coroutine's own operator new for another's (https://gcc.gnu.org/PR109224).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)
+if(CMAKE_UNITY_BUILD)  # what one file calls private, another may use as a name, and is not the file that is compiled
+  target_compile_options(muster_build_flags INTERFACE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
 if(MUSTER_SANITIZE)
   # The instrumentation makes GCC see uninitialised values where there are none.
   target_compile_options(muster_build_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)

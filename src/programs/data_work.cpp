@@ -91,7 +91,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
   muster::progress_line progress;
   std::uint64_t bytes = 0;
   std::deque<std::shared_ptr<run_ahead>> ahead;
-  record_run spare;  // whose memory the next one takes
+  record_run spare;  // the next one takes its memory
   muster::detail::background_tasks tasks(most);
   muster::sample_id next = first;
   for (muster::sample_id at = first; at < source.size();) {

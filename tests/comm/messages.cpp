@@ -16,15 +16,14 @@
 #include <muster/testing/transport_kit.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "require.hpp"
 
 namespace {
 
 using muster::testing::detail::byte_at;
 using muster::testing::detail::parcel;
 using muster::testing::detail::patience;
-using muster::testing::detail::require;
-
-test::fabric any_fabric() { return GENERATE(from_range(test::fabrics())); }
+using test::require;
 
 void run(test::fabric over, int ranks, const std::function<void(muster::group&, muster::transport&)>& body) {
   test::run_ranks(over, ranks, [&](muster::group& world) { body(world, world.transport()); });
@@ -33,20 +32,20 @@ void run(test::fabric over, int ranks, const std::function<void(muster::group&, 
 }  // namespace
 
 TEST_CASE("messages with one tag keep their order, whatever their size") {
-  test::run_ranks(any_fabric(), 2, muster::testing::check_message_order);
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 2, muster::testing::check_message_order);
 }
 
 // The one that is waited for lies behind others in the ring.
 TEST_CASE("a message can be received before one that was sent before it") {
-  test::run_ranks(any_fabric(), 2, muster::testing::check_tags);
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 2, muster::testing::check_tags);
 }
 
 TEST_CASE("from any source comes one from each, in the order of each") {
-  test::run_ranks(any_fabric(), 4, muster::testing::check_any_source);
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 4, muster::testing::check_any_source);
 }
 
 TEST_CASE("one that does not fit its receive is a mismatch there") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   const auto thrown = test::outcomes(over, 2, [](muster::group& world) {
     auto& transport = world.transport();
     parcel one(3, world.rank() == 0 ? 100 : 99);
@@ -59,7 +58,7 @@ TEST_CASE("one that does not fit its receive is a mismatch there") {
 }
 
 TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   for (int tests_before = 0; tests_before < 4; ++tests_before) {  // the more, the further it has come
     test::run_ranks(over, 2, [&](muster::group& world) { muster::testing::check_taken_back(world, tests_before); });
   }
@@ -105,7 +104,7 @@ TEST_CASE("a receive that is taken back in the middle of its message is written 
 }
 
 TEST_CASE("a sender is not left with a message whose receive was taken back when it had begun") {
-  run(any_fabric(), 2, [](muster::group& world, muster::transport& transport) {
+  run(GENERATE(from_range(test::fabrics())), 2, [](muster::group& world, muster::transport& transport) {
     constexpr std::size_t large = 700000;
     if (world.rank() == 0) {
       parcel sent(1, large);
@@ -193,7 +192,7 @@ TEST_CASE("a large send that is taken back when it was announced comes all the s
 // What is sent goes on from another place, at any moment, and what comes goes to another: the old memory is its
 // owner's.
 TEST_CASE("the buffer of a message that is under way can move") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   for (int tests_before = 0; tests_before < 6; ++tests_before) {  // the more, the further it has come
     run(over, 2, [&](muster::group& world, muster::transport& transport) {
       const bool moves = transport.abilities().moves_buffers;
@@ -245,7 +244,7 @@ TEST_CASE("the buffer of a message that is under way can move") {
 
 // Every rank sends to every rank, receives in another order, partly from any source, takes some receives back.
 TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   const int ranks = GENERATE(1, 2, 3, 5);
   test::run_ranks(over, ranks, muster::testing::check_traffic);
 }

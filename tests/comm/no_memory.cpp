@@ -9,14 +9,13 @@
 #include <muster/core/error.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "require.hpp"
 
 namespace {
 
 thread_local bool no_memory = false;
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 // What rank 0 sends and takes back without memory, when rank 1 has its beginning or its announcement.
 void take_back(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {

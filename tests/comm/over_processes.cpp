@@ -6,12 +6,11 @@
 #include <cstdlib>
 
 #include "comm/oracle.hpp"
+#include "require.hpp"
 
 namespace {
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 void check_groups(muster::group& world) {
   auto half = world.split(world.rank() % 2, -world.rank());

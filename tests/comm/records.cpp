@@ -16,6 +16,7 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "require.hpp"
 
 namespace {
 
@@ -49,9 +50,7 @@ summary summary_of(int rank, std::size_t i) {
   const auto value = static_cast<double>(rank) * 3 + static_cast<double>(i);
   return {value, 1, value, 0};
 }
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 }  // namespace
 

@@ -242,7 +242,7 @@ class schedule {
   std::uint64_t passed_ = 0;
 };
 
-world any_world(muster::random_stream& draw) {
+world any_world_of_leases(muster::random_stream& draw) {
   world of;
   of.workers = 1 + static_cast<int>(draw.below(5));
   of.ranges = 1 + draw.below(3);
@@ -287,7 +287,7 @@ void for_drawn(std::uint64_t cases, Case&& one) {
 
 TEST_CASE("each sample of an epoch is used once at every range, whatever workers die, hang or join") {
   for_drawn(1500, [](muster::random_stream& draw) {
-    auto of = any_world(draw);
+    auto of = any_world_of_leases(draw);
     of.deaths = static_cast<int>(draw.below(5));
     of.joins = static_cast<int>(draw.below(4));
     schedule(of, draw).run();
@@ -296,7 +296,7 @@ TEST_CASE("each sample of an epoch is used once at every range, whatever workers
 
 TEST_CASE("the order goes on from what servers saved without workers") {
   for_drawn(1500, [](muster::random_stream& draw) {
-    auto of = any_world(draw);
+    auto of = any_world_of_leases(draw);
     of.deaths = static_cast<int>(draw.below(3));
     of.resumes = 1 + static_cast<int>(draw.below(2));
     schedule(of, draw).run();
@@ -305,7 +305,7 @@ TEST_CASE("the order goes on from what servers saved without workers") {
 
 TEST_CASE("undisturbed, a bulk-synchronous clock's sum is of one batch, of all workers") {
   for_drawn(300, [](muster::random_stream& draw) {
-    auto of = any_world(draw);
+    auto of = any_world_of_leases(draw);
     of.bulk = true;
     of.bound = 0;
     schedule now(of, draw);

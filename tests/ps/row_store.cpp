@@ -9,7 +9,7 @@
 
 #include "catch.hpp"
 
-namespace ps = muster::ps::detail;
+namespace rows_of = muster::ps::detail;
 
 namespace {
 
@@ -22,7 +22,7 @@ struct kept_row {
 // What `row_store` says it does, as slowly as can be.
 class plain_rows {
  public:
-  explicit plain_rows(const ps::row_shape& shape) : shape_(shape) {}
+  explicit plain_rows(const rows_of::row_shape& shape) : shape_(shape) {}
   void next_push() {
     ++pushes_;
     if (shape_.most_age > 0 && pushes_ % (shape_.most_age / 4 + 1) == 0)
@@ -55,12 +55,12 @@ class plain_rows {
   [[nodiscard]] bool is_old(const kept_row& one) const {
     return shape_.most_age > 0 && pushes_ - one.touched > shape_.most_age;
   }
-  ps::row_shape shape_;
+  rows_of::row_shape shape_;
   std::map<std::uint64_t, kept_row> rows_;
   std::uint64_t pushes_ = 0;
 };
 
-std::string saved(const ps::row_store& rows) {
+std::string saved(const rows_of::row_store& rows) {
   muster::detail::wire_writer to;
   rows.save(to);
   return to.take();
@@ -71,14 +71,14 @@ std::string saved(const ps::row_store& rows) {
 TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy goes on alike") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     muster::random_stream draw(seed, 7);
-    const ps::row_shape shape{.width = 2,
-                              .stride = 2 + draw.below(3),
-                              .initial = 0.5f,
-                              .most_rows = draw.below(3) == 0 ? 0 : 1 + draw.below(60),
-                              .most_age = draw.below(3) == 0 ? 0 : 1 + draw.below(30)};
+    const rows_of::row_shape shape{.width = 2,
+                                   .stride = 2 + draw.below(3),
+                                   .initial = 0.5f,
+                                   .most_rows = draw.below(3) == 0 ? 0 : 1 + draw.below(60),
+                                   .most_age = draw.below(3) == 0 ? 0 : 1 + draw.below(30)};
     INFO("seed " << seed << ", at most " << shape.most_rows << " rows, age " << shape.most_age);
     plain_rows expected(shape);
-    ps::row_store rows;
+    rows_of::row_store rows;
     for (int push = 0; push < 300; ++push) {
       rows.next_push(shape);
       expected.next_push();
@@ -101,7 +101,7 @@ TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy g
       if (draw.below(20) != 0) continue;
       // Its place is taken by a copy, as at a server that learns the range.
       const auto text = saved(rows);
-      ps::row_store copy;
+      rows_of::row_store copy;
       muster::detail::wire_reader in(text);
       REQUIRE(copy.load(shape, in));
       REQUIRE(in.whole());
@@ -112,8 +112,8 @@ TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy g
 }
 
 TEST_CASE("what no store has saved is refused") {
-  const ps::row_shape shape{.width = 3, .stride = 3, .most_rows = 9};
-  ps::row_store rows;
+  const rows_of::row_shape shape{.width = 3, .stride = 3, .most_rows = 9};
+  rows_of::row_store rows;
   for (std::uint64_t key = 0; key < 5; ++key) {
     rows.next_push(shape);
     (void)rows.touch(shape, key * 77);
@@ -126,7 +126,7 @@ TEST_CASE("what no store has saved is refused") {
       wrong.resize(draw.below(text.size()));
     else
       wrong[draw.below(40)] = static_cast<char>(draw.below(256));
-    ps::row_store copy;
+    rows_of::row_store copy;
     muster::detail::wire_reader in(wrong);
     if (copy.load(shape, in)) (void)copy.touch(shape, 77);  // whatever it is, it is whole
   }

@@ -17,13 +17,10 @@
 #include <muster/train/sync/gradient_sync.hpp>
 
 #include "elastic/numbers.hpp"
+#include "require.hpp"
 #include "train/heap.hpp"
 
 namespace test {
-
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
 
 inline std::vector<std::filesystem::path> files_in(const std::string& folder, std::string_view end = "") {
   std::vector<std::filesystem::path> found;

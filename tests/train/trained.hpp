@@ -10,14 +10,11 @@
 #include <muster/train/training.hpp>
 
 #include "command_line.hpp"
+#include "require.hpp"
 
 namespace test {
 
 using pass = muster::backward_pass;
-
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
 
 // Samples whose value is their number, from 1.
 inline muster::dataset numbers(std::size_t count) {

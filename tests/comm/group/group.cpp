@@ -17,16 +17,13 @@
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "require.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 
-test::fabric any_fabric() { return GENERATE(from_range(test::fabrics())); }
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 std::string text_of(const std::exception_ptr& thrown) { return thrown ? muster::describe(thrown) : ""; }
 
@@ -45,7 +42,7 @@ bool is(const std::exception_ptr& thrown) {
 }  // namespace
 
 TEST_CASE("split puts the ranks of a color in the order of their keys") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 7, [](muster::group& world) {
     const int color = world.rank() % 2;
     auto part = world.split(color, -world.rank());
@@ -63,7 +60,7 @@ TEST_CASE("split puts the ranks of a color in the order of their keys") {
 }
 
 TEST_CASE("a duplicate keeps an order of its own") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 3, [](muster::group& world) {
     auto other = world.duplicate();
     int a = world.rank() == 0 ? 5 : 0;
@@ -83,7 +80,7 @@ TEST_CASE("a duplicate keeps an order of its own") {
 }
 
 TEST_CASE("the sequence number counts the collectives") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 2, [](muster::group& world) {
     require(world.sequence() == 0, "starts at 0");
     muster::barrier(world);
@@ -94,7 +91,7 @@ TEST_CASE("the sequence number counts the collectives") {
 
 // Every way for ranks to disagree: an error at every rank, and soon, not a hang and not wrong numbers.
 TEST_CASE("ranks that disagree are told, all of them") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   struct way {
     const char* name;
     std::function<void(muster::group&, std::vector<float>&)> odd;   // what rank 1 calls
@@ -145,7 +142,7 @@ TEST_CASE("ranks that disagree are told, all of them") {
 }
 
 TEST_CASE("a rank that never comes is named at the deadline, and the group refuses more with that cause") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   std::atomic<int> gave_up{0};
   const auto thrown = test::outcomes(over, 4, [&](muster::group& world) {
     if (world.rank() == 2) {  // comes when the others have given up
@@ -193,7 +190,7 @@ TEST_CASE("a rank that never comes is named at the deadline, and the group refus
 }
 
 TEST_CASE("split ends at the deadline of the group where a rank goes only half of its way") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   std::atomic<int> gave_up{0};
   const auto thrown =
       test::outcomes(over, 3,
@@ -223,7 +220,7 @@ TEST_CASE("split ends at the deadline of the group where a rank goes only half o
 }
 
 TEST_CASE("a rank that gives up wakes all waiting ranks, with its reason and its status, in groups made from it too") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   const auto start = muster::clock::now();
   const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
     struct slow_end {  // an exception ends the groups made from the world before the world hears of it
@@ -281,7 +278,7 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
 TEST_CASE("after an error no rank touches the buffers any more") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   for (int round = 0; round < 50; ++round) {
     test::outcomes(over, 4, [&](muster::group& world) {
       muster::random_stream random(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(world.rank()));
@@ -301,7 +298,7 @@ TEST_CASE("after an error no rank touches the buffers any more") {
 }
 
 TEST_CASE("a work that is dropped is waited for") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 3, [](muster::group& world) {
     std::vector<int> data(10000, 1);
     { const auto dropped = muster::allreduce_async(world, data, muster::sum); }
@@ -331,7 +328,7 @@ TEST_CASE("over shm, where ranks share cores, a rank that has called holds no ot
 }
 
 TEST_CASE("wrong sizes and roots are refused before anything is sent") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 2, [over](muster::group& world) {
     std::vector<float> in(10), out(9);
     const auto refuses = [](auto&& call) {
@@ -363,7 +360,7 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
 }
 
 TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   std::atomic<bool> go{false};
   test::run_ranks(over, 2, [&](muster::group& world) {
     if (world.rank() == 1) {
@@ -383,7 +380,7 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
 
 // The child's thread looks after its parent, too, for the reason of an end: a data race where the parent took no lock.
 TEST_CASE("a parent is used while a progress thread works on its child, and settings change meanwhile") {
-  const auto over = any_fabric();
+  const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 2, [&](muster::group& world) {
     auto child = world.split(0);
     muster::group_settings settings = child.settings();

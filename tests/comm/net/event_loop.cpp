@@ -17,8 +17,8 @@ using muster::detail::event_loop;
 
 namespace {
 
-struct pair {
-  pair() {
+struct two_ends {
+  two_ends() {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
     mine = descriptor(ends[0]);
@@ -34,7 +34,7 @@ struct pair {
 
 TEST_CASE("a handler hears of what it wants, and of nothing else") {
   event_loop loop;
-  const pair ends;
+  const two_ends ends;
   std::vector<std::uint32_t> heard;
   auto ready = loop.watch(ends.mine.get(), EPOLLIN, [&](std::uint32_t events) { heard.push_back(events); });
   const auto turn = [&](muster::clock::time_point until) {
@@ -59,7 +59,7 @@ TEST_CASE("a handler hears of what it wants, and of nothing else") {
 
 TEST_CASE("a handler may end its own registration and others, those too that the same wait found") {
   event_loop loop;
-  const std::array<pair, 3> ends;
+  const std::array<two_ends, 3> ends;
   std::array<event_loop::registration, 3> ready;
   int heard = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {

@@ -20,8 +20,8 @@ namespace {
 
 const address here = address::parse("127.0.0.1:0");
 
-struct pair {
-  pair() {
+struct connection {
+  connection() {
     const auto listener = tcp_socket::listen(here);
     one = tcp_socket::connect(listener.local(), deadline_after(seconds(10)));
     REQUIRE(wait_for(listener.file(), POLLIN, deadline_after(seconds(10))));
@@ -61,7 +61,7 @@ TEST_CASE("a listener takes a free port, tells it, and never waits") {
 }
 
 TEST_CASE("sockets know both ends, are closed on exec and do not block") {
-  const pair both;
+  const connection both;
   CHECK(both.one.peer() == both.other.local());
   CHECK(both.one.local() == both.other.peer());
   for (const auto* one : {&both.one, &both.other}) {
@@ -75,7 +75,7 @@ TEST_CASE("sockets know both ends, are closed on exec and do not block") {
 }
 
 TEST_CASE("what is written in pieces is read exactly, though the system takes it in parts") {
-  const pair both;
+  const connection both;
   const int small = 4096;
   for (const int which : {SO_SNDBUF, SO_RCVBUF})
     REQUIRE(::setsockopt(both.one.file(), SOL_SOCKET, which, &small, sizeof small) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("what is written in pieces is read exactly, though the system takes it
 }
 
 TEST_CASE("every wait ends at its deadline") {
-  const pair both;
+  const connection both;
   std::vector<std::byte> room(1);
   CHECK(code_of([&] { test::read_exactly(both.one, room, deadline_after(seconds(0.01))); }) == ETIMEDOUT);
   CHECK(code_of([&] { test::read_exactly(both.one, room, muster::clock::now() - std::chrono::seconds(1)); }) ==
@@ -134,7 +134,7 @@ TEST_CASE("a peer that is not there or has gone is told as such") {
   for (int i = 0; i < 200; ++i) {  // often, as the system may choose this very port for the one that connects
     CHECK(code_of([&] { (void)tcp_socket::connect(closed, deadline_after(seconds(10))); }) == ECONNREFUSED);
   }
-  pair both;
+  connection both;
   both.other = tcp_socket();
   tcp_socket(std::move(both.other));
   std::vector<std::byte> room(1);

@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "comm/transports/nccl/devices.hpp"
+#include "same_bits.hpp"
 
 using muster::device_buffer;
 using muster::device_span;
@@ -50,10 +51,7 @@ std::vector<float> odd_numbers(std::size_t size, unsigned seed) {
   return made;
 }
 
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
+using test::same;
 
 }  // namespace
 

@@ -29,7 +29,7 @@
 
 namespace {
 
-const auto negative = muster::each<std::uint8_t, std::uint8_t>(
+const auto negative_500 = muster::each<std::uint8_t, std::uint8_t>(
     {3000},
     [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(255 - in[i % in.size()]);
@@ -41,7 +41,7 @@ test_records data_of(std::uint64_t size, std::uint64_t version = 0) {
 }
 
 auto cached(const test_records& data, const muster::cache_options& options, int threads = 0, std::uint64_t seed = 1) {
-  return data | muster::shuffle(seed) | muster::batch(16) | muster::map(negative) | muster::cache(options) |
+  return data | muster::shuffle(seed) | muster::batch(16) | muster::map(negative_500) | muster::cache(options) |
          muster::prefetch({.batches = 2, .threads = threads});
 }
 

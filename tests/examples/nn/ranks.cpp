@@ -14,17 +14,11 @@
 #include "loss.hpp"
 #include "models.hpp"
 #include "numbers.hpp"
+#include "train/heap.hpp"
 
 namespace {
 
 constexpr std::size_t batch = 12, steps = 20;
-
-struct heap {
-  template <class T>
-  muster::buffer<T> allocate(std::size_t n) {
-    return muster::buffer<T>(n);
-  }
-};
 
 struct outcome {
   std::vector<double> losses;  // of each step

@@ -11,15 +11,9 @@
 #include "loss.hpp"
 #include "models.hpp"
 #include "numbers.hpp"
+#include "train/heap.hpp"
 
 namespace {
-
-struct heap {
-  template <class T>
-  muster::buffer<T> allocate(std::size_t n) {
-    return muster::buffer<T>(n);
-  }
-};
 
 void compare_step(const nn::execution& how) {
   INFO(how.backend << " " << how.kernels);

@@ -39,7 +39,7 @@ double norm(const std::vector<double>& values) {
 
 std::vector<double> doubles(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_optimizer(const std::string& text) {
   heap memory;
   muster::arena arena(memory, layers());
   try {
@@ -260,14 +260,14 @@ TEST_CASE("an optimizer that cannot be meant is refused with its text, the fault
                              "sgd,decay=-1", "sgd,decay=1,decay=1", "sgd,beta1=0.9", "lars,trust=0", "adam,epsilon=0",
                              "adamw,decay-of=bias", "nesterov:0.9,nesterov");
   CAPTURE(text);
-  const auto said = refusal(text);
+  const auto said = refusal_of_optimizer(text);
   CHECK(said.starts_with("optimizer '" + std::string(text) + "' cannot be used ("));
   CHECK(said.find("); ") != std::string::npos);
   CHECK(said.find('\n') == std::string::npos);
-  CHECK_THAT(refusal("adma"), contains("did you mean 'adam'?"));
-  CHECK_THAT(refusal("adam,beta3=1"), contains("did you mean 'beta"));
-  CHECK_THAT(refusal("momentum:1.5"), contains("velocities would grow"));
-  CHECK_THAT(refusal("adam,beta1=1"), contains("beta1 cannot be 1"));
+  CHECK_THAT(refusal_of_optimizer("adma"), contains("did you mean 'adam'?"));
+  CHECK_THAT(refusal_of_optimizer("adam,beta3=1"), contains("did you mean 'beta"));
+  CHECK_THAT(refusal_of_optimizer("momentum:1.5"), contains("velocities would grow"));
+  CHECK_THAT(refusal_of_optimizer("adam,beta1=1"), contains("beta1 cannot be 1"));
 }
 
 TEST_CASE("the optimizer of the settings is the one they name") {

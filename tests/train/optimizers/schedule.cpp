@@ -12,7 +12,7 @@ namespace {
 
 double at_epoch(const muster::schedule& schedule, double epoch) { return schedule({.step = 0, .epoch = epoch}); }
 
-std::string refusal(std::string_view text) {
+std::string refusal_of_schedule(std::string_view text) {
   try {
     (void)muster::parse_schedule(text);
   } catch (const muster::configuration_error& error) {
@@ -130,15 +130,15 @@ TEST_CASE("a schedule that cannot be read is refused with its text, the fault an
       "polynomial:0.1,epochs=9,power=0", "exponential:0.1", "plateau:0.1,factor=1", "plateau:0.1,patience=1.5",
       "plateau:0.1,better=up", "constant:0.1,from=0.5", "inverse-sqrt:0", "inverse-sqrt:1 ");
   CAPTURE(text);
-  const std::string said = refusal(text);
+  const std::string said = refusal_of_schedule(text);
   CHECK(said.starts_with("schedule '" + std::string(text) + "' cannot be used ("));
   CHECK(said.find("); ") != std::string::npos);
   CHECK(said.find('\n') == std::string::npos);
 }
 
 TEST_CASE("a typo in a schedule is recognised") {
-  CHECK(refusal("konstant:0.1").find("did you mean 'constant'?") != std::string::npos);
-  CHECK(refusal("step:0.1,epoch=3").find("did you mean 'epochs'?") != std::string::npos);
+  CHECK(refusal_of_schedule("konstant:0.1").find("did you mean 'constant'?") != std::string::npos);
+  CHECK(refusal_of_schedule("step:0.1,epoch=3").find("did you mean 'epochs'?") != std::string::npos);
 }
 
 TEST_CASE("what a schedule observes in an evaluation stays, for no step has to commit it") {

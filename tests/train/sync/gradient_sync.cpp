@@ -17,15 +17,14 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "require.hpp"
 #include "train/heap.hpp"
 
 namespace {
 
 using namespace muster::literals;
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 std::vector<muster::tensor_shape> some_shapes(std::uint64_t seed) {
   muster::random_stream random(seed);

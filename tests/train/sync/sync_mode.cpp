@@ -14,6 +14,7 @@
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "elastic/numbers.hpp"
+#include "require.hpp"
 #include "train/heap.hpp"
 
 namespace {
@@ -21,9 +22,7 @@ namespace {
 constexpr muster::gossip_graph graphs[] = {muster::gossip_graph::ring, muster::gossip_graph::torus,
                                            muster::gossip_graph::exponential};
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using test::require;
 
 // How far the ranks are apart: sqrt(sum over ranks of |values - mean|^2 / ranks).
 double consensus_distance(muster::group& ranks, std::span<const float> values) {
@@ -39,14 +38,14 @@ float target(muster::sample_id id, std::size_t i) {
   return static_cast<float>(muster::mix(id * 131 + i) % 1000) / 500.0f - 1.0f;
 }
 
-struct trained {
+struct mode_outcome {
   std::vector<float> weights;
   double apart = 0;
   std::uint64_t digest = 0;
 };
 
-trained train(muster::group& world, const muster::sync_mode& mode, float momentum, std::uint64_t epochs,
-              double rate = 0.1) {
+mode_outcome train(muster::group& world, const muster::sync_mode& mode, float momentum, std::uint64_t epochs,
+                   double rate = 0.1) {
   heap memory;
   muster::arena arena(memory, {{"w", {33}}, {"v", {7}}});
   muster::gradient_sync sync(arena, {.first_bucket = 64, .mode = mode});
@@ -73,7 +72,7 @@ trained train(muster::group& world, const muster::sync_mode& mode, float momentu
                      },
                      {.epochs = epochs})) {
   }
-  trained made;
+  mode_outcome made;
   made.apart = consensus_distance(world, arena.parameters());
   sync.average(world);
   made.weights.assign(arena.parameters().begin(), arena.parameters().end());
@@ -81,15 +80,15 @@ trained train(muster::group& world, const muster::sync_mode& mode, float momentu
   return made;
 }
 
-std::vector<trained> at_all_ranks(int ranks, const muster::sync_mode& mode, float momentum, std::uint64_t epochs) {
-  std::vector<trained> all(static_cast<std::size_t>(ranks));
+std::vector<mode_outcome> at_all_ranks(int ranks, const muster::sync_mode& mode, float momentum, std::uint64_t epochs) {
+  std::vector<mode_outcome> all(static_cast<std::size_t>(ranks));
   test::run_ranks(ranks, [&](muster::group& world) {
     all[static_cast<std::size_t>(world.rank())] = train(world, mode, momentum, epochs);
   });
   return all;
 }
 
-double distance(const trained& a, const trained& b) {
+double distance(const mode_outcome& a, const mode_outcome& b) {
   double squares = 0;
   for (std::size_t i = 0; i < a.weights.size(); ++i) squares += std::pow(double{a.weights[i]} - b.weights[i], 2);
   return std::sqrt(squares);

@@ -8,6 +8,7 @@
 
 #include "catch.hpp"
 #include "devices.hpp"
+#include "same_bits.hpp"
 
 using muster::block_of;
 using muster::device_buffer;
@@ -50,11 +51,7 @@ std::vector<T> part_of(const std::vector<T>& whole, muster::block part) {
   return {first, first + static_cast<std::ptrdiff_t>(part.count)};
 }
 
-/// As bits, so that floats need no operator of Catch's.
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
+using test::same;
 
 constexpr std::size_t counts[] = {0, 1, 2, 7, 64, 1000, 65537};
 
