@@ -135,6 +135,24 @@ class Jobs(unittest.TestCase):
         self.assertEqual(self.history(first, second), [(first, "COMPLETED"), (second, "COMPLETED")])
         self.assertRegex((self.folder / "first.out").read_text(), "3 ranks")
 
+    def test_a_manifest_is_taken_with_its_account_and_priority(self):
+        file = self.folder / "file.yaml"
+        file.write_text(f"""
+muster-bench: 1
+name: slurm
+templates: {{train: {{launcher: srun, command: [{PROGRAM}, --transport, tcp, --synthetic, 'epsilon:2000', --json, '{{output}}/report.json']}}}}
+experiments: {{two: {{template: train, sweep: {{ranks: [2]}}}}}}
+""")
+        bench = [os.environ["MUSTER_TEST_BENCH"]]
+        words = ["--out", self.folder / "made", "--kind", "slurm", "--results", self.folder / "shared"]
+        script, = subprocess.run([*bench, "manifests", file, *words, "--account", "all", "--priority", "high", "--queue", "all"], check=True,
+                                 capture_output=True, text=True, timeout=PATIENCE).stdout.split()
+        job = self.run_words("sbatch", "--parsable", "-o", self.folder / "job.out", script).strip()
+        self.await_end(job)
+        self.assertEqual(self.run_words("sacct", "-n", "-X", "-P", "-j", job, "-o", "account,qos,partition,state,ntasks,alloccpus").split("|")[:4],
+                         ["all", "high", "all", "COMPLETED"], self.said())
+        self.assertTrue(list(self.folder.glob("shared/experiments/*/output/1/report.json")))
+
     def test_refuses_an_account_that_is_not_there(self):
         with self.assertRaisesRegex(AssertionError, "Invalid account"):
             self.submit("stranger", ["true"], "--account=nobody")
