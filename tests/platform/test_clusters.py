@@ -110,6 +110,19 @@ class Manifests(Case):
         for line in ("#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --time=2", "#SBATCH --mem-per-cpu=1024M"):
             self.assertIn(line, text)
 
+    def test_a_share_a_queue_and_a_priority(self):
+        words = ("--account", "physics", "--queue", "short", "--priority", "high")
+        made = self.made("--image", "i", *words)
+        script = next(path for path in made if path.parent.name == "slurm").read_text()
+        for line in ("--account=physics", "--partition=short", "--qos=high", "--requeue"):
+            self.assertIn(f"#SBATCH {line}\n", script)
+        for job in (one for path in made if path.parent.name == "kubernetes" for one in documents(path)):
+            check(job)
+            self.assertEqual(job["metadata"]["labels"], {"kueue.x-k8s.io/queue-name": "short", "kueue.x-k8s.io/priority-class": "high"})
+            self.assertTrue(job["spec"]["runPolicy"]["suspend"])
+        self.assertFalse([path for path in self.made("--image", "i") if "kueue" in path.read_text() or "--qos" in path.read_text()])
+        self.refused("manifests", self.file, "--out", "made", "--image", "i", "--elastic", *words, says="leave --queue or --elastic out")
+
     def test_what_starts_its_own_ranks_is_started_once(self):
         file = self.experiment(["sh", "-c", "echo started >> {here}/count"], sweep="{ranks: [4]}", template="resources: {cpus-per-rank: 2, memory: 1G}")
         slurm, ssh = (self.folder / line for line in self.bench("manifests", file, "--out", "made", "--results", self.folder / "shared").stdout.split())

@@ -57,6 +57,9 @@ def parser():
     manifests.add_argument("--image", default="", metavar="NAME", help="kubernetes: the image with muster and the programs")
     manifests.add_argument("--elastic", action="store_true", help="ranks may come and go: a StatefulSet with etcd; srun --no-kill")
     manifests.add_argument("--results", default="/results", metavar="PATH", help="a folder that all nodes share [%(default)s]")
+    manifests.add_argument("--account", default="", metavar="NAME", help="slurm: whose share of the cluster it is")
+    manifests.add_argument("--queue", default="", metavar="NAME", help="slurm: a partition; kubernetes: a LocalQueue of Kueue, which admits all pods of a run or none")
+    manifests.add_argument("--priority", default="", metavar="NAME", help="slurm: a quality of service; kubernetes: a WorkloadPriorityClass of Kueue")
     collect = commands.add_parser("collect", help="read the results of runs that were started by such files, and report")
     collect.set_defaults(call=collect_command)
     _file_arguments(collect)
@@ -164,7 +167,8 @@ def report_command(chosen):
 def manifests_command(chosen):
     _, plan, _ = planned(chosen, to_run=False)
     kinds = chosen.kind or [kind for kind in clusters.KINDS if chosen.image or kind != "kubernetes"]
-    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results)
+    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results,
+                          clusters.Share(chosen.account, chosen.queue, chosen.priority))
     print("\n".join(map(str, made)))
     return FINISHED
 

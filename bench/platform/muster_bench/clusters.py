@@ -1,4 +1,5 @@
 """Files by which the runs of a plan are started on a cluster: Slurm, mpirun over ssh, Kubernetes. They are written, not run."""
+import dataclasses
 import math
 import pathlib
 import re
@@ -15,6 +16,14 @@ SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
 ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.15"
 ETCD = "muster-etcd"
 CLAIM = "muster-results"          # the volume that all pods share
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Whose share of a cluster the runs take, where they wait for it, and before whom."""
+    account: str = ""    # Slurm's
+    queue: str = ""      # a partition of Slurm's, a LocalQueue of Kueue's
+    priority: str = ""   # a quality of service of Slurm's, a WorkloadPriorityClass of Kueue's
 
 
 class _Plain(yaml.SafeDumper):
@@ -34,7 +43,7 @@ def documents(entries, program="muster-bench"):
     return f"# Written by {program}; not run on a cluster by those who made it.\n{text}"
 
 
-def write(out, plan, kinds, image, elastic=False, results="/results"):
+def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
     """Writes the files of each run; returns their paths. `results` is a folder that all nodes or pods share."""
     out, made = pathlib.Path(out), []
     for run in plan:
@@ -45,7 +54,7 @@ def write(out, plan, kinds, image, elastic=False, results="/results"):
                           "go; leave --elastic out, or give it the launcher mpirun")
         for kind in kinds:
             folder = make_folder(out / kind)
-            for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic):
+            for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic, share):
                 if not (folder / name).exists() or (folder / name).read_text() != text:
                     write_whole(folder / name, text)
                 made.append(folder / name)
@@ -84,15 +93,18 @@ def _sh(words, variables, output):
 
 # ---- Slurm ----
 
-def slurm(run, results, _, elastic):
-    """A batch script. srun speaks PMIx, by which ranks find each other; those of an elastic job live on when one dies. What
-    starts its own ranks is one task."""
+def slurm(run, results, _, elastic, share):
+    """A batch script. Slurm starts all of a job or nothing. srun speaks PMIx, by which ranks find each other; those of an elastic job
+    live on when one dies. What starts its own ranks is one task. A job that is preempted waits for its turn again."""
     words, variables, output = _command(run, results)
     cpus, tasks = math.ceil(_cpus(run)), 1 if _starts_its_own(run) else run.ranks
     lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={tasks}", f"#SBATCH --cpus-per-task={cpus}",
              f"#SBATCH --time={_minutes(run)}"]
     if _megabytes(run):
         lines.append(f"#SBATCH --mem-per-cpu={_megabytes(run) // cpus}M")
+    lines += [f"#SBATCH --{flag}={value}" for flag, value in (("account", share.account), ("partition", share.queue), ("qos", share.priority)) if value]
+    if share.priority:
+        lines.append("#SBATCH --requeue")
     alive = []
     if elastic:
         lines.append("#SBATCH --no-kill")
@@ -104,7 +116,7 @@ def slurm(run, results, _, elastic):
 
 # ---- ssh ----
 
-def ssh(run, results, _, __):
+def ssh(run, results, *_):
     """A script for a machine that reaches all hosts of `hosts` by ssh without a password."""
     words, variables, output = _command(run, results)
     if _starts_its_own(run):
@@ -120,10 +132,12 @@ def ssh(run, results, _, __):
 
 # ---- Kubernetes ----
 
-def kubernetes(run, results, image, elastic):
+def kubernetes(run, results, image, elastic, share):
     if not image:
         raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
-    yield f"{run.id}.yaml", documents(_elastic(run, results, image) if elastic else [job_of(run, results, image)])
+    if elastic and share.queue:
+        raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
+    yield f"{run.id}.yaml", documents(_elastic(run, results, image) if elastic else [queued(job_of(run, results, image), share)])
     if elastic:
         yield "etcd.yaml", documents(_etcd())
 
@@ -131,6 +145,15 @@ def kubernetes(run, results, image, elastic):
 def job_of(run, results, image):
     """A run of ranks that do not come and go."""
     return (_job if _starts_its_own(run) else _mpi_job)(run, results, image)
+
+
+def queued(job, share):
+    """The job as Kueue admits it: all of its pods or none, by priority."""
+    if share.queue:
+        classes = {"kueue.x-k8s.io/priority-class": share.priority} if share.priority else {}
+        job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": share.queue, **classes}
+        job["spec"].get("runPolicy", job["spec"])["suspend"] = True   # until it is admitted
+    return job
 
 
 def plain_name(text):

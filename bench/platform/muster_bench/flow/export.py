@@ -134,10 +134,7 @@ def kueue(flow, image, results):
             {"coveredResources": [quota["name"] for quota in quotas], "flavors": [{"name": QUEUE, "resources": quotas}]}]}},
         {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": QUEUE}}]
     for run in runs:
-        job = clusters.job_of(run, results, image)
-        job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": QUEUE}
-        job["spec"].get("runPolicy", job["spec"])["suspend"] = True   # until Kueue admits it
-        yield f"{clusters.name_of(run)}.yaml", [job]
+        yield f"{clusters.name_of(run)}.yaml", [clusters.queued(clusters.job_of(run, results, image), clusters.Share(queue=QUEUE))]
 
 
 # ---- KServe ----
