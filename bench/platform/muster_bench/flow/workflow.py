@@ -11,6 +11,7 @@ from .steps import Flow, Step, Training
 
 FORMAT = 1
 BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
+OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock"}
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -35,7 +36,11 @@ def read_file(path, settings=None, places=None):
             if key not in there:
                 raise Refusal(f"{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
     common.update(settings or {})
-    known = {key: str(pathlib.Path(value).absolute()) for key, value in {**known, **(places or {})}.items()}
+    known.update(places or {})
+    for key, value in known.items():
+        if not isinstance(value, (str, pathlib.Path)):
+            raise Refusal(f"{top.where}, places: '{key}' cannot be '{value_text(value)}' (it is a path); put it in quotes, or write another one")
+    known = {key: str(pathlib.Path(value).absolute()) for key, value in known.items()}
     entries, steps = top.free("steps"), {}
     top.done()
     for group, value in entries.items():
@@ -79,15 +84,12 @@ def _read_step(section, name, group, parameters, places):
     step = Step(
         name, group, words_of(section.get("command", "a text or a list")), parameters,
         inputs={key: [_path_or_reference(one, text) for one in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
-        outputs={key: text(value) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
-        places=places, ranks=int(text(section.get("ranks", "a text or a whole number", 1))), memoize=_memoize(section), retry=_retry(section.section("retry")),
+        outputs={key: _output(text(value), key, section.where) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
+        places=places, ranks=_ranks(text(section.get("ranks", "a text or a whole number", 1)), section.where), memoize=_memoize(section), retry=_retry(section.section("retry")),
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
-        environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=float(section.get("timeout", "a number", 3600)),
-        deadline=float(section.get("deadline", "a number", 0)), training=_training(section.section("training")) if training else None,
+        environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
+        deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
         wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""))
-    for key, path in step.outputs.items():
-        if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
-            raise Refusal(f"{section.where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
     if not step.wait and step.outputs:
         raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
@@ -97,6 +99,28 @@ def _read_step(section, name, group, parameters, places):
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
                       f"{closest(step.training.epochs, parameters, 'name the one with the number of epochs')}")
     return step
+
+
+def _output(path, key, where):
+    made = pathlib.PurePath(path)
+    if made.is_absolute() or ".." in made.parts or not made.parts:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
+    if made.parts[0] in OWN:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (muster-flow has its own '{made.parts[0]}' there); rename it")
+    return str(made)
+
+
+def _ranks(value, where):
+    if not re.fullmatch(r"[1-9]\d{0,6}", value):
+        raise Refusal(f"{where}: 'ranks' cannot be '{value}' (it is a whole number from 1 on); change it")
+    return int(value)
+
+
+def _seconds(section, key, otherwise):
+    value = section.get(key, "a number", otherwise)
+    if not 0 <= value < 1e9 or (not value and otherwise):
+        raise Refusal(f"{section.where}: '{key}' cannot be {value_text(value)} (it is a number of seconds); change it")
+    return float(value)
 
 
 def _path_or_reference(value, text):
@@ -143,6 +167,9 @@ def _connect(steps, here):
             if path in makers:
                 raise Refusal(f"'{path}' is made by the steps '{makers[path]}' and '{step.name}' (an output has one maker); rename one")
             makers[path] = step.name
+    for path, maker in makers.items():
+        if outer := next((str(above) for above in pathlib.PurePath(path).parents if str(above) in makers), None):
+            raise Refusal(f"'{path}' of the step '{maker}' lies in '{outer}', which the step '{makers[outer]}' makes (an output has one maker); rename one")
     groups = {}
     for step in steps.values():
         groups.setdefault(step.group, []).append(step.name)
@@ -166,7 +193,8 @@ def _paths(step, value, steps, groups, makers, here):
                               f"{closest(f'{of}.{output}', known, 'name one of these')}")
             yield steps[name].outputs[output]
     else:
-        yield value if value in makers else str(here / value)
+        plain = str(pathlib.PurePath(value))
+        yield plain if plain in makers else str(here / value)
 
 
 def _ordered(steps):
