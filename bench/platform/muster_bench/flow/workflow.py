@@ -1,4 +1,5 @@
 """The file of a workflow: its steps, what each makes of what, and in which order they can run."""
+import datetime
 import graphlib
 import pathlib
 import re
@@ -11,7 +12,7 @@ from .steps import Flow, Step, Training
 
 FORMAT = 1
 BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
-OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock"}
+OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock", "watch"}
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -41,7 +42,7 @@ def read_file(path, settings=None, places=None):
         if not isinstance(value, (str, pathlib.Path)):
             raise Refusal(f"{top.where}, places: '{key}' cannot be '{value_text(value)}' (it is a path); put it in quotes, or write another one")
     known = {key: str(pathlib.Path(value).absolute()) for key, value in known.items()}
-    entries, steps = top.free("steps"), {}
+    entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
     for group, value in entries.items():
         for step in _read_group(group, value, common, known):
@@ -51,7 +52,33 @@ def read_file(path, settings=None, places=None):
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
     _connect(steps, pathlib.Path(known["here"]))
-    return Flow(name, str(path), _ordered(steps))
+    return Flow(name, str(path), _ordered(steps), watch)
+
+
+def _watch(section, parameters):
+    """What the workflow is started for."""
+    of = section.section("revision")
+    revision = {key: of.get(key, "a text") for key in ("repository", "branch")} if section.free("revision") else {}
+    if revision and (parameter := of.get("parameter", "a text", "")) not in ("", *parameters):
+        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the one that is to be the commit')}")
+    of.done()
+    made = {"schedule": section.get("schedule", "a text", ""), "data": section.get("data", "true or false", False),
+            "revision": {**revision, "parameter": parameter} if revision else {}, "every": seconds_of(section.get("every", "a text", "10s"), f"{section.where}: 'every'")}
+    section.done()
+    try:
+        if made["schedule"]:
+            next_of(made["schedule"], 0)
+    except ImportError:
+        raise Refusal(f"{section.where}: 'schedule' is read by croniter (which is not here); apt-get install python3-croniter") from None
+    except (ValueError, KeyError) as error:
+        raise Refusal(f"{section.where}: 'schedule' cannot be '{made['schedule']}' ({error}); write as for cron, such as 0 3 * * *") from None
+    return made
+
+
+def next_of(schedule, at):
+    """The next time, in seconds, at which cron would start it."""
+    import croniter  # here, for without a schedule it need not be installed
+    return croniter.croniter(schedule, datetime.datetime.fromtimestamp(at).astimezone()).get_next()
 
 
 def _read_group(group, value, common, places):
