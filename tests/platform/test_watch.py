@@ -111,6 +111,10 @@ class Watches(Case):
             with self.subTest(watch):
                 self.refused("watch", self.workflow("  a: {command: 'true'}", f"watch: {watch}"), "--out", "out", says=says)
 
+        self.write("other/mine", "")
+        self.refused("watch", self.workflow("  a: {command: 'true'}", "watch: {data: true}"), "--out", "other", says=["not empty", "mine"])
+        self.assertEqual(os.listdir(self.folder / "other"), ["mine"])
+
     def test_new_data_are_served_and_no_request_is_lost(self):
         """Two ranks train on rows of one kind; a twentieth more of another kind are not enough to train again, a tenth are: the better model
         takes the place of the first one while requests come. A further tenth makes nothing better, and the model stays."""

@@ -24,7 +24,7 @@ def run(flow, folder, stay=False, watched=False):
     """The exit status. Nothing is started where nothing is to run. `watched`: steps that are not waited for are those of watch.py."""
     folder = pathlib.Path(folder).absolute()
     files.make_folder(folder)
-    _check_owner(flow, folder)
+    check_owner(flow, folder)
     held = files.FolderLock(folder)
     try:
         files.write_json(folder / MARKER, {"format": 1, "name": flow.name, "file": flow.path})
@@ -128,7 +128,7 @@ def _shown(event):
     return None
 
 
-def _check_owner(flow, folder):
+def check_owner(flow, folder):
     """A folder with something else in it is not touched."""
     there = files.read_json(folder / MARKER)
     strangers = [entry.name for entry in folder.iterdir() if entry.name not in ("lock", "watch")]

@@ -101,6 +101,7 @@ def run(read, folder):
     flow = read(None)
     if not any(flow.watch[name] for name in ("schedule", "data", "revision")):
         raise Refusal(f"'{flow.path}' has nothing to watch (it has no schedule, data or revision); write such as watch: {{data: true}}")
+    engine.check_owner(flow, files.make_folder(folder))
     alone = files.FolderLock(files.make_folder(pathlib.Path(folder, "watch")))
     causes, servers, stop, why, said = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
     try:
