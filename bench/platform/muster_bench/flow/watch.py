@@ -105,26 +105,26 @@ def run(read, folder):
     alone = files.FolderLock(files.make_folder(pathlib.Path(folder, "watch")))
     causes, servers, stop, why, said = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
     try:
-        while True:
-            try:
-                why += causes.look(flow)
-                flow = read(causes.counted.get(REVISION))
-                if why:   # one run for all that has come: that of the newest
-                    say(f"starts: {why[-1]}")
-                    status, why = engine.run(flow, folder, watched=True), []
-                    if status == INTERRUPTED:
-                        return INTERRUPTED
-                    say(f"ended with status {status}")
-                said = ""
-            except Refusal as refusal:   # of the file, of the folder, or somebody runs it by hand; a first run that cannot begin is no watch
-                if not isinstance(refusal, Busy):
-                    if "the watch begins" in why:
-                        raise
-                    why = []
-                if str(refusal) != said:
-                    said = str(refusal)
-                    say(said)
-            with signals(stop):
+        with signals(stop):
+            while True:
+                try:
+                    why += causes.look(flow)
+                    flow = read(causes.counted.get(REVISION))
+                    if why:   # one run for all that has come: that of the newest
+                        say(f"starts: {why[-1]}")
+                        status, why = engine.run(flow, folder, watched=True), []
+                        if status == INTERRUPTED:
+                            return INTERRUPTED
+                        say(f"ended with status {status}")
+                    said = ""
+                except Refusal as refusal:   # of the file, of the folder, or somebody runs it by hand; a first run that cannot begin is no watch
+                    if not isinstance(refusal, Busy):
+                        if "the watch begins" in why:
+                            raise
+                        why = []
+                    if str(refusal) != said:
+                        said = str(refusal)
+                        say(said)
                 if stop.wait(flow.watch["every"]):
                     return INTERRUPTED
     finally:
