@@ -27,6 +27,16 @@ class Case(bench.Case):
                 self.skipTest(f"SKIPPED: '{name}' was not built")
         return [str(build / name) for name in names]
 
+    def small_disk(self, name, size):
+        """A folder with so much room."""
+        if os.geteuid() != 0:
+            self.skipTest("SKIPPED: only root can make a small file system")
+        (self.folder / name).mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", self.folder / name], capture_output=True).returncode != 0:
+            self.skipTest("SKIPPED: no file system can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.folder / name])
+        return self.folder / name
+
     def begin(self, steps, name, top=""):
         """Starts the process of one step as Snakemake does; (it, where results are)."""
         flow = workflow.read_file(self.workflow(steps, top))

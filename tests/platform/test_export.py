@@ -1,4 +1,5 @@
 """What a workflow is for clusters: against schemas, and by running the shell lines of its pods one after another."""
+import importlib.util
 import json
 import re
 import subprocess
@@ -26,7 +27,11 @@ def checked(document):
     """Raises where a document is none of its kind."""
     if document["kind"] in ("MPIJob", "Job"):
         return check(document)
-    return jsonschema.validate(document, json.loads((SCHEMAS / "workflows.json").read_text())["definitions"][document["kind"]])
+    kinds = json.loads((SCHEMAS / "workflows.json").read_text())["definitions"]
+    if document["kind"] == "WorkflowTemplate":   # the same as a Workflow, but for its mutex
+        spec = {name: value for name, value in document["spec"].items() if name != "synchronization"}
+        jsonschema.validate({**document, "kind": "Workflow", "spec": spec}, kinds["Workflow"])
+    return jsonschema.validate(document, kinds[document["kind"]])
 
 
 class Exports(Case):
@@ -73,6 +78,32 @@ class Exports(Case):
         self.assertEqual(templates["serve"]["container"]["readinessProbe"]["httpGet"], {"path": "/live", "port": 8500})
         self.assertIn("{{inputs.parameters.serve-ip}}:8500", templates["join"]["container"]["args"][0])
         self.assertNotIn("memoize", templates["serve"])
+
+    def test_what_starts_it(self):
+        steps = """
+  ingest: {command: [cp, '{rows}', '{made}'], inputs: {rows: /data/rows.csv, more: /data/set}, outputs: {made: made}}
+  train: {command: [cp, '{made}', '{model}'], inputs: {made: made}, outputs: {model: model}}
+"""
+        watch = "{schedule: '0 3 * * *', data: true, revision: {repository: x, branch: main}}"
+        if importlib.util.find_spec("croniter") is None:
+            watch = watch.replace("schedule: '0 3 * * *', ", "")
+        made = self.made("argo", self.workflow(steps, top=f"watch: {watch}"))
+        if "schedule" in watch:
+            (cron,) = made["made/cron.yaml"]
+            self.assertEqual(cron["spec"], {"schedules": ["0 3 * * *"], "concurrencyPolicy": "Replace", "workflowSpec": {"workflowTemplateRef": {"name": "of-the-test"}}})
+        (template,) = made["made/template.yaml"]
+        files, webhook, sensor = made["made/sensor.yaml"]
+        self.assertEqual([one["watchPathConfig"] for one in files["spec"]["file"].values()],
+                         [{"directory": "/data", "path": "rows.csv"}, {"directory": "/data/set", "path": "MANIFEST"}])
+        self.assertEqual({need["eventSourceName"] for need in sensor["spec"]["dependencies"]}, {files["metadata"]["name"], webhook["metadata"]["name"]})
+        self.assertEqual(sensor["spec"]["triggers"][0]["template"]["conditions"], "file-data-0 || file-data-1 || webhook-push")
+        # what reads the data runs each time, what is behind it when that made something else
+        templates = {one["name"]: one for one in template["spec"]["templates"]}
+        self.assertNotIn("memoize", templates["ingest"])
+        self.assertIn("{{inputs.parameters.ingest-digest}}", templates["train"]["memoize"]["key"])
+        sensor["spec"]["triggers"][0]["template"]["argoWorkflow"]["operation"] = "start"
+        self.assertRaises(jsonschema.ValidationError, checked, sensor)
+        self.assertEqual(list(self.made("argo", self.workflow(steps))), ["made/workflow.yaml"])
 
     def test_a_changed_parameter_is_another_key(self):
         keys = []

@@ -1,4 +1,5 @@
 """Workflows: what is refused, what runs again and what does not, runners that are killed, and what is removed."""
+import contextlib
 import json
 import os
 import shutil
@@ -37,12 +38,48 @@ class Refused(Case):
                 (f"  a: {{{one}, memoize: never}}", ["memoize", "'never'"]),
                 (f"  a: {{{one}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
                 (f"  a: {{{one}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
+                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made/too}}}}", ["'made/too'", "'b'", "'made'", "'a'"]),
+                (f"  a: {{{one}, outputs: {{x: store/made}}}}", ["'store/made'", "its own 'store'"]),
+                (f"  a: {{{one}, outputs: {{x: .}}}}", ["'.'", "below"]),
+                (f"  a: {{{one}, ranks: 0}}", ["'ranks'", "'0'"]),
+                (f"  a: {{{one}, ranks: two}}", ["'ranks'", "'two'"]),
+                (f"  a: {{{one}, timeout: -1}}", ["'timeout'", "-1"]),
+                (f"  a: {{{one}, resources: {{memory: '{'9' * 400}'}}}}", ["memory", "no size"]),
+                (f'  a: {{{one}, memoize: "two\\nlines"}}', ["unknown key 'two\\nlines'"]),
                 (f"  a: {{{one}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
                 (f"  a: {{{one}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
                 ("  a: {outputs: {}}", ["'command'"])):
             self.refused("run", self.workflow(steps), "--out", "out", says=says)
         self.refused("run", self.workflow(f"  a: {{{one}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
+        self.refused("run", self.workflow(f"  a: {{{one}}}", "places: {b: 1}"), "--out", "out", says=["places", "'b'", "'1'"])
         self.assertFalse((self.folder / "out").exists())
+
+    def test_what_is_no_file(self):
+        """A pipe is not waited for, and a device not read to its end."""
+        os.mkfifo(self.folder / "pipe")
+        for path, says in (("pipe", "no regular file"), ("/dev/zero", "no regular file"), (self.folder, "Is a directory"), ("none", "No such file")):
+            self.refused("run", path, "--out", "out", says=says, timeout=20)
+        file = self.workflow("  a: {command: 'true'}")
+        for out in ("/proc/x", file, "/dev/null"):
+            self.refused("run", file, "--out", out, says=f"cannot write '{out}'", status=4)
+
+    def test_a_full_disk(self):
+        """Neither a folder that was just made, nor one with results, of which gc makes room."""
+        out = self.small_disk("out", "128k")
+        file = self.workflow("  a: {command: 'true'}")
+        (out / "fill").write_text("x" * 4096)
+        with open(out / "fill", "ab", buffering=0) as fill, contextlib.suppress(OSError):
+            while True:
+                fill.write(b"x" * 4096)
+        self.refused("run", file, "--out", out / "new", status=4, says="no room to write")
+        (out / "fill").unlink()
+        self.write("out/new/store/old/record.json", "{}")
+        os.utime(out / "new" / "store" / "old", (0, 0))
+        with open(out / "fill", "ab", buffering=0) as fill, contextlib.suppress(OSError):
+            while True:
+                fill.write(b"x" * 4096)
+        self.assertIn("1 results removed", self.bench("gc", file, "--out", out / "new").stdout)
 
     def test_an_input_that_no_step_makes(self):
         file = self.workflow("  a: {command: 'true', inputs: {x: not-here}}")
@@ -241,13 +278,7 @@ class Runs(Case):
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
 
     def test_select_without_room(self):
-        if os.geteuid() != 0:
-            self.skipTest("SKIPPED: only root can make a small file system")
-        repository = self.folder / "repository"
-        repository.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", repository], capture_output=True).returncode != 0:
-            self.skipTest("SKIPPED: no file system can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", repository])
+        repository = self.small_disk("repository", "1m")
         train = self.write("train.py", "import sys\nprint('1 1.0 1.0', sys.argv[1], '0.1 10')\nopen(sys.argv[2], 'w').write('x' * int(sys.argv[3]))\n")
 
         def steps(accuracy, size):

@@ -1,4 +1,5 @@
 """YAML as experiments are written in, and reading it with errors that say what and where."""
+import os
 import re
 
 import yaml
@@ -49,6 +50,8 @@ def load_all(path, what):
 
 def _read(path, what, how):
     try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):   # a pipe is waited for, a device may have no end
+            raise Refusal(f"cannot read '{path}' (it is no regular file); name a file that {what}")
         with open(path, encoding="utf-8") as file:
             return how(file, Loader=_Loader)
     except OSError as error:

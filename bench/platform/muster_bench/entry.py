@@ -18,7 +18,8 @@ def start(program, packages, call):
     try:
         return call()
     except Refusal as refusal:
-        print(f"{program}: {refusal}", file=sys.stderr)
+        said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        print(f"{program}: {said}", file=sys.stderr)
         return refusal.status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -133,9 +133,9 @@ class FolderLock:
             holder = self._file.read().strip() or "an unknown process"
             self._file.close()
             raise Busy(f"another runner works in '{folder}' ({holder}); wait for it or choose another --out") from None
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):   # on a full disk it is a lock all the same, with which gc makes room
+            os.truncate(self._file.fileno(), 0)
+            os.write(self._file.fileno(), f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
 
     def release(self):
         self._file.close()

@@ -99,7 +99,7 @@ def _reason(process, folder, limits, until, stop, look):
             return "timeout"
         if now - measured >= MEASURE:
             measured = now
-            if files.free_bytes(folder) < LEAST_FREE:
+            if limits.disk is not None and files.free_bytes(folder) < LEAST_FREE:
                 return "full"
             if limits.disk and files.bytes_under(pathlib.Path(folder).parent.parent) > limits.disk:
                 return "disk"

@@ -162,7 +162,7 @@ def read_launcher(section):
 
 def read_resources(section):
     made = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
-                     section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), section.where))
+                     section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), f"{section.where}: 'memory'"))
     section.done()
     if made.cpus_per_rank <= 0 or made.gpus_per_rank < 0:
         raise Refusal(f"{section.where}: there cannot be {made.cpus_per_rank} cpus-per-rank and {made.gpus_per_rank} gpus-per-rank (above 0, 0 or "
@@ -184,8 +184,8 @@ def _retries(section):
 
 
 def read_limits(section):
-    made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), section.where),
-                  bytes_of(section.get("disk", "a text or a whole number", "2G"), section.where))
+    made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), f"{section.where}: 'log'"),
+                  bytes_of(section.get("disk", "a text or a whole number", "2G"), f"{section.where}: 'disk'"))
     section.done()
     return made
 

@@ -1,4 +1,5 @@
 """Placeholders, numbers with units, and values as command lines have them."""
+import math
 import re
 import shlex
 
@@ -55,9 +56,10 @@ def fill_words(words, values, where):
 def bytes_of(value, where):
     """512, "64M", "2 GiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value), re.IGNORECASE)
-    if not match:
+    made = float(match.group(1)) * UNITS[match.group(2).lower()] if match else math.inf
+    if made >= 1 << 63:
         raise Refusal(f"{where} cannot be '{value}' (it is no size); write such as 64M or 2G")
-    return int(float(match.group(1)) * UNITS[match.group(2).lower()])
+    return int(made)
 
 
 def slug(text):

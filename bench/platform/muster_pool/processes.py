@@ -2,6 +2,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import socket
@@ -79,6 +80,8 @@ def listening(option, address, beside):
     connections, so that the earlier one can be closed when it has accepted its own."""
     try:
         host, _, port = address.rpartition(":")
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:   # the system takes the rest of 65536
+            raise ValueError(f"'{port}' is no port")
         family, kind, protocol, _, at = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

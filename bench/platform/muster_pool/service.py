@@ -130,7 +130,10 @@ def _revision(predictor, path):
         uri = of.get("storageUri", "a text")
         if not uri.startswith("file://"):
             raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (the models are on this machine); write such as file:///srv/models")
-        command = ["serve", "--models", str(path.parent.absolute() / uri[len("file://"):]), "--listen", "127.0.0.1:$(PORT)"]
+        models = path.parent.absolute() / uri[len("file://"):]
+        if not models.is_dir():   # replicas would end again and again
+            raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (there is no folder '{models}'); make it, or name the one with the models")
+        command = ["serve", "--models", str(models), "--listen", "127.0.0.1:$(PORT)"]
     else:
         of = Section(containers[0], f"{predictor.where}, containers[0]")
         of.get("name", "a text", "")

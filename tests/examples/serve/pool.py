@@ -259,6 +259,7 @@ class Files(PoolCase):
                                (service("a", {**good, **model()}), "has 1 in 'containers' and a 'model'"),
                                (service("a", {"model": {"modelFormat": {"name": "onnx"}}}), "'name' cannot be 'onnx'"),
                                (service("a", {"model": {"modelFormat": {"name": "muster"}, "storageUri": "s3://a/b"}}), "'storageUri' cannot be 's3://a/b'"),
+                               (service("a", model()), "'storageUri' cannot be 'file://models' (there is no folder"),
                                (service("a", {"containers": [{"command": ["a", 1]}]}), "'command' cannot have '1'"),
                                (service("a", {"containers": [{"command": ["a"], "resources": {"requests": {"cpu": "x"}}}]}), "'cpu' cannot be 'x'"),
                                (service("a", good, **{"autoscaling.knative.dev__window": "1s"}), "'autoscaling.knative.dev/window' cannot be '1s'"),
@@ -276,7 +277,8 @@ class Files(PoolCase):
     def test_command_line(self):
         self.describe(service("a", slow()))
         self.refused("--retry-up-to cannot be 1", more=["--retry-up-to", "1"])
-        self.refused("--listen cannot be 'here'", more=["--listen", "here"])
+        for address in ("here", "127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1:"):
+            self.refused(f"--listen cannot be '{address}'", "is no port", more=["--listen", address])
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.refused("Address already in use", more=["--listen", f"127.0.0.1:{taken.getsockname()[1]}"])
 

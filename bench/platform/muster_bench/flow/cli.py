@@ -31,6 +31,7 @@ def parser():
         return one
     run = command("run", run_command, "run what has no result yet, or another one")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
+    command("watch", watch_command, "run it again by a schedule, when its data changed, or when a git revision moved")
     command("status", status_command, "what each step is at")
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
@@ -55,13 +56,23 @@ def _pairs(entries, flag, read):
     return made
 
 
-def _flow(chosen):
-    return workflow.read_file(chosen.file, _pairs(chosen.set, "--set", parse), _pairs(chosen.place, "--place", str))
+def _flow(chosen, more=None):
+    return workflow.read_file(chosen.file, {**_pairs(chosen.set, "--set", parse), **(more or {})}, _pairs(chosen.place, "--place", str))
 
 
 def run_command(chosen):
     from . import engine
     return engine.run(_flow(chosen), chosen.out, chosen.stay)
+
+
+def watch_command(chosen):
+    from . import watch
+
+    def read(commit):
+        flow = _flow(chosen)
+        parameter = flow.watch["revision"].get("parameter")
+        return _flow(chosen, {parameter: commit}) if parameter and commit else flow
+    return watch.run(read, chosen.out)
 
 
 def status_command(chosen):

@@ -20,16 +20,16 @@ LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
 MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
 
 
-def run(flow, folder, stay=False):
-    """The exit status. Nothing is started where nothing is to run."""
+def run(flow, folder, stay=False, watched=False):
+    """The exit status. Nothing is started where nothing is to run. `watched`: steps that are not waited for are those of watch.py."""
     folder = pathlib.Path(folder).absolute()
     files.make_folder(folder)
-    _check_owner(flow, folder)
+    check_owner(flow, folder)
     held = files.FolderLock(folder)
     try:
         files.write_json(folder / MARKER, {"format": 1, "name": flow.name, "file": flow.path})
         store = Store(folder, flow)
-        planned = to_run(flow, store.reasons(), stay)
+        planned = to_run(flow, store.reasons(), stay or watched)
         store.keep_digests()
         if not planned:
             print(f"nothing to run: {len(flow.steps)} steps are up to date")
@@ -42,7 +42,7 @@ def run(flow, folder, stay=False):
         files.remove_tree(folder / "run")
         files.make_folder(folder / "run")
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
-        return _snakemake(store, planned)
+        return _snakemake(store, planned, {wrapper.WATCHED: "1"} if watched else {})
     finally:
         held.release()
 
@@ -70,14 +70,14 @@ def snakefile(flow, planned, folder, stay):
     return "\n".join(rules)
 
 
-def _snakemake(store, planned):
+def _snakemake(store, planned, variables):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), "--resources", f"core={launchers.cores_here() * MILLI}",
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
     told = Timeline(store, began)
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
-        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, store.folder, store.folder / "snakemake.log", LIMITS,
+        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
                             float("inf"), stop, told)
     told()
     if ended.status == "full":
@@ -128,10 +128,10 @@ def _shown(event):
     return None
 
 
-def _check_owner(flow, folder):
+def check_owner(flow, folder):
     """A folder with something else in it is not touched."""
     there = files.read_json(folder / MARKER)
-    strangers = [entry.name for entry in folder.iterdir() if entry.name != "lock"]
+    strangers = [entry.name for entry in folder.iterdir() if entry.name not in ("lock", "watch")]
     if there is None and strangers:
         raise Refusal(f"'{folder}' is not empty and holds no results of this runner ('{strangers[0]}' is there); choose another --out")
     if there is not None and there.get("name") != flow.name:

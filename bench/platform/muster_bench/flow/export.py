@@ -17,6 +17,7 @@ DIGITS = 16                  # of it
 LONGEST_KEY = 253            # of an entry of a ConfigMap
 AGE = 365 * 86400            # seconds that Argo keeps what is memoized by content
 PLATFORM = "/opt/muster/share/muster/bench"   # of the image: see bench/platform/Dockerfile
+SENSOR = "operate-workflow-sa"   # the account of Argo Events' manual, which may submit workflows
 FORMAT = "muster"            # of models, as a serving runtime names what it can serve
 
 
@@ -58,8 +59,44 @@ def argo(flow, image, results):
     """A DAG. What a step is memoized by is, as here, what it is made of: the digests of the outputs that it needs are parameters."""
     templates = [{"name": "main", "dag": {"tasks": [_task(flow, step) for step in flow.steps.values()]}}]
     templates += [_template(flow, step, image, results) for step in flow.steps.values()]
-    yield "workflow.yaml", [{"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": clusters.plain_name(flow.name)},
-                             "spec": {"entrypoint": "main", "podGC": {"strategy": "OnPodSuccess"}, "volumes": clusters.volumes(), "templates": templates}}]
+    spec = {"entrypoint": "main", "podGC": {"strategy": "OnPodSuccess"}, "volumes": clusters.volumes(), "templates": templates}
+    yield "workflow.yaml", [_argo(flow, "Workflow", spec)]
+    started = {"workflowTemplateRef": {"name": clusters.plain_name(flow.name)}}
+    watch, sources = flow.watch, _event_sources(flow)
+    if watch["schedule"] or sources:   # one at a time, whatever starts it
+        yield "template.yaml", [_argo(flow, "WorkflowTemplate", {**spec, "synchronization": {"mutexes": [{"name": clusters.plain_name(flow.name)}]}})]
+    if watch["schedule"]:
+        yield "cron.yaml", [_argo(flow, "CronWorkflow", {"schedules": [watch["schedule"]], "concurrencyPolicy": "Replace", "workflowSpec": started})]
+    if sources:
+        named = [(kind, name, clusters.plain_name(f"{flow.name}-{kind}")) for kind, events in sources.items() for name in events]
+        filters = {"data": [{"path": "body.ref", "type": "string", "value": [f"refs/heads/{watch['revision'].get('branch')}"]}]}
+        needs = [{"name": f"{kind}-{name}", "eventSourceName": source, "eventName": name, **({"filters": filters} if kind == "webhook" else {})}
+                 for kind, name, source in named]
+        resource = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"generateName": f"{clusters.plain_name(flow.name)}-"}, "spec": started}
+        yield "sensor.yaml", [
+            *(_argo(flow, "EventSource", {kind: events, **({"template": {"container": {"volumeMounts": [{"name": "results", "mountPath": str(results)}]},
+                                                                         "volumes": clusters.volumes()}} if kind == "file" else {})}, f"-{kind}")
+              for kind, events in sources.items()),
+            _argo(flow, "Sensor", {"template": {"serviceAccountName": SENSOR}, "dependencies": needs, "triggers": [{"template": {
+                "name": "run", "conditions": " || ".join(need["name"] for need in needs),
+                "argoWorkflow": {"operation": "submit", "source": {"resource": resource}}}}]})]
+
+
+def _argo(flow, kind, spec, suffix=""):
+    return {"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "metadata": {"name": clusters.plain_name(flow.name + suffix)}, "spec": spec}
+
+
+def _event_sources(flow):
+    """{kind: {event: what it is}} of Argo Events: files that are made (a MANIFEST is renamed to its name), and what a forge says of a push."""
+    made = {}
+    if flow.watch["data"]:
+        paths = [pathlib.Path(path) for path in sorted(flow.sources())]
+        made["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
+                                                                                       "path": "MANIFEST" if not path.suffix else path.name}}
+                        for number, path in enumerate(paths)}
+    if flow.watch["revision"]:
+        made["webhook"] = {"push": {"port": "12000", "endpoint": "/push", "method": "POST", "url": ""}}
+    return {kind: events for kind, events in made.items() if events}
 
 
 def _given(flow, step):
@@ -109,7 +146,9 @@ def _template(flow, step, image, results):
     own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, image])[:16]
     digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     key = "-".join([step.name, own, *digests])
-    if len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:  # else it is of too many steps for the name of an entry
+    known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
+    # else nobody there knows its input's digest, or it is of too many steps for the name of an entry
+    if known and len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:
         made["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
                            "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
     return made

@@ -72,6 +72,11 @@ class Flow:
     name: str
     path: str
     steps: dict           # name -> Step, each behind those that it needs
+    watch: dict = None    # what starts it (watch.py)
+
+    def sources(self):
+        """The inputs that no step makes."""
+        return {path for step in self.steps.values() for paths in step.inputs.values() for path in paths if self.maker(path) is None}
 
     def dependents(self, names):
         """These steps and all that need them, directly or not."""

@@ -1,4 +1,5 @@
 """The file of a workflow: its steps, what each makes of what, and in which order they can run."""
+import datetime
 import graphlib
 import pathlib
 import re
@@ -11,6 +12,7 @@ from .steps import Flow, Step, Training
 
 FORMAT = 1
 BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
+OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock", "watch"}
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -35,8 +37,12 @@ def read_file(path, settings=None, places=None):
             if key not in there:
                 raise Refusal(f"{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
     common.update(settings or {})
-    known = {key: str(pathlib.Path(value).absolute()) for key, value in {**known, **(places or {})}.items()}
-    entries, steps = top.free("steps"), {}
+    known.update(places or {})
+    for key, value in known.items():
+        if not isinstance(value, (str, pathlib.Path)):
+            raise Refusal(f"{top.where}, places: '{key}' cannot be '{value_text(value)}' (it is a path); put it in quotes, or write another one")
+    known = {key: str(pathlib.Path(value).absolute()) for key, value in known.items()}
+    entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
     for group, value in entries.items():
         for step in _read_group(group, value, common, known):
@@ -46,7 +52,33 @@ def read_file(path, settings=None, places=None):
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
     _connect(steps, pathlib.Path(known["here"]))
-    return Flow(name, str(path), _ordered(steps))
+    return Flow(name, str(path), _ordered(steps), watch)
+
+
+def _watch(section, parameters):
+    """What the workflow is started for."""
+    of = section.section("revision")
+    revision = {key: of.get(key, "a text") for key in ("repository", "branch")} if section.free("revision") else {}
+    if revision and (parameter := of.get("parameter", "a text", "")) not in ("", *parameters):
+        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the one that is to be the commit')}")
+    of.done()
+    made = {"schedule": section.get("schedule", "a text", ""), "data": section.get("data", "true or false", False),
+            "revision": {**revision, "parameter": parameter} if revision else {}, "every": seconds_of(section.get("every", "a text", "10s"), f"{section.where}: 'every'")}
+    section.done()
+    try:
+        if made["schedule"]:
+            next_of(made["schedule"], 0)
+    except ImportError:
+        raise Refusal(f"{section.where}: 'schedule' is read by croniter (which is not here); apt-get install python3-croniter") from None
+    except (ValueError, KeyError) as error:
+        raise Refusal(f"{section.where}: 'schedule' cannot be '{made['schedule']}' ({error}); write as for cron, such as 0 3 * * *") from None
+    return made
+
+
+def next_of(schedule, at):
+    """The next time, in seconds, at which cron would start it."""
+    import croniter  # here, for without a schedule it need not be installed
+    return croniter.croniter(schedule, datetime.datetime.fromtimestamp(at).astimezone()).get_next()
 
 
 def _read_group(group, value, common, places):
@@ -79,15 +111,12 @@ def _read_step(section, name, group, parameters, places):
     step = Step(
         name, group, words_of(section.get("command", "a text or a list")), parameters,
         inputs={key: [_path_or_reference(one, text) for one in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
-        outputs={key: text(value) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
-        places=places, ranks=int(text(section.get("ranks", "a text or a whole number", 1))), memoize=_memoize(section), retry=_retry(section.section("retry")),
+        outputs={key: _output(text(value), key, section.where) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
+        places=places, ranks=_ranks(text(section.get("ranks", "a text or a whole number", 1)), section.where), memoize=_memoize(section), retry=_retry(section.section("retry")),
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
-        environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=float(section.get("timeout", "a number", 3600)),
-        deadline=float(section.get("deadline", "a number", 0)), training=_training(section.section("training")) if training else None,
+        environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
+        deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
         wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""))
-    for key, path in step.outputs.items():
-        if pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts:
-            raise Refusal(f"{section.where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
     if not step.wait and step.outputs:
         raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
@@ -97,6 +126,28 @@ def _read_step(section, name, group, parameters, places):
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
                       f"{closest(step.training.epochs, parameters, 'name the one with the number of epochs')}")
     return step
+
+
+def _output(path, key, where):
+    made = pathlib.PurePath(path)
+    if made.is_absolute() or ".." in made.parts or not made.parts:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
+    if made.parts[0] in OWN:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (muster-flow has its own '{made.parts[0]}' there); rename it")
+    return str(made)
+
+
+def _ranks(value, where):
+    if not re.fullmatch(r"[1-9]\d{0,6}", value):
+        raise Refusal(f"{where}: 'ranks' cannot be '{value}' (it is a whole number from 1 on); change it")
+    return int(value)
+
+
+def _seconds(section, key, otherwise):
+    value = section.get(key, "a number", otherwise)
+    if not 0 <= value < 1e9 or (not value and otherwise):
+        raise Refusal(f"{section.where}: '{key}' cannot be {value_text(value)} (it is a number of seconds); change it")
+    return float(value)
 
 
 def _path_or_reference(value, text):
@@ -143,6 +194,9 @@ def _connect(steps, here):
             if path in makers:
                 raise Refusal(f"'{path}' is made by the steps '{makers[path]}' and '{step.name}' (an output has one maker); rename one")
             makers[path] = step.name
+    for path, maker in makers.items():
+        if outer := next((str(above) for above in pathlib.PurePath(path).parents if str(above) in makers), None):
+            raise Refusal(f"'{path}' of the step '{maker}' lies in '{outer}', which the step '{makers[outer]}' makes (an output has one maker); rename one")
     groups = {}
     for step in steps.values():
         groups.setdefault(step.group, []).append(step.name)
@@ -166,7 +220,8 @@ def _paths(step, value, steps, groups, makers, here):
                               f"{closest(f'{of}.{output}', known, 'name one of these')}")
             yield steps[name].outputs[output]
     else:
-        yield value if value in makers else str(here / value)
+        plain = str(pathlib.PurePath(value))
+        yield plain if plain in makers else str(here / value)
 
 
 def _ordered(steps):

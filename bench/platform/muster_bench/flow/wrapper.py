@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from muster_bench import files, holding, launchers, process  # noqa: E402
@@ -23,7 +24,8 @@ from muster_bench.live import Look  # noqa: E402
 EVERY = 2.0        # seconds between two samples
 TAIL = 8192        # bytes of what a command printed last, by which its end is judged
 READY = 0.1        # seconds between two looks whether a step that is not waited for is ready
-COMPLETE = ("done", "abandoned")
+WATCHED = "MUSTER_FLOW_WATCHED"   # in the environment: what is not waited for is a watch's
+NO_LIMITS = types.SimpleNamespace(log=16 << 20, disk=None)   # of what serves: a full disk does not end it
 
 
 class Work:
@@ -47,7 +49,7 @@ class Work:
                     break
                 except Missing:
                     continue
-            if found.record:
+            if found.record and self.step.wait:   # a server that ended serves no more
                 self.store.use(self.step, found.key)
                 self._say("end", state="up to date", key=found.key)
                 return found.record
@@ -213,11 +215,15 @@ def serve(store, step):
                 return True
         except (OSError, ValueError):
             return False
-    runs = subprocess.Popen([sys.executable, "-I", "-S", __file__, str(store.folder), step.name, "--on"], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    runs, asked = None, store.folder / "watch" / f"{step.name}.asked"
+    if WATCHED in os.environ:   # the watch runs it, if it does not yet
+        files.write_whole(asked, files.digest_of({**store.parts(step), "needs": {}}), durable=False)   # it serves what they make, it is not made of it
+    else:
+        runs = subprocess.Popen([sys.executable, "-I", "-S", __file__, str(store.folder), step.name, "--on"], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + step.timeout
-    while step.ready and not answers():
-        if runs.poll() is not None:
+    while (runs is None and asked.exists()) or (step.ready and not answers()):
+        if runs is not None and runs.poll() is not None:
             return FAILED_RUNS
         if time.monotonic() > until:
             store.say(event="end", step=step.name, state="failed", cause="ready", why=f"'{step.ready}' did not answer within {step.timeout:g} s")
@@ -235,7 +241,7 @@ def main():
         if not step.wait and "--on" not in sys.argv:
             status = serve(store, step)
         else:
-            step = step if step.wait else dataclasses.replace(step, timeout=float("inf"))
+            step = step if step.wait else dataclasses.replace(step, timeout=float("inf"), limits=NO_LIMITS)
             status = FINISHED if Work(store, step, stop).run() else FAILED_RUNS
     except Refusal as refusal:
         store.say(event="end", step=step.name, state="failed", cause="runner", why=str(refusal))
