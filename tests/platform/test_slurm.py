@@ -4,6 +4,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -15,6 +16,7 @@ STORE = BUILD / "src/programs/muster-store"
 LOCAL = ROOT / "tools/slurm-local.sh"
 PATIENCE = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 TRAIN = [PROGRAM, "--transport", "tcp", "--synthetic", "epsilon:20000", "--epochs"]
+EPOCHS = "60"
 
 
 def missing():
@@ -74,6 +76,12 @@ class Jobs(unittest.TestCase):
     def await_end(self, *jobs):
         self.await_until(lambda: not any(job in self.states() for job in jobs), f"{jobs} do not end")
 
+    def undisturbed(self, ranks):
+        """The model of the same training, alone."""
+        model = self.folder / "alone.model"
+        self.await_end(self.submit("alone", ["srun", "--mpi=pmix", *TRAIN, EPOCHS, "--save", model], f"-n{ranks}"))
+        return model.read_bytes()
+
     def said(self):
         return {path.name: path.read_text()[-800:] for path in self.folder.glob("*.out")}
 
@@ -84,7 +92,7 @@ class Jobs(unittest.TestCase):
         return [(job, state.split()[0]) for start, job, state in sorted(rows) if start != "Unknown"]
 
     def test_orders_by_priority_and_resumes_what_was_preempted_bitwise(self):
-        train = ["exec", "srun", "--mpi=pmix", *TRAIN, "120", "--checkpoint", self.folder / "saved", "--resume", "--save", self.folder / "b.model"]
+        train = ["exec", "srun", "--mpi=pmix", *TRAIN, EPOCHS, "--checkpoint", self.folder / "saved", "--resume", "--save", self.folder / "b.model"]
         blocker = self.submit("blocker", ["sleep", "3"], "-N4", "--qos=top")
         self.await_state(blocker, "RUNNING")
         b = self.submit("b", train, "-N4", "-n4", "--qos=low", "--requeue")
@@ -100,9 +108,7 @@ class Jobs(unittest.TestCase):
         self.assertEqual(self.history(a, b, c, d, late), [(a, "COMPLETED"), (c, "COMPLETED"), (d, "COMPLETED"), (b, "PREEMPTED"),
                                                           (late, "COMPLETED"), (b, "COMPLETED")])
         self.assertIn("the training was stopped by SIGTERM", (self.folder / "b.out").read_text())
-        subprocess.run([*TRAIN, "120", "--transport", "local", "--ranks", "4", "--save", self.folder / "alone.model"], check=True, timeout=PATIENCE,
-                       stdout=subprocess.DEVNULL, env=self.environment)
-        self.assertEqual((self.folder / "b.model").read_bytes(), (self.folder / "alone.model").read_bytes())
+        self.assertEqual((self.folder / "b.model").read_bytes(), self.undisturbed(4))
 
     def test_gangs_start_whole_or_not_at_all(self):
         jobs = [self.submit(f"gang{k}", ["srun", "sh", "-c", "'echo $SLURM_JOB_ID $SLURM_PROCID; sleep 1.5'"], "-N3", "-n3") for k in range(2)]
@@ -152,6 +158,40 @@ experiments: {{two: {{template: train, sweep: {{ranks: [2]}}}}}}
         self.assertEqual(self.run_words("sacct", "-n", "-X", "-P", "-j", job, "-o", "account,qos,partition,state,ntasks,alloccpus").split("|")[:4],
                          ["all", "high", "all", "COMPLETED"], self.said())
         self.assertTrue(list(self.folder.glob("shared/experiments/*/output/1/report.json")))
+
+    def test_a_step_of_a_workflow_that_is_preempted_goes_on(self):
+        file = self.folder / "flow.yaml"
+        file.write_text(f"""
+muster-flow: 1
+name: slurm
+steps:
+  train:
+    command: "{PROGRAM} --transport tcp --synthetic epsilon:20000 --epochs {EPOCHS} --checkpoint {{checkpoint}} {{resume}} --save {{model}}"
+    outputs: {{model: model}}
+    ranks: 3
+    launcher: mpirun
+  look:
+    command: "cp {{trained}} {{copy}}"
+    inputs: {{trained: "{{train.model}}"}}
+    outputs: {{copy: copy}}
+""")
+        environment = {**self.environment, "PYTHONPATH": str(ROOT / "bench/platform")}
+        words = [sys.executable, "-m", "muster_bench.flow", "run", file, "--out", self.folder / "out", "--slurm", "--account=all --qos=low"]
+        with (self.folder / "flow.out").open("w") as log:
+            flow = subprocess.Popen([str(word) for word in words], env=environment, stdout=log, stderr=subprocess.STDOUT)
+        self.addCleanup(flow.wait)
+        self.addCleanup(flow.kill)
+        rows = self.folder / "out/store"
+        self.await_until(lambda: any(re.search(r"^ +5 ", path.read_text(), re.M) for path in rows.glob("*/output/*/log.txt")), "it does not train")
+        step, = self.states()
+        late = self.submit("late", ["sleep", "1"], "-N4", "--qos=top")
+        self.await_state(step, "PENDING")
+        self.await_end(late)
+        self.run_words("scontrol", "update", f"jobid={step}", "starttime=now")
+        self.assertEqual(flow.wait(timeout=PATIENCE), 0, self.said())
+        self.assertEqual([state for _, state in self.history(step)], ["PREEMPTED", "COMPLETED"])
+        copy, = rows.glob("*/copy")
+        self.assertEqual(copy.read_bytes(), self.undisturbed(3))
 
     def test_refuses_an_account_that_is_not_there(self):
         with self.assertRaisesRegex(AssertionError, "Invalid account"):

@@ -1,5 +1,6 @@
 """The command line of muster-flow."""
 import argparse
+import shlex
 import time
 
 from .. import files
@@ -32,6 +33,7 @@ def parser():
     run = command("run", run_command, "run what has no result yet, or another one")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
     command("watch", watch_command, "run it again by a schedule, when its data changed, or when a git revision moved")
+    run.add_argument("--slurm", nargs="?", const="", metavar="WORDS", help='each step is a job of Slurm; with these words for sbatch, such as "--account=physics --qos=low"')
     command("status", status_command, "what each step is at")
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
@@ -62,7 +64,7 @@ def _flow(chosen, more=None):
 
 def run_command(chosen):
     from . import engine
-    return engine.run(_flow(chosen), chosen.out, chosen.stay)
+    return engine.run(_flow(chosen), chosen.out, chosen.stay, slurm=None if chosen.slurm is None else shlex.split(chosen.slurm))
 
 
 def watch_command(chosen):

@@ -1,5 +1,7 @@
 """Runs a workflow by Snakemake: what is to run is written as rules, each of which starts wrapper.py for one step."""
+import dataclasses
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -12,7 +14,7 @@ import types
 from .. import files, launchers, process
 from ..errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from ..runner import signals
-from . import wrapper
+from . import slurm_status, wrapper
 from .store import Store
 
 MARKER = "muster-flow.json"
@@ -20,8 +22,9 @@ LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
 MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
 
 
-def run(flow, folder, stay=False, watched=False):
-    """The exit status. Nothing is started where nothing is to run. `watched`: steps that are not waited for are those of watch.py."""
+def run(flow, folder, stay=False, watched=False, slurm=None):
+    """The exit status. Nothing is started where nothing is to run. `watched`: steps that are not waited for are those of watch.py.
+    `slurm`: words for sbatch, by which each step becomes a job."""
     folder = pathlib.Path(folder).absolute()
     files.make_folder(folder)
     check_owner(flow, folder)
@@ -36,15 +39,37 @@ def run(flow, folder, stay=False, watched=False):
             return FINISHED
         if shutil.which("snakemake") is None:
             raise Refusal("a workflow is run by Snakemake (which is not here); apt-get install snakemake")
+        if slurm is not None:
+            _use_slurm(flow)
         for step in flow.steps.values():
             launchers.check_launcher(step)
         files.write_whole(folder / "flow.json", json.dumps(flow.to_json()))
         files.remove_tree(folder / "run")
         files.make_folder(folder / "run")
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
-        return _snakemake(store, planned, {wrapper.WATCHED: "1"} if watched else {})
+        return _snakemake(store, planned, {wrapper.WATCHED: "1"} if watched else {}, _on_slurm(len(planned), slurm) if slurm is not None else _here())
     finally:
         held.release()
+
+
+def _here():
+    return ["--resources", f"core={launchers.cores_here() * MILLI}"]
+
+
+def _use_slurm(flow):
+    """Ranks are started by srun where mpirun would start them on one machine."""
+    if shutil.which("sbatch") is None:
+        raise Refusal("steps become jobs by sbatch (which is not here); install slurm-client, or leave --slurm out")
+    for step in flow.steps.values():
+        if step.wait and step.launcher.kind == "mpirun":
+            step.launcher = dataclasses.replace(step.launcher, kind="srun", options=("--mpi=pmix",))
+
+
+def _on_slurm(jobs, words):
+    status = shlex.join([sys.executable, "-I", "-S", slurm_status.__file__])
+    submit = ["sbatch", "--parsable", "--requeue", "--open-mode=append", "--job-name={rule}", "--output=run/slurm-%j.log", "--ntasks={resources.ranks}",
+              "--cpus-per-task={resources.cpus}", *(word.replace("{", "{{").replace("}", "}}") for word in words)]
+    return ["--cluster", " ".join(submit), "--cluster-status", status, "--cluster-cancel", "scancel", "--jobs", str(jobs + 1), "--max-status-checks-per-second", "2"]
 
 
 def to_run(flow, reasons, stay):
@@ -61,23 +86,24 @@ def snakefile(flow, planned, folder, stay):
     """Rules of the steps to run. A file in `run` says that a step has ended well."""
     command = shlex.join([sys.executable, "-I", "-S", wrapper.__file__, str(folder)]).replace("{", "{{").replace("}", "}}")
     ends = {name: f"run/{name}" for name in planned}
-    rules = [f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
+    here = [f"step_{number}" for number, name in enumerate(planned) if not flow.steps[name].wait]   # what serves is not a job of a cluster
+    rules = [f"localrules: {', '.join(['all', *here])}\n", f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
     for number, name in enumerate(planned):
         step = flow.steps[name]
         cores = min(step.ranks * step.resources.cpus_per_rank, launchers.cores_here()) if step.wait else 0
         rules.append(f"rule step_{number}:\n    input: {[ends[need] for need in step.needs if need in ends]}\n    output: {ends[name]!r}\n"
-                     f"    resources: core={int(cores * MILLI)}\n    shell: {f'{command} {name}'!r}\n")
+                     f"    resources: core={int(cores * MILLI)}, ranks={step.ranks}, cpus={math.ceil(step.resources.cpus_per_rank)}\n    shell: {f'{command} {name}'!r}\n")
     return "\n".join(rules)
 
 
-def _snakemake(store, planned, variables):
+def _snakemake(store, planned, variables, where):
     stop, began = threading.Event(), time.time()
-    words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), "--resources", f"core={launchers.cores_here() * MILLI}",
+    words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
     told = Timeline(store, began)
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
-        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
+        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CI": "true", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
                             float("inf"), stop, told)
     told()
     if ended.status == "full":
