@@ -20,7 +20,7 @@
 
 namespace {
 
-muster::record_schema bytes_schema(std::vector<std::uint64_t> shape) {
+muster::record_schema uint8_schema(std::vector<std::uint64_t> shape) {
   return {muster::record_form::fixed, {{"image", muster::dtype::uint8, std::move(shape)}}, 0, {"label"}};
 }
 
@@ -44,7 +44,7 @@ TEST_CASE("images are resized bilinearly, in any layout") {
     const auto from = random_bytes(random, channels * h * w);
     std::vector<std::byte> to(channels * to_h * to_w);
     muster::resize_image step(to_h, to_w);
-    const auto made = step.output(planes ? bytes_schema({channels, h, w}) : bytes_schema({h, w, channels}));
+    const auto made = step.output(planes ? uint8_schema({channels, h, w}) : uint8_schema({h, w, channels}));
     CHECK(made.record_bytes() == to.size());
     step(from, to);
     double worst = 0;
@@ -77,13 +77,13 @@ TEST_CASE("images are resized bilinearly, in any layout") {
 
 TEST_CASE("images become grey by their luma") {
   muster::greyscale step;
-  CHECK(step.output(bytes_schema({2, 1, 3})).fields[0].shape == std::vector<std::uint64_t>{2, 1});
+  CHECK(step.output(uint8_schema({2, 1, 3})).fields[0].shape == std::vector<std::uint64_t>{2, 1});
   std::vector<std::byte> to(2);
   step(std::vector<std::byte>{std::byte{255}, std::byte{255}, std::byte{255}, std::byte{0}, std::byte{255},
                               std::byte{0}},
        to);
   CHECK(to == std::vector<std::byte>{std::byte{255}, std::byte{149}});
-  CHECK_THROWS_AS(step.output(bytes_schema({28, 28})), muster::configuration_error);
+  CHECK_THROWS_AS(step.output(uint8_schema({28, 28})), muster::configuration_error);
 }
 
 TEST_CASE("text that is no preparation is refused") {

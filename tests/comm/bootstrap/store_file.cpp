@@ -30,7 +30,7 @@ using places::soon;
 
 namespace {
 
-auto shortly() { return muster::deadline_after(muster::seconds(0.1)); }
+auto soon() { return muster::deadline_after(muster::seconds(0.1)); }
 
 class temporary_file {
  public:
@@ -78,8 +78,8 @@ TEST_CASE("a store is found through the file that its server announced, which ha
 
 TEST_CASE("a client waits for the file, and passes over one of a store that is gone") {
   const temporary_file file;
-  CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
-  CHECK_THROWS_WITH(tcp_store(file.where(), "", shortly()),
+  CHECK_THROWS_AS(tcp_store(file.where(), "", soon()), muster::timeout_error);
+  CHECK_THROWS_WITH(tcp_store(file.where(), "", soon()),
                     contains("no store at " + file.where() + " answered in time (") && contains("No such file") &&
                         contains("remove the file if its job has ended"));
   const store_server of_another("127.0.0.1:0", "another");
@@ -91,7 +91,7 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
     const store_place place{{address::parse(left)}, "of the job before"};
     muster::detail::write_store_file(file.path(), place);
     CHECK(look_for_store(place) == store_presence::gone);
-    CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
+    CHECK_THROWS_AS(tcp_store(file.where(), "", soon()), muster::timeout_error);
     std::optional<store_server> server;
     std::jthread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -135,8 +135,8 @@ TEST_CASE("a client that connects again through the file finds that another stor
   tcp_store store(file.where(), "", soon(), nullptr, muster::when_lost::connect_again);
   REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
   server.reset();
-  CHECK_THROWS_AS(store.get("key", shortly()), muster::error);
-  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  CHECK_THROWS_AS(store.get("key", soon()), muster::error);
+  CHECK_THROWS_AS(store.get("key", soon()), muster::timeout_error);
   server.emplace("127.0.0.1:0", "second").announce(file.path());
   CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
 }
@@ -145,7 +145,7 @@ TEST_CASE("what is no file of a store, or another's, is neither believed nor wai
   const temporary_file file;
   const auto refuse = [&](const std::string& why) {
     CHECK_THROWS_WITH(read_store_file(file.path()), contains(file.path() + ": ") && contains(why));
-    CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
+    CHECK_THROWS_AS(tcp_store(file.where(), "", soon()), muster::timeout_error);
     fs::remove(file.path());
   };
   for (const std::string text :

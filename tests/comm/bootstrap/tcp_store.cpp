@@ -37,7 +37,7 @@ using places::soon;
 
 namespace {
 
-auto shortly() { return deadline_after(seconds(0.1)); }
+auto in_a_moment() { return deadline_after(seconds(0.1)); }
 
 /// A connection to the server that speaks for itself.
 tcp_socket stranger_at(const store_server& server) {
@@ -173,8 +173,8 @@ TEST_CASE("a client that connects again finds that the server has lost its value
   tcp_store store(where, "t", soon(), nullptr, muster::when_lost::connect_again);
   REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
   server.reset();
-  CHECK_THROWS_AS(store.get("key", shortly()), muster::error);
-  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  CHECK_THROWS_AS(store.get("key", in_a_moment()), muster::error);
+  CHECK_THROWS_AS(store.get("key", in_a_moment()), muster::timeout_error);
   server.emplace(where, "t");
   CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
   CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::store_left_behind);
@@ -183,8 +183,9 @@ TEST_CASE("a client that connects again finds that the server has lost its value
 TEST_CASE("a store opens as soon as a server listens, and not at all where none does") {
   std::string where;
   { where = store_server("127.0.0.1:0", "t").address(); }
-  CHECK_THROWS_AS(tcp_store(where, "t", shortly()), muster::timeout_error);
-  CHECK_THROWS_WITH(tcp_store(where, "t", shortly()), contains("no store at tcp://" + where + " answered in time ("));
+  CHECK_THROWS_AS(tcp_store(where, "t", in_a_moment()), muster::timeout_error);
+  CHECK_THROWS_WITH(tcp_store(where, "t", in_a_moment()),
+                    contains("no store at tcp://" + where + " answered in time ("));
   std::unique_ptr<store_server> server;
   std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -359,8 +360,8 @@ TEST_CASE("calls at a server that is stopped end at their deadlines, and it take
   tcp_store store(where, "t", soon());
   const auto left = store.compare_and_swap("member", 0, "here", soon(), muster::store_life::of_client).now;
   server.stop();
-  CHECK_THROWS_AS(store.get("member", shortly()), muster::timeout_error);
-  CHECK_THROWS_WITH(store.get("member", shortly()), contains("get of 'member' at the store tcp://" + where));
+  CHECK_THROWS_AS(store.get("member", in_a_moment()), muster::timeout_error);
+  CHECK_THROWS_WITH(store.get("member", in_a_moment()), contains("get of 'member' at the store tcp://" + where));
   CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
   server.send(SIGCONT);
   CHECK(store.get("member", soon()).value == "here");
