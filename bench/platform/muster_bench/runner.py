@@ -27,6 +27,7 @@ class Runner:
         self._environment = environment_of(division)
         self.retry_failed = retry_failed
         self.events = ""         # where each run has its event file
+        self.watch = False       # each rank under worker.py
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
         self.trouble = None      # what keeps the runner from going on
@@ -194,6 +195,7 @@ class Runner:
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
         words, variables = launchers.launched(run, home, number)
+        watched, _ = launchers.launched(run, home, number, self.watch)
         launchers.prepare(run, home, number)
         files.write_json(home / "config" / "run.json", self._description(run, words, variables))
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
@@ -201,7 +203,7 @@ class Runner:
         look = self._look(run, log)
         on_this_machine = run.template.launcher.kind != "srun"
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
-        ended = process.run(words, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
+        ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
         if ended.status == "enough":
             return "ok", ended.why, ended.seconds, {**NOTHING, "series": look.series}
         if ended.exit == hosts.SKIP and run.template.launcher.kind == "hosts":
