@@ -103,9 +103,9 @@ class Page:
     async def until(self, script, seconds=60):
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
-        while not (found := await self.value(f"(() => {{ try {{ return {script} }} catch {{ return null }} }})()")):
+        while not (found := await self.value(f"(() => {{ try {{ const found = {script}; return found instanceof Node || found }} catch {{ return null }} }})()")):
             if time.monotonic() > end:
-                raise RuntimeError(f"the page never came to {script}; it shows: {(await self.value('document.body.innerText'))[:3000]}")
+                raise RuntimeError(f"the page never came to {script}; it said {self.console} and shows: {(await self.value('document.body.innerText'))[:3000]}")
             await asyncio.sleep(0.1)
         return found
 

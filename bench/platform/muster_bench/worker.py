@@ -64,13 +64,14 @@ def watch(process, log, limit, samples):
             return
         elif not output:
             time.sleep(owner.LOOK)   # it has closed its output and goes on
-        if (now := time.monotonic()) >= then:
+        if (now := time.monotonic()) >= then and not ended:
             used, memory = usage()
             received, sent = network()
             cpu = (used - seconds) / (now - before) if now - before >= EVERY / 2 else 0.0
             with contextlib.suppress(OSError):
-                samples.write(json.dumps({"at": round(time.time(), 3), "cpu": round(max(0.0, cpu), 3), "memory": memory, "received": received,
-                                          "sent": sent}).encode() + b"\n")
+                if memory:   # else it ends just now
+                    samples.write(json.dumps({"at": round(time.time(), 3), "cpu": round(max(0.0, cpu), 3), "memory": memory, "received": received,
+                                              "sent": sent}).encode() + b"\n")
             seconds, before, then = used, now, now + max(EVERY, (now - begin) * PART)
 
 

@@ -11,13 +11,12 @@ let runs = [], presets = [], chosen = "", shown = {}, log = {}, about = "";
 
 function number(value, unit = "") {
   if (value == null || Number.isNaN(value)) return "";
-  if (unit === "B" || unit === "B/s") {
+  if (unit && value >= 0) {   // of an axis, or bytes
     const step = value >= 1e9 ? [1e9, "G"] : value >= 1e6 ? [1e6, "M"] : value >= 1e3 ? [1e3, "k"] : [1, ""];
-    return `${+(value / step[0]).toPrecision(3)} ${step[1]}${unit}`;
+    return `${+(value / step[0]).toPrecision(3)} ${step[1]}${unit}`.trim();
   }
   const size = Math.abs(value);
-  const text = size >= 1000 ? Math.round(+value.toPrecision(4)).toLocaleString("en") : size && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
-  return unit ? `${text} ${unit}` : text;
+  return size >= 1000 ? Math.round(+value.toPrecision(4)).toLocaleString("en") : size && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
 }
 const seconds = value => value == null ? "" : value < 1e-3 ? `${+(value * 1e6).toPrecision(3)} us` : value < 1 ? `${+(value * 1e3).toPrecision(3)} ms` : value < 100 ? `${+value.toPrecision(3)} s`
   : value < 6000 ? `${Math.round(value / 60)} min` : value < 172800 ? `${+(value / 3600).toPrecision(2)} h` : `${Math.round(value / 86400)} d`;
@@ -53,22 +52,22 @@ function ticks(low, high, count = 4) {
   return made;
 }
 const charts = {};
-// lines: [{name, points: [[x, y], ...], dashed}]; a loss that falls by far is drawn over a logarithm.
+// lines: [{name, points: [[x, y], ...], color, dashed}]; a loss that falls by far is drawn over a logarithm.
 function chart(title, lines, {unit = "", goal, across = "training time", zero = false} = {}) {
-  lines = lines.filter(line => line.points.length);
+  lines = lines.filter(line => line.points.length > 1);
   const points = lines.flatMap(line => line.points), ys = points.map(point => point[1]).concat(goal == null ? [] : [goal]);
-  if (points.length < 2) return "";
+  if (!points.length) return "";
   const log10 = !zero && Math.min(...ys) > 0 && Math.max(...ys) / Math.min(...ys) > 30, scale = y => log10 ? Math.log10(y) : y;
   let [x0, x1] = [Math.min(...points.map(p => p[0])), Math.max(...points.map(p => p[0]))], [y0, y1] = [zero ? 0 : scale(Math.min(...ys)), scale(Math.max(...ys))];
   if (x1 <= x0) x1 = x0 + 1;
   if (y1 <= y0) y1 = y0 + (Math.abs(y0) || 1) * 0.1;
   const pad = zero ? 0 : (y1 - y0) * 0.06; y0 -= pad; y1 += pad || (y1 - y0) * 0.06;
-  const W = 520, H = 230, L = 58, B = 26, X = x => L + (x - x0) / (x1 - x0) * (W - L - 8), Y = y => 8 + (y1 - scale(y)) / (y1 - y0) * (H - B - 8);
+  const W = 380, H = 200, L = 56, B = 24, X = x => L + (x - x0) / (x1 - x0) * (W - L - 8), Y = y => 8 + (y1 - scale(y)) / (y1 - y0) * (H - B - 8);
   const id = `${title} ${across}`; charts[id] = {lines, x0, x1, W, L, unit};
-  const rows = (log10 ? ticks(y0, y1).map(y => 10 ** y) : ticks(y0, y1)).map(y => `<line class="grid" x1="${L}" x2="${W - 8}" y1="${Y(y)}" y2="${Y(y)}"/><text x="${L - 6}" y="${Y(y) + 4}" text-anchor="end">${number(log10 ? +y.toPrecision(2) : y, unit)}</text>`);
-  const columns = ticks(x0, x1, 5).map(x => `<text x="${X(x)}" y="${H - 8}" text-anchor="middle">${seconds(x) || 0}</text>`);
-  const drawn = lines.map((line, n) => `<path class="line" style="stroke:var(--s${n % 8 + 1})" ${line.dashed ? 'stroke-dasharray="6 4"' : ""} d="M${line.points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L")}"/>`);
-  const keys = lines.map((line, n) => `<span class="key ${line.dashed ? "dashed" : ""}" style="--c:var(--s${n % 8 + 1})">${esc(line.name)} <span>${number(line.points.at(-1)[1], unit)}</span></span>`);
+  const rows = (log10 ? ticks(y0, y1).map(y => 10 ** y) : ticks(y0, y1)).map(y => `<line class="grid" x1="${L}" x2="${W - 8}" y1="${Y(y)}" y2="${Y(y)}"/><text x="${L - 6}" y="${Y(y) + 4}" text-anchor="end">${number(log10 ? +y.toPrecision(2) : y, y >= 1e4 ? unit || " " : unit)}</text>`);
+  const columns = ticks(x0, x1).map(x => `<text x="${X(x)}" y="${H - 8}" text-anchor="middle">${seconds(x) || 0}</text>`);
+  const drawn = lines.map((line, n) => `<path class="line" style="stroke:var(--s${line.color ?? n % 8 + 1})" ${line.dashed ? 'stroke-dasharray="6 4"' : ""} d="M${line.points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L")}"/>`);
+  const keys = lines.map((line, n) => `<span class="key ${line.dashed ? "dashed" : ""}" style="--c:var(--s${line.color ?? n % 8 + 1})">${esc(line.name)} <span>${number(line.points.at(-1)[1], unit)}</span></span>`);
   const aim = goal == null ? "" : `<line class="goal" x1="${L}" x2="${W - 8}" y1="${Y(goal)}" y2="${Y(goal)}"/><text x="${W - 8}" y="${Y(goal) - 4}" text-anchor="end">goal ${number(goal)}</text>`;
   return `<figure><figcaption><b>${esc(title)}</b>${keys.join("")}</figcaption><svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${esc(title)} over the ${across}: ${esc(lines.map(line => `${line.name} ${number(line.points.at(-1)[1], unit)}`).join(", "))}" data-chart="${esc(id)}">${rows.join("")}${columns.join("")}${aim}${drawn.join("")}<line class="at" y1="8" y2="${H - B}" x1="-9" x2="-9"/></svg></figure>`;
 }
@@ -83,9 +82,10 @@ addEventListener("pointermove", event => {   // what the lines are at the pointe
 });
 const over = (run, name) => run.series.filter(row => row[name] != null && row.seconds != null).map(row => [row.seconds, row[name]]);
 function curves(sides) {
-  const dashed = n => sides.length > 1 && n > 0, of = (...names) => sides.flatMap(([side, run], n) => names.map(name => ({name: [side, label(name)].filter(Boolean).join(" "), points: over(run, name), dashed: dashed(n)})));
+  const two = sides.length > 1;   // then colours tell the runs apart, and dashes what is of the training set
+  const of = (...names) => sides.flatMap(([side, run], n) => names.map(name => ({name: [side, label(name)].filter(Boolean).join(" "), points: over(run, name), color: two ? n + 1 : name.startsWith("val_") ? 2 : 1, dashed: two && name.startsWith("train_")})));
   const goal = name => sides[0][1].goals.find(one => one.metric === name)?.value;
-  return chart("Loss", of("train_loss", "val_loss"), {goal: goal("val_loss") ?? goal("train_loss")}) + chart("Accuracy", of("val_accuracy", "train_accuracy"), {goal: goal("val_accuracy") ?? goal("train_accuracy")})
+  return chart("Loss", of("train_loss", "val_loss"), {goal: goal("val_loss") ?? goal("train_loss")}) + chart("Accuracy", of("train_accuracy", "val_accuracy"), {goal: goal("val_accuracy") ?? goal("train_accuracy")})
     + chart("Speed", of("samples_per_second"), {zero: true});
 }
 function shareBar(found) {
@@ -103,7 +103,7 @@ function waterfall(trace) {
   return `<div class="fall">${rows.map(([span, deep]) => {
     const left = 100 * Math.max(0, span.timestamp - trace.timestamp) / whole, width = Math.min(100 - left, 100 * span.duration / whole), text = seconds(span.duration / 1e6);
     const title = esc(`${span.localEndpoint.serviceName}: ${span.name}, ${text}${Object.entries(span.tags).map(([key, value]) => `\n${key} ${value}`).join("")}`);
-    return `<span style="--deep:${deep}" title="${title}">${esc(deep ? span.name : `${span.localEndpoint.serviceName} · ${span.name}`)}</span><div title="${title}"><i style="left:${left}%;width:${width}%;--c:var(--s${services.indexOf(span.localEndpoint.serviceName) % 8 + 1})"></i><em style="${left + width < 85 ? `left:${left + width}%` : `right:${100 - left}%`}">${text}</em></div>`;
+    return `<span style="--deep:${deep}" title="${title}">${esc(deep ? span.name : `${span.localEndpoint.serviceName} · ${span.name}`)}</span><div title="${title}"><i style="left:${left}%;width:${width}%;--c:var(--s${services.indexOf(span.localEndpoint.serviceName) % 8 + 1})"></i><em ${width > 30 ? `class="in" style="left:${left}%"` : left + width < 70 ? `style="left:${left + width}%"` : `style="right:${100 - left}%"`}>${text}</em></div>`;
   }).join("")}</div>${trace.count > spans.length ? `<p class="soft">The first ${spans.length} of ${trace.count} spans.</p>` : ""}`;
 }
 
@@ -131,25 +131,25 @@ async function drawRun(id) {
   put("head", `<div class="head"><a class="back" href="#/">Runs</a><h1>${esc(named(run))}</h1>${state(run)}
     ${live ? `<button type="button" data-do="stop" data-folder="${esc(run.folder)}">Stop</button>` : run.status === "stopped" ? `<button type="button" data-do="continue" data-folder="${esc(run.folder)}">Continue</button>` : ""}
     <select aria-label="Compare with" data-do="compare" data-id="${esc(id)}"><option value="">Compare with …</option>${runs.filter(row => row.id !== id && (row.epoch || row.status === "ok")).slice(0, 300).map(row =>
-    `<option value="${esc(row.id)}">${esc(named(row))}, ${esc(row.run.slice(-8))}</option>`).join("")}</select></div><p class="soft">${esc(run.title)} · ${esc(run.id)}</p>
+    `<option value="${esc(row.id)}">${esc(named(row))}, ${esc(row.run.slice(-8))}</option>`).join("")}</select></div><p class="soft">${run.title === named(run) ? "" : `${esc(run.title)} · `}${esc(run.id)} · began ${esc(new Date(1000 * run.began).toLocaleString())}</p>
     ${run.why ? `<p class="why"><b>${esc(run.status)}</b>: ${esc(run.why)}</p>` : ""}`);
   const best = name => name in last ? number(last[name]) : "";
-  const tiles = [["Accuracy", best("val_accuracy")], ["Training loss", best("train_loss")], ["Validation loss", best("val_loss")], ["Speed", run.results.samples_per_second ? number(run.results.samples_per_second) : best("samples_per_second"), "samples/s"],
-    ["Epoch", last.epoch], ["Trained", seconds(last.seconds)], ["Ranks", run.ranks], ...run.goals.filter(goal => goal.metric).map(goal => [`Goal: ${label(goal.metric)} ${number(goal.value)}`, goal.reached == null ? "not yet" : seconds(goal.reached)])];
-  put("tiles", `<dl class="tiles">${tiles.filter(([, value]) => value).map(([name, value, unit]) => `<div><dt>${esc(name)}</dt><dd>${value}${unit ? ` <small>${unit}</small>` : ""}</dd></div>`).join("")}</dl>`);
+  const tiles = [["Accuracy", best("val_accuracy")], ["Training loss", best("train_loss")], ["Validation loss", best("val_loss")], ["Samples/s", run.results.samples_per_second ? number(run.results.samples_per_second) : best("samples_per_second")],
+    ["Epoch", last.epoch], ["Trained", seconds(last.seconds)], ["Ranks", run.ranks], ...run.goals.filter(goal => goal.metric).map(goal => [`To ${label(goal.metric).replace("validation ", "")} ${number(goal.value)}`, goal.reached == null ? "not yet" : seconds(goal.reached)])];
+  put("tiles", `<dl class="tiles">${tiles.filter(([, value]) => value).map(([name, value]) => `<div><dt>${esc(name)}</dt><dd>${value}</dd></div>`).join("")}</dl>`);
   const posted = Object.entries(run.posted).map(([name, workers]) => chart(label(name), Object.entries(workers).map(([worker, points]) => ({name: `worker ${worker}`, points: points.map(([at, y]) => [at - run.began, y])})), {across: "time"}));
   put("curves", `<div class="figures">${curves([["", run]])}${posted.join("")}</div>`);
   const phases = Object.entries(run.phases).filter(([, value]) => value > 0), most = Math.max(...phases.map(([, value]) => value));
   const where = shareBar(run.shares) + (phases.length ? `<details><summary>Phases, of the slowest rank</summary><div class="times">${phases.map(([name, value]) => `<span>${label(name)}</span><i style="width:${100 * value / most}%"></i><span>${seconds(value)}</span>`).join("")}</div></details>` : "");
   put("where", where && `<h2>Where the time goes</h2>${where}`);
   put("rows", run.rows.length ? `<h2>Results</h2><div class="wide" tabindex="0"><table><thead><tr><th scope="col">row</th><th scope="col">time</th></tr></thead><tbody>${run.rows.map(row => `<tr><td>${esc(row.row)}</td><td>${seconds(row.metrics.seconds)}</td></tr>`).join("")}</tbody></table></div>` : "");
-  const lines = (name) => run.workers.map(worker => ({name: `rank ${worker.worker}`, points: worker[name].map(([at, y]) => [at - run.began, y])}));
-  put("workers", run.workers.length ? `<h2>Ranks</h2><div class="figures">${[["Processors", "cpu", ""], ["Memory", "memory", "B"], ["Received by its host", "received", "B/s"], ["Sent by its host", "sent", "B/s"]].map(([title, name, unit]) =>
+  const lines = name => run.workers.map(worker => ({name: `rank ${worker.worker}`, points: worker[name].map(([at, y]) => [at - run.began, y])}));
+  put("workers", run.workers.length ? `<h2>Ranks</h2><div class="figures">${[["Processors", "cpu", ""], ["Memory", "memory", "B"], ["Network of its host", "network", "B/s"]].map(([title, name, unit]) =>
     chart(title, lines(name), {unit, across: "time", zero: true})).join("")}</div>` : "");
-  put("timeline", run.trace ? `<h2>A step</h2><p><label>Number <input type="number" min="0" value="0" id="step" data-do="step" data-id="${esc(id)}"></label> <span class="soft" id="steps"></span></p><div id="fall"></div>` : "");
-  if (run.trace && !log.step) { log.step = true; drawStep(id, 0); }
-  put("log-head", `<h2>Log</h2><label>Of <select data-do="worker"><option value="">the run</option>${run.workers.map(worker => `<option value="${esc(worker.worker)}">rank ${esc(worker.worker)}, ${number(worker.bytes, "B")}</option>`).join("")}</select></label>`.replace(/, [\d.]+ .?B(?=<)/g, live ? "" : "$&"));
-  put("log-text", '<pre id="log" tabindex="0" aria-label="Log"></pre>');
+  put("timeline", run.trace ? `<h2>A step</h2><p><label>Number <input type="number" min="0" value="1" id="step" data-do="step" data-id="${esc(id)}"></label> <span class="soft" id="steps"></span></p><div id="fall"></div>` : "");
+  if (run.trace && !log.step) { log.step = true; drawStep(id, 1); }
+  put("log-head", `<h2>Log</h2><label>Of <select data-do="worker"><option value="">the run</option>${run.workers.map(worker => `<option value="${esc(worker.worker)}">rank ${esc(worker.worker)}</option>`).join("")}</select></label>`);
+  put("log-text", '<pre id="log" class="wrap" tabindex="0" aria-label="Log"></pre>');
   await follow(id, live);
   const results = await ask(`/api/runs/${folder}`);
   put("files", `<h2>Files</h2><ul class="files">${[...results.files.map(file => [`${folder}/files/${path(file.path)}`, file]), ...run.files.filter(file => !file.path.includes("/workers/")).map(file => [`${path(id)}/files/${path(file.path)}`, file])].map(([to, file]) =>
@@ -177,13 +177,15 @@ async function drawCompare(first, second) {
   const [found, one, two] = await Promise.all([ask(`/api/compare?first=${encodeURIComponent(first)}&second=${encodeURIComponent(second)}`), ask(`/api/runs/${path(first)}`), ask(`/api/runs/${path(second)}`)]);
   clear(`compare ${first} ${second}`);
   put("head", `<div class="head"><a class="back" href="#/">Runs</a><h1>A and B</h1></div><p><b>A</b> <a href="#/run/${path(first)}">${esc(named(one))}</a> ${state(one)} &ensp; <b>B</b> <a href="#/run/${path(second)}">${esc(named(two))}</a> ${state(two)}</p>
-    <p class="soft">Repetitions: ${found.repetitions.join(" and ")}. It takes five of each to tell a difference from noise.</p>`);
+    <p class="soft">Repetitions: ${found.repetitions.join(" and ")}. ${Math.min(...found.repetitions) < 5 ? "It takes five of each to tell a difference from noise." : ""}</p>`);
   put("curves", `<div class="figures">${curves([["A", one], ["B", two]])}</div>`);
   const bars = [["A", one], ["B", two]].map(([side, run]) => shareBar(run.shares) && `<p><b>${side}</b></p>${shareBar(run.shares)}`).join("");
   put("where", bars && `<h2>Where the time goes</h2>${bars}`);
   const color = {faster: "faster", better: "faster", slower: "slower", worse: "slower"};
-  put("table", `<h2>Measures</h2><div class="wide" tabindex="0"><table><thead><tr>${["", "A", "B", "B / A", "decision"].map(name => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${found.rows.map(row =>
-    `<tr><td>${esc(label(row.measure))}</td><td>${number(row.first)}</td><td>${number(row.second)}</td><td>${row.ratio == null ? "" : row.ratio.toFixed(3)}${row.low == null || row.low === row.high ? "" : `<small>${row.low.toFixed(3)} to ${row.high.toFixed(3)}</small>`}</td><td><span class="${color[row.decision] ?? ""}">${esc(row.decision)}</span></td></tr>`).join("")}</tbody></table></div>`);
+  const main = [...Object.keys(LABELS), "time_to_goal_seconds", "train_seconds"], enough = found.rows.some(row => color[row.decision]);
+  const table = rows => `<div class="wide" tabindex="0"><table><thead><tr>${["", "A", "B", "B / A", ...(enough ? ["decision"] : [])].map(name => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${rows.map(row =>
+    `<tr><td>${esc(label(row.measure))}</td><td>${number(row.first)}</td><td>${number(row.second)}</td><td>${row.ratio == null ? "" : row.ratio.toFixed(3)}${row.low == null || row.low === row.high ? "" : `<small>${row.low.toFixed(3)} to ${row.high.toFixed(3)}</small>`}</td>${enough ? `<td><span class="${color[row.decision] ?? ""}">${esc(row.decision)}</span></td>` : ""}</tr>`).join("")}</tbody></table></div>`;
+  put("table", `<h2>Measures</h2>${table(found.rows.filter(row => main.includes(row.measure)))}<details><summary>All measures</summary>${table(found.rows.filter(row => !main.includes(row.measure)))}</details>`);
 }
 async function drawTraces(id) {
   if (!id) {
@@ -207,6 +209,7 @@ function drawForm() {
   const own = $("what").value === "", preset = presets.find(one => one.name === $("what").value);
   document.querySelectorAll("dialog .own").forEach(part => { part.hidden = !own; part.style.display = own ? "" : "none"; });
   $("about").hidden = own;
+  for (const name of ["launcher", "processors"]) document.querySelector(`#start [name=${name}]`).disabled = preset?.division === "closed";
   if (preset) $("about").textContent = `${preset.title}. ${preset.division === "closed" ? "Closed: it runs as it is published, or with one of its numbers of workers" : "Workers"}: ${preset.ranks.join(", ")}.`;
   $("launcher").innerHTML = (own ? [["local", "local: starts its ranks itself"], ["mpirun", "mpirun"], ["hosts", "hosts: a network on this machine"], ["srun", "srun: Slurm"]] : [["", "as it says"], ["mpirun", "mpirun"], ["hosts", "hosts"], ["srun", "srun"]]).map(([value, text]) => `<option value="${value}">${text}</option>`).join("");
 }

@@ -46,8 +46,7 @@ class Exporter:
             for name, value in {**row["metrics"], **found["results"]}.items():
                 put(f"muster_run_{PLAIN.sub('_', name)}", "Of the result; of the last epoch while the run goes on", labels, values, value)
             for worker in found["workers"]:
-                for name, text in (("cpu", "Processors in use"), ("memory", "Resident bytes"), ("received", "Bytes a second that its host received"),
-                                   ("sent", "Bytes a second that its host sent")):
+                for name, text in (("cpu", "Processors in use"), ("memory", "Resident bytes"), ("network", "Bytes a second that its host received and sent")):
                     if worker[name]:
                         put(f"muster_worker_{name}", text, [*labels, "worker"], [*values, worker["worker"]], worker[name][-1][1])
             for name, workers in found["posted"].items():

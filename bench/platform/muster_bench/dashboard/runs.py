@@ -231,15 +231,14 @@ def _thin(points):
 
 
 def _workers(attempt):
-    """What each rank used: rates of the network from its counters."""
+    """What each rank used; of the network the rate of both directions, from its counters."""
     found = []
     for path in sorted((attempt / "workers").glob("*.log"), key=lambda path: int(path.stem) if path.stem.isdigit() else 0):
         samples = [row for row in lines_of(path.with_suffix(".jsonl")) if {"at", "cpu", "memory", "received", "sent"} <= set(row)]
-        rates = [(after["at"], *[max(0.0, after[name] - before[name]) / max(after["at"] - before["at"], 1e-3) for name in ("received", "sent")])
+        rates = [[after["at"], max(0.0, after["received"] + after["sent"] - before["received"] - before["sent"]) / max(after["at"] - before["at"], 1e-3)]
                  for before, after in zip(samples, samples[1:])]
         found.append({"worker": path.stem, "bytes": path.stat().st_size, "cpu": _thin([[row["at"], row["cpu"]] for row in samples[1:]]),
-                      "memory": _thin([[row["at"], row["memory"]] for row in samples]),
-                      "received": _thin([[at, rate] for at, rate, _ in rates]), "sent": _thin([[at, rate] for at, _, rate in rates])})
+                      "memory": _thin([[row["at"], row["memory"]] for row in samples]), "network": _thin(rates)})
     return found
 
 

@@ -87,9 +87,11 @@ def step(path, number):
     """One step of the timeline that a run has written: what each rank did in it. Read a line at a time, however long it is."""
     if not os.path.exists(path):
         raise Missing("this run has no timeline (it was started without --trace, or has not ended); start it with one")
-    windows, spans, steps = {}, [], 0
+    windows, spans, steps, within = {}, [], 0, False   # whether the rank whose events are read is in that step: others are many
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
+            if not within and '"cat":"step"' not in line:
+                continue
             try:
                 event = json.loads(line.rstrip().rstrip(","))
                 rank, begin, end, named = event["pid"], event["ts"], event["ts"] + event["dur"], event["name"]
@@ -99,7 +101,8 @@ def step(path, number):
                 steps = max(steps, event["args"]["number"] + 1)
                 if event["args"]["number"] == number:
                     windows[rank] = begin, end
-            if rank in windows and windows[rank][0] <= begin <= windows[rank][1] and len(spans) < MOST_SPANS:
+            within = rank in windows and windows[rank][0] <= begin <= windows[rank][1]
+            if within and len(spans) < MOST_SPANS:
                 top = f"{rank:016x}"
                 is_step = event.get("cat") == "step"
                 spans.append({"id": top if is_step else f"{len(spans) + (1 << 32):016x}", **({} if is_step else {"parentId": top}), "name": named,

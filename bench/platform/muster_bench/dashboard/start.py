@@ -82,7 +82,7 @@ class Starter:
         """Writes the file of an experiment with one command."""
         first, *rest = command.split()
         goal, repeats = section.get("goal", "a mapping", {}), section.get("repeats", "a whole number", 1)
-        environment = {"PYTHONUNBUFFERED": "1", "MUSTER_DASHBOARD": f"{self._address}/api/runs/{folder}/{{id}}",
+        environment = {"PYTHONUNBUFFERED": "1", "BENCH_RUN_URL": f"{self._address}/api/runs/{folder}/{{id}}",
                        **({"MUSTER_TRACE": "{output}/trace.json"} if section.get("trace", "true or false", False) else {})}
         content = {"muster-bench": 1, "name": folder, "title": section.get("name", "a text", "") or " ".join([os.path.basename(first), *rest])[:120], "places": self._places, **({"goal": goal} if goal else {}),
                    "templates": {"command": {"command": command, "launcher": launcher or "local", "environment": environment,
@@ -107,7 +107,7 @@ class Starter:
             raise Refusal(f"'{folder}' is running (process {runner['process']}); wait for it, or stop it")
         log = self._own / f"{folder}.log"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(pathlib.Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")))),
-                       **({"MUSTER_DASHBOARD_TOKEN": self._token} if self._token else {})}
+                       **({"BENCH_TOKEN": self._token} if self._token else {})}
         with open(log, "wb") as output:
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
         self._processes = [one for one in self._processes if one.poll() is None] + [process]
