@@ -188,17 +188,17 @@ class Runner:
         """(status, why, seconds of the command, what was read)"""
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
+        words, variables = launchers.launched(run, home, number)
+        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
+        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         lacking = self._commands(run, home, number, run.template.needs, output / "needs.txt")
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
         before = self._commands(run, home, number, run.template.before, output / "configure.txt")
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
-        words, variables = launchers.launched(run, home, number)
         watched, _ = launchers.launched(run, home, number, self.watch)
         launchers.prepare(run, home, number)
-        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
-        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)
         look = self._look(run, log)
         on_this_machine = run.template.launcher.kind != "srun"

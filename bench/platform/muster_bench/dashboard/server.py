@@ -5,6 +5,7 @@ import ipaddress
 import json
 import logging
 import math
+import os
 import pathlib
 import signal
 import socket
@@ -282,7 +283,7 @@ async def _serve(folder, host, port, token, places, near):
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise Refusal(f"--listen {host}:{port} cannot be used ({error.strerror}); choose another") from None
+        raise Refusal(f"--listen {host}:{port} cannot be used ({os.strerror(error.errno)}); choose another") from None
     called = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{called}:{listening.getsockname()[1]}"
     dashboard = Dashboard(folder, places, address, token)

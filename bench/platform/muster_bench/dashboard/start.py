@@ -9,7 +9,7 @@ import time
 
 from ..division import PRESETS
 from ..document import Section
-from ..errors import Refusal, closest, listed
+from ..errors import BUSY, NO_ROOM, REFUSED, Refusal, closest, listed
 from ..experiment import read_file
 from ..files import make_folder, read_json, write_json
 from ..request import LAUNCHED
@@ -116,7 +116,7 @@ class Starter:
             if (self.folder / folder / MARKER).exists() and holder(self.folder / folder):
                 return folder
             time.sleep(LOOK)
-        if process.returncode == 2:
+        if process.poll() in (REFUSED, BUSY, NO_ROOM) or (process.returncode and not (self.folder / folder / MARKER).exists()):
             raise Refusal(said(log).removeprefix("muster-bench: "))
         return folder
 
