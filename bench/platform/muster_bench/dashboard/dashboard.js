@@ -35,6 +35,10 @@ async function ask(url, options = {}) {
 const post = (url, body) => ask(url, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
 function say(text) { $("said").textContent = text; clearTimeout(say.timer); say.timer = setTimeout(() => { $("said").textContent = ""; }, 6000); }
 
+// Cells are HTML already.
+const table = (header, rows) => `<div class="wide" tabindex="0"><table><thead><tr>${header.map(name => `<th scope="col">${name}</th>`).join("")}</tr></thead>
+  <tbody>${rows.map(cells => `<tr>${cells.map(cell => `<td>${cell}</td>`).join("")}</tr>`).join("")}</tbody></table></div>`;
+
 // A part of the page is drawn again where it has changed: what has the focus, is open or is selected stays.
 function put(id, html) {
   let part = $(id);
@@ -64,12 +68,15 @@ function chart(title, lines, {unit = "", goal, across = "training time", zero = 
   const pad = zero ? 0 : (y1 - y0) * 0.06; y0 -= pad; y1 += pad || (y1 - y0) * 0.06;
   const W = 380, H = 200, L = 56, B = 24, X = x => L + (x - x0) / (x1 - x0) * (W - L - 8), Y = y => 8 + (y1 - scale(y)) / (y1 - y0) * (H - B - 8);
   const id = `${title} ${across}`; charts[id] = {lines, x0, x1, W, L, unit};
-  const rows = (log10 ? ticks(y0, y1).map(y => 10 ** y) : ticks(y0, y1)).map(y => `<line class="grid" x1="${L}" x2="${W - 8}" y1="${Y(y)}" y2="${Y(y)}"/><text x="${L - 6}" y="${Y(y) + 4}" text-anchor="end">${number(log10 ? +y.toPrecision(2) : y, y >= 1e4 ? unit || " " : unit)}</text>`);
-  const columns = ticks(x0, x1).map(x => `<text x="${X(x)}" y="${H - 8}" text-anchor="middle">${seconds(x) || 0}</text>`);
+  const rows = (log10 ? ticks(y0, y1).map(y => 10 ** y) : ticks(y0, y1)).map(y => `<line class="grid" x1="${L}" x2="${W - 8}" y1="${Y(y)}" y2="${Y(y)}"/>
+    <text x="${L - 6}" y="${Y(y) + 4}" text-anchor="end">${number(log10 ? +y.toPrecision(2) : y, y >= 1e4 ? unit || " " : unit)}</text>`);
+  const columns = ticks(x0, x1).map(x => `<text x="${X(x)}" y="${H - 8}" text-anchor="${X(x) > W - 30 ? "end" : "middle"}">${seconds(x) || 0}</text>`);
   const drawn = lines.map((line, n) => `<path class="line" style="stroke:var(--s${line.color ?? n % 8 + 1})" ${line.dashed ? 'stroke-dasharray="6 4"' : ""} d="M${line.points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L")}"/>`);
   const keys = lines.map((line, n) => `<span class="key ${line.dashed ? "dashed" : ""}" style="--c:var(--s${line.color ?? n % 8 + 1})">${esc(line.name)} <span>${number(line.points.at(-1)[1], unit)}</span></span>`);
   const aim = goal == null ? "" : `<line class="goal" x1="${L}" x2="${W - 8}" y1="${Y(goal)}" y2="${Y(goal)}"/><text x="${W - 8}" y="${Y(goal) - 4}" text-anchor="end">goal ${number(goal)}</text>`;
-  return `<figure><figcaption><b>${esc(title)}</b>${keys.join("")}</figcaption><svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${esc(title)} over the ${across}: ${esc(lines.map(line => `${line.name} ${number(line.points.at(-1)[1], unit)}`).join(", "))}" data-chart="${esc(id)}">${rows.join("")}${columns.join("")}${aim}${drawn.join("")}<line class="at" y1="8" y2="${H - B}" x1="-9" x2="-9"/></svg></figure>`;
+  const spoken = `${title} over the ${across}: ${lines.map(line => `${line.name} ${number(line.points.at(-1)[1], unit)}`).join(", ")}`;
+  return `<figure><figcaption><b>${esc(title)}</b>${keys.join("")}</figcaption><svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${esc(spoken)}" data-chart="${esc(id)}">
+    ${rows.join("")}${columns.join("")}${aim}${drawn.join("")}<line class="at" y1="8" y2="${H - B}" x1="-9" x2="-9"/></svg></figure>`;
 }
 addEventListener("pointermove", event => {   // what the lines are at the pointer
   const svg = event.target.closest?.("svg[data-chart]"), found = svg && charts[svg.dataset.chart];
@@ -103,7 +110,10 @@ function waterfall(trace) {
   return `<div class="fall">${rows.map(([span, deep]) => {
     const left = 100 * Math.max(0, span.timestamp - trace.timestamp) / whole, width = Math.min(100 - left, 100 * span.duration / whole), text = seconds(span.duration / 1e6);
     const title = esc(`${span.localEndpoint.serviceName}: ${span.name}, ${text}${Object.entries(span.tags).map(([key, value]) => `\n${key} ${value}`).join("")}`);
-    return `<span style="--deep:${deep}" title="${title}">${esc(deep ? span.name : `${span.localEndpoint.serviceName} · ${span.name}`)}</span><div title="${title}"><i style="left:${left}%;width:${width}%;--c:var(--s${services.indexOf(span.localEndpoint.serviceName) % 8 + 1})"></i><em ${width > 30 ? `class="in" style="left:${left}%"` : left + width < 70 ? `style="left:${left + width}%"` : `style="right:${100 - left}%"`}>${text}</em></div>`;
+    const service = span.localEndpoint.serviceName, color = `var(--s${services.indexOf(service) % 8 + 1})`;
+    const place = width > 30 ? `class="in" style="left:${left}%"` : left + width < 70 ? `style="left:${left + width}%"` : `style="right:${100 - left}%"`;
+    return `<span style="--deep:${deep}" title="${title}">${esc(deep ? span.name : `${service} · ${span.name}`)}</span>
+      <div title="${title}"><i style="left:${left}%;width:${width}%;--c:${color}"></i><em ${place}>${text}</em></div>`;
   }).join("")}</div>${trace.count > spans.length ? `<p class="soft">The first ${spans.length} of ${trace.count} spans.</p>` : ""}`;
 }
 
@@ -131,18 +141,21 @@ async function drawRun(id) {
   put("head", `<div class="head"><a class="back" href="#/">Runs</a><h1>${esc(named(run))}</h1>${state(run)}
     ${live ? `<button type="button" data-do="stop" data-folder="${esc(run.folder)}">Stop</button>` : run.status === "stopped" ? `<button type="button" data-do="continue" data-folder="${esc(run.folder)}">Continue</button>` : ""}
     <select aria-label="Compare with" data-do="compare" data-id="${esc(id)}"><option value="">Compare with …</option>${runs.filter(row => row.id !== id && (row.epoch || row.status === "ok")).slice(0, 300).map(row =>
-    `<option value="${esc(row.id)}">${esc(named(row))}, ${esc(row.run.slice(-8))}</option>`).join("")}</select></div><p class="soft">${run.title === named(run) ? "" : `${esc(run.title)} · `}${esc(run.id)} · began ${esc(new Date(1000 * run.began).toLocaleString())}</p>
+    `<option value="${esc(row.id)}">${esc(named(row))}, ${esc(row.run.slice(-8))}</option>`).join("")}</select></div>
+    <p class="soft">${run.title === named(run) ? "" : `${esc(run.title)} · `}${esc(run.id)} · began ${esc(new Date(1000 * run.began).toLocaleString())}</p>
     ${run.why ? `<p class="why"><b>${esc(run.status)}</b>: ${esc(run.why)}</p>` : ""}`);
   const best = name => name in last ? number(last[name]) : "";
   const tiles = [["Accuracy", best("val_accuracy")], ["Training loss", best("train_loss")], ["Validation loss", best("val_loss")], ["Samples/s", run.results.samples_per_second ? number(run.results.samples_per_second) : best("samples_per_second")],
-    ["Epoch", last.epoch], ["Trained", seconds(last.seconds)], ["Ranks", run.ranks], ...run.goals.filter(goal => goal.metric).map(goal => [`To ${label(goal.metric).replace("validation ", "")} ${number(goal.value)}`, goal.reached == null ? "not yet" : seconds(goal.reached)])];
+    ["Epoch", last.epoch], ["Trained", seconds(last.seconds)], ["Ranks", run.ranks], 
+    ...run.goals.filter(goal => goal.metric).map(goal => [`To ${label(goal.metric).replace("validation ", "")} ${number(goal.value)}`, goal.reached == null ? "not yet" : seconds(goal.reached)])];
   put("tiles", `<dl class="tiles">${tiles.filter(([, value]) => value).map(([name, value]) => `<div><dt>${esc(name)}</dt><dd>${value}</dd></div>`).join("")}</dl>`);
   const posted = Object.entries(run.posted).map(([name, workers]) => chart(label(name), Object.entries(workers).map(([worker, points]) => ({name: `worker ${worker}`, points: points.map(([at, y]) => [at - run.began, y])})), {across: "time"}));
   put("curves", `<div class="figures">${curves([["", run]])}${posted.join("")}</div>`);
   const phases = Object.entries(run.phases).filter(([, value]) => value > 0), most = Math.max(...phases.map(([, value]) => value));
-  const where = shareBar(run.shares) + (phases.length ? `<details><summary>Phases, of the slowest rank</summary><div class="times">${phases.map(([name, value]) => `<span>${label(name)}</span><i style="width:${100 * value / most}%"></i><span>${seconds(value)}</span>`).join("")}</div></details>` : "");
+  const where = shareBar(run.shares) + (phases.length ? `<details><summary>Phases, of the slowest rank</summary>
+    <div class="times">${phases.map(([name, value]) => `<span>${label(name)}</span><i style="width:${100 * value / most}%"></i><span>${seconds(value)}</span>`).join("")}</div></details>` : "");
   put("where", where && `<h2>Where the time goes</h2>${where}`);
-  put("rows", run.rows.length ? `<h2>Results</h2><div class="wide" tabindex="0"><table><thead><tr><th scope="col">row</th><th scope="col">time</th></tr></thead><tbody>${run.rows.map(row => `<tr><td>${esc(row.row)}</td><td>${seconds(row.metrics.seconds)}</td></tr>`).join("")}</tbody></table></div>` : "");
+  put("rows", run.rows.length ? `<h2>Results</h2>${table(["row", "time"], run.rows.map(row => [esc(row.row), seconds(row.metrics.seconds)]))}` : "");
   const lines = name => run.workers.map(worker => ({name: `rank ${worker.worker}`, points: worker[name].map(([at, y]) => [at - run.began, y])}));
   put("workers", run.workers.length ? `<h2>Ranks</h2><div class="figures">${[["Processors", "cpu", ""], ["Memory", "memory", "B"], ["Network of its host", "network", "B/s"]].map(([title, name, unit]) =>
     chart(title, lines(name), {unit, across: "time", zero: true})).join("")}</div>` : "");
@@ -152,7 +165,8 @@ async function drawRun(id) {
   put("log-text", '<pre id="log" class="wrap" tabindex="0" aria-label="Log"></pre>');
   await follow(id, live);
   const results = await ask(`/api/runs/${folder}`);
-  put("files", `<h2>Files</h2><ul class="files">${[...results.files.map(file => [`${folder}/files/${path(file.path)}`, file]), ...run.files.filter(file => !file.path.includes("/workers/")).map(file => [`${path(id)}/files/${path(file.path)}`, file])].map(([to, file]) =>
+  put("files", `<h2>Files</h2><ul class="files">${[...results.files.map(file => [`${folder}/files/${path(file.path)}`, file]),
+    ...run.files.filter(file => !file.path.includes("/workers/")).map(file => [`${path(id)}/files/${path(file.path)}`, file])].map(([to, file]) =>
     `<li><a href="/api/runs/${to}"${file.path === "report.html" ? ' target="_blank"' : " download"}>${esc(file.path)}</a> <span class="soft">${number(file.bytes, "B")}</span></li>`).join("")}</ul>
     <details><summary>Command and settings</summary><pre class="wrap">${esc(run.words.join(" "))}</pre><pre class="wrap">${esc(Object.entries({...run.parameters, ...run.settings}).map(([name, value]) => `${name}  ${value}`).join("\n"))}</pre></details>`);
 }
@@ -183,17 +197,19 @@ async function drawCompare(first, second) {
   put("where", bars && `<h2>Where the time goes</h2>${bars}`);
   const color = {faster: "faster", better: "faster", slower: "slower", worse: "slower"};
   const main = [...Object.keys(LABELS), "time_to_goal_seconds", "train_seconds"], enough = found.rows.some(row => color[row.decision]);
-  const table = rows => `<div class="wide" tabindex="0"><table><thead><tr>${["", "A", "B", "B / A", ...(enough ? ["decision"] : [])].map(name => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${rows.map(row =>
-    `<tr><td>${esc(label(row.measure))}</td><td>${number(row.first)}</td><td>${number(row.second)}</td><td>${row.ratio == null ? "" : row.ratio.toFixed(3)}${row.low == null || row.low === row.high ? "" : `<small>${row.low.toFixed(3)} to ${row.high.toFixed(3)}</small>`}</td>${enough ? `<td><span class="${color[row.decision] ?? ""}">${esc(row.decision)}</span></td>` : ""}</tr>`).join("")}</tbody></table></div>`;
-  put("table", `<h2>Measures</h2>${table(found.rows.filter(row => main.includes(row.measure)))}<details><summary>All measures</summary>${table(found.rows.filter(row => !main.includes(row.measure)))}</details>`);
+  const measures = rows => table(["", "A", "B", "B / A", ...(enough ? ["decision"] : [])], rows.map(row => [esc(label(row.measure)), number(row.first), number(row.second),
+    (row.ratio == null ? "" : row.ratio.toFixed(3)) + (row.low == null || row.low === row.high ? "" : `<small>${row.low.toFixed(3)} to ${row.high.toFixed(3)}</small>`),
+    ...(enough ? [`<span class="${color[row.decision] ?? ""}">${esc(row.decision)}</span>`] : [])]));
+  put("table", `<h2>Measures</h2>${measures(found.rows.filter(row => main.includes(row.measure)))}
+    <details><summary>Others</summary>${measures(found.rows.filter(row => !main.includes(row.measure)))}</details>`);
 }
 async function drawTraces(id) {
   if (!id) {
     const {traces} = await ask("/api/traces");
     clear("traces");
     put("head", '<div class="head"><a class="back" href="#/">Runs</a><h1>Traces</h1></div>');
-    put("table", traces.length ? `<div class="wide" tabindex="0"><table><thead><tr>${["invocation", "services", "spans", "took", "when"].map(name => `<th scope="col">${name}</th>`).join("")}</tr></thead><tbody>${traces.map(trace =>
-      `<tr><td><a href="#/trace/${trace.id}">${esc(trace.name || trace.id)}</a></td><td>${esc(trace.services.join(", "))}</td><td>${trace.count}</td><td>${seconds(trace.duration / 1e6)}</td><td>${ago(trace.timestamp / 1e6)}</td></tr>`).join("")}</tbody></table></div>`
+    put("table", traces.length ? table(["invocation", "services", "spans", "took", "when"], traces.map(trace => [`<a href="#/trace/${trace.id}">${esc(trace.name || trace.id)}</a>`,
+      esc(trace.services.join(", ")), trace.count, seconds(trace.duration / 1e6), ago(trace.timestamp / 1e6)]))
       : `<p class="soft">No spans yet. Send Zipkin's v2 JSON to <code>${esc(location.origin)}/api/v2/spans</code>.</p>`);
     return;
   }
@@ -211,7 +227,8 @@ function drawForm() {
   $("about").hidden = own;
   for (const name of ["launcher", "processors"]) document.querySelector(`#start [name=${name}]`).disabled = preset?.division === "closed";
   if (preset) $("about").textContent = `${preset.title}. ${preset.division === "closed" ? "Closed: it runs as it is published, or with one of its numbers of workers" : "Workers"}: ${preset.ranks.join(", ")}.`;
-  $("launcher").innerHTML = (own ? [["local", "local: starts its ranks itself"], ["mpirun", "mpirun"], ["hosts", "hosts: a network on this machine"], ["srun", "srun: Slurm"]] : [["", "as it says"], ["mpirun", "mpirun"], ["hosts", "hosts"], ["srun", "srun"]]).map(([value, text]) => `<option value="${value}">${text}</option>`).join("");
+  const launchers = [own ? ["local", "local: starts its ranks itself"] : ["", "as it says"], ["mpirun", "mpirun"], ["hosts", "hosts: a network on this machine"], ["srun", "srun: Slurm"]];
+  $("launcher").innerHTML = launchers.map(([value, text]) => `<option value="${value}">${text}</option>`).join("");
 }
 const actions = {
   "open-start": async () => {

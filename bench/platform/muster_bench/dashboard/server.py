@@ -125,7 +125,8 @@ class Dashboard:
         folder = request.match_info["folder"]
         home = self.runs.home(folder)
         return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.said_of(folder),
-                               "files": [{"path": path.name, "bytes": path.stat().st_size} for path in sorted(home.iterdir()) if path.is_file() and path.name not in ("lock", MARKER)]})
+                               "files": [{"path": path.name, "bytes": path.stat().st_size} for path in sorted(home.iterdir())
+                                         if path.is_file() and path.name not in ("lock", MARKER)]})
 
     async def log(self, request):
         return _json(request, await self._read(self.runs.log, *_names(request), request.query.get("worker", ""), _number(request, "offset", -1)))

@@ -84,7 +84,8 @@ class Starter:
         goal, repeats = section.get("goal", "a mapping", {}), section.get("repeats", "a whole number", 1)
         environment = {"PYTHONUNBUFFERED": "1", "BENCH_RUN_URL": f"{self._address}/api/runs/{folder}/{{id}}",
                        **({"MUSTER_TRACE": "{output}/trace.json"} if section.get("trace", "true or false", False) else {})}
-        content = {"muster-bench": 1, "name": folder, "title": section.get("name", "a text", "") or " ".join([os.path.basename(first), *rest])[:120], "places": self._places, **({"goal": goal} if goal else {}),
+        title = section.get("name", "a text", "") or " ".join([os.path.basename(first), *rest])[:120]
+        content = {"muster-bench": 1, "name": folder, "title": title, "places": self._places, **({"goal": goal} if goal else {}),
                    "templates": {"command": {"command": command, "launcher": launcher or "local", "environment": environment,
                                              "timeout": section.get("timeout", "a number", 86400),
                                              "read": [{"tracker": "tracker.json"}] if "tracker.json" in command else []}},
