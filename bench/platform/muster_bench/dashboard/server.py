@@ -264,7 +264,7 @@ def serve(folder, listen, token, places):
         raise Refusal(f"--listen cannot be '{listen}' (it is ADDRESS:PORT); write such as 127.0.0.1:8080")
     near = host == "localhost" or _is_loopback(host)
     if not near and not token:
-        raise Refusal(f"--listen {listen} can be reached by other machines (whoever reaches it starts commands here); add --token T, or listen at 127.0.0.1")
+        raise Refusal(f"--listen {listen} can be reached by other machines (a client that reaches it can start commands); add --token T, or listen at 127.0.0.1")
     folder = pathlib.Path(folder).absolute()
     if (folder / MARKER).exists():
         raise Refusal(f"'{folder}' is one folder of results (its runner writes there); name the folder that it is in")
