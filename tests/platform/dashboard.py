@@ -18,12 +18,13 @@ from muster_bench.dashboard.runs import holder
 HAS = subprocess.run([sys.executable, "-c", "import aiohttp, prometheus_client"], capture_output=True).returncode == 0
 EXAMPLES = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "none/none/none/none")).parents[2] / "examples"
 
-# Trains nothing, but says so as a training does: EPOCHS of so many SECONDS.
+# Trains nothing, but says so as a training does: EPOCHS of so many SECONDS. The last one waits for a file, if it is named.
 TRAINING = r'''
-import sys, time
+import os, sys, time
 from muster_bench.tracker import Tracker
 tracker = Tracker(lines=True)
 for epoch in range(int(sys.argv[1])):
+    while epoch == int(sys.argv[1]) - 1 and len(sys.argv) > 4 and not os.path.exists(sys.argv[4]): time.sleep(0.05)
     with tracker.batches():
         with tracker.phase("forward"): time.sleep(float(sys.argv[2]))
         with tracker.communication(bytes=8): pass
@@ -89,9 +90,9 @@ class Served(Case):
         self.assertIn(says, json.loads(text)["error"])
         self.assertNotIn("Traceback", json.loads(text)["error"])
 
-    def start(self, epochs=3, seconds=0.05, **more):
+    def start(self, epochs=3, seconds=0.05, until="", **more):
         """The folder of a training that has been started."""
-        return self.ask("/api/runs", {"command": f"{sys.executable} {self.training} {epochs} {seconds} tracker.json", **more}, 201)["folder"]
+        return self.ask("/api/runs", {"command": f"{sys.executable} {self.training} {epochs} {seconds} tracker.json {until}", **more}, 201)["folder"]
 
     def until(self, found, what="it never came", seconds=100):
         """The first answer that is something; a run that is ended by another test's load only takes longer."""

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 import urllib.request
 
@@ -56,6 +55,9 @@ class Started(Served):
         self.assertEqual(run["posted"]["temperature"]["1"][0][1], 61.5)
         self.assertGreater(run["workers"][0]["memory"][-1][1], 1 << 20)
         self.refuses(f"/api/runs/{folder}/continue", {}, says="is running (process")
+        (self.runs / folder / "experiments" / row["run"] / "output" / "1" / "metrics.prom").write_text(
+            "# TYPE x gauge\nmuster_mean_train_seconds 8\nmuster_mean_compute_seconds 4\nmuster_mean_communication_seconds 3.0e0\nmuster_mean_data_wait_seconds 0\nmuster_val_loss NaN\nother 5\n")
+        self.assertEqual(self.ask(address)["shares"], {"computation_share": 0.5, "communication_share": 0.375, "data_wait_share": 0.0, "other_share": 0.125})
         self.ask(f"/api/runs/{folder}/stop", {}, 202)
         self.row(folder, "stopped")
         self.until(lambda: (self.runs / folder / "results.csv").exists())
@@ -69,17 +71,18 @@ class Started(Served):
     def test_the_end_of_the_dashboard_disturbs_no_run(self):
         for how in (signal.SIGKILL, signal.SIGTERM):
             server = self.serve()
-            folder = self.start(40, 0.1)
+            go = self.folder / how.name
+            folder = self.start(20, 0.05, go)
             row = self.row(folder, "running")
             self.until(lambda: self.ask(f"/api/runs/{row['id']}")["series"])
             server.send_signal(how)
             self.assertEqual(server.wait(30), -how if how == signal.SIGKILL else 0)
-            time.sleep(0.5)
             server = self.serve()
             self.assertEqual(self.row(folder)["status"], "running", "the next one finds it")
+            go.touch()
             self.row(folder, "ok")
             run = self.ask(f"/api/runs/{row['id']}")
-            self.assertEqual([epoch["epoch"] for epoch in run["series"]], list(range(1, 41)))
+            self.assertEqual([epoch["epoch"] for epoch in run["series"]], list(range(1, 21)))
             self.assertEqual(len(run["attempts"]), 1)
             server.kill()
 
@@ -102,6 +105,8 @@ class Started(Served):
         self.assertIn("processors", run["settings"]["held"])
         self.assertIn("samples/s", self.ask(f"/api/runs/{row['id']}/log?worker=0")["text"])
         self.assertNotIn("samples/s", self.ask(f"/api/runs/{row['id']}/log?worker=1")["text"])
+        exported = (self.runs / folder / "experiments" / row["run"] / "output" / "1" / "metrics.prom").read_text()
+        self.assertIn(f"\nmuster_samples {run['results']['samples']}\n", exported)
         step = self.ask(f"/api/runs/{row['id']}/step?number=3")
         self.assertEqual((step["services"], step["steps"]), (["rank 0", "rank 1"], 400))
         self.assertEqual(sum(span["name"] == "step" for span in step["spans"]), 2)

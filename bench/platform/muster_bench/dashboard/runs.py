@@ -1,6 +1,7 @@
 """What folders of results hold, as it is now: read from their files, whatever process wrote them."""
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ from ..runner import MARKER
 from ..verdict import MACHINE, noise, verdict
 
 NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]{0,199}")
+EXPORTED = re.compile(r"^muster_(\w+) (-?[\d.]+(?:e[+-]?\d+)?)$", re.MULTILINE)   # whatever else there is, NaN among it, is not known
 LONG = 8 << 20      # bytes of a log that is read for its epochs after the run has ended
 POINTS = 600        # of a line that a page draws
 PIECE = 256 << 10   # bytes of a log in an answer
@@ -120,7 +122,7 @@ class Runs:
         result = (read_json(home / "result" / "result.json") if row["status"] not in ("running", "waiting", "stopped") else None) or {}
         described, attempt = read_json(home / "config" / "run.json") or {}, attempt_of(home)
         series, content = self._series(folder, home, result), self.content(folder)
-        found = result.get("metrics", {})
+        found = result.get("metrics") or _exported(attempt / "metrics.prom")
         goals = content.get("experiments", {}).get(row["experiment"], {}).get("goal", content.get("goal", []))
         return {**row, "series": series, "results": found, "rows": result.get("rows", []), "settings": result.get("settings", {}),
                 "attempts": result.get("attempts", []), "words": described.get("words", []), "environment": described.get("environment", {}),
@@ -240,6 +242,13 @@ def _workers(attempt):
         found.append({"worker": path.stem, "bytes": path.stat().st_size, "cpu": _thin([[row["at"], row["cpu"]] for row in samples[1:]]),
                       "memory": _thin([[row["at"], row["memory"]] for row in samples]), "network": _thin(rates)})
     return found
+
+
+def _exported(path):
+    """What a training says of itself up to now (docs/tracker.md)."""
+    with contextlib.suppress(OSError):
+        return {name: value for name, value in ((name, float(text)) for name, text in EXPORTED.findall(path.read_text(errors="replace"))) if math.isfinite(value)}
+    return {}
 
 
 def _posted(path):

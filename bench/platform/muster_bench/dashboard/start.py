@@ -82,7 +82,7 @@ class Starter:
         """Writes the file of an experiment with one command."""
         first, *rest = command.split()
         goal, repeats = section.get("goal", "a mapping", {}), section.get("repeats", "a whole number", 1)
-        environment = {"PYTHONUNBUFFERED": "1", "BENCH_RUN_URL": f"{self._address}/api/runs/{folder}/{{id}}",
+        environment = {"PYTHONUNBUFFERED": "1", "MUSTER_METRICS": "{output}/metrics.prom", "BENCH_RUN_URL": f"{self._address}/api/runs/{folder}/{{id}}",
                        **({"MUSTER_TRACE": "{output}/trace.json"} if section.get("trace", "true or false", False) else {})}
         title = section.get("name", "a text", "") or " ".join([os.path.basename(first), *rest])[:120]
         content = {"muster-bench": 1, "name": folder, "title": title, "places": self._places, **({"goal": goal} if goal else {}),
