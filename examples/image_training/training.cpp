@@ -5,6 +5,7 @@
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/train/settings.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/training.hpp>
 
@@ -36,7 +37,7 @@ class run {
         loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.stages)),
         test_(test_loader(data, muster::batch(128, {.per_rank = true}), chosen.stages)),
         timeline_(context),
-        tracker_(world, {.goal = chosen.goal}) {
+        tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
     // Statistics of a rank's own are its own state; shared ones, and those of virtual shards, are the same everywhere.

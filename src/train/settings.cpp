@@ -7,6 +7,8 @@ constexpr setting_info optimizer{"optimizer", "NAME", "sgd",
                                  "adagrad, each with ,decay=D and other options"};
 constexpr setting_info trace{"trace", "FILE", "none",
                              "write a timeline of phases, buckets and collectives of all ranks to this file"};
+constexpr setting_info metrics{"metrics", "FILE", "none",
+                               "write the figures up to now to this file at the end of each epoch, for Prometheus"};
 
 constexpr setting_info balance{"balance", "WHAT", "equal",
                                "how ranks share each batch: equal parts, or by speed, as their steps show it"};
@@ -17,7 +19,7 @@ constexpr setting_info virtual_shards{"virtual-shards", "N", "0",
 
 extern "C" {
 bool muster_settings_of_train =
-    detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace}});
+    detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
 }
 
 }  // namespace muster::inline v0::setting

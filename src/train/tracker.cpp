@@ -1,6 +1,9 @@
 #include <muster/train/tracker.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <span>
 #include <type_traits>
@@ -13,6 +16,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 
 #include "../core/wire.hpp"
@@ -174,6 +178,7 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
     course_.time_to_goal = 0.0;
     for (const auto& epoch : epochs_) course_.time_to_goal += epoch.train_seconds;
   }
+  if (world.rank() == 0 && !options_.metrics.empty() && options_.metrics != "none") export_metrics();
   return epochs_.back();
 }
 
@@ -228,19 +233,9 @@ nlohmann::ordered_json figures_of(const epoch_report& of) {
           {"mean_other_seconds", of.mean.other()}};
 }
 
-}  // namespace
-
-std::string tracker::json() const {
-  using nlohmann::ordered_json;  // NaN becomes null, which is what JSON has for it
+epoch_report total_of(const std::vector<epoch_report>& epochs) {
   epoch_report all;
-  ordered_json epochs = ordered_json::array();
-  for (const auto& epoch : epochs_) {
-    epochs.push_back({{"epoch", epochs.size() + 1},
-                      {"train_loss", epoch.metrics.train_loss},
-                      {"val_loss", epoch.metrics.val_loss},
-                      {"val_accuracy", epoch.metrics.val_accuracy},
-                      {"train_accuracy", epoch.metrics.train_accuracy}});
-    epochs.back().update(figures_of(epoch));
+  for (const auto& epoch : epochs) {
     all.samples += epoch.samples;
     all.train_seconds += epoch.train_seconds;
     all.compute_seconds += epoch.compute_seconds;
@@ -252,6 +247,47 @@ std::string tracker::json() const {
     all.mean.communication += epoch.mean.communication;
     all.mean.data_wait += epoch.mean.data_wait;
   }
+  return all;
+}
+
+}  // namespace
+
+// Readers see it whole, but nothing waits for the disk: the next epoch writes it anew. What fails costs no training.
+void tracker::export_metrics() const {
+  auto figures = figures_of(total_of(epochs_));
+  const auto& last = epochs_.back().metrics;
+  figures.update({{"epoch", epochs_.size()},
+                  {"world_size", world_size_},
+                  {"train_loss", last.train_loss},
+                  {"val_loss", last.val_loss},
+                  {"val_accuracy", last.val_accuracy},
+                  {"train_accuracy", last.train_accuracy}});
+  const std::string beside = options_.metrics + ".tmp";
+  std::ofstream file(beside);
+  for (const auto& [name, value] : figures.items()) {
+    const bool is_known = std::isfinite(value.get<double>());
+    file << "# TYPE muster_" << name << " gauge\nmuster_" << name << ' ' << (is_known ? value.dump() : "NaN") << '\n';
+  }
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(beside, options_.metrics, error);
+  if (!file || error) {
+    log(log_level::warning,
+        "no metrics of this epoch in '" + options_.metrics + "' (it cannot be written); the training goes on");
+  }
+}
+
+std::string tracker::json() const {
+  using nlohmann::ordered_json;  // NaN becomes null, which is what JSON has for it
+  ordered_json epochs = ordered_json::array();
+  for (const auto& epoch : epochs_) {
+    epochs.push_back({{"epoch", epochs.size() + 1},
+                      {"train_loss", epoch.metrics.train_loss},
+                      {"val_loss", epoch.metrics.val_loss},
+                      {"val_accuracy", epoch.metrics.val_accuracy},
+                      {"train_accuracy", epoch.metrics.train_accuracy}});
+    epochs.back().update(figures_of(epoch));
+  }
   ordered_json phases = ordered_json::object();
   for (std::size_t i = 0; i < phase_count; ++i) {
     phases[std::string(phase_names[i])] = {{"max_seconds", course_.slowest[i]}, {"mean_seconds", course_.mean[i]}};
@@ -262,7 +298,7 @@ std::string tracker::json() const {
     report["goal"] = {{"metric", wanted.metric}, {"value", wanted.value}};
   }
   report["time_to_goal_seconds"] = time_to_goal() ? ordered_json(*time_to_goal()) : ordered_json();
-  report.update(figures_of(all));
+  report.update(figures_of(total_of(epochs_)));
   report["phases"] = std::move(phases);
   report["push_ages"] = nullptr;
   if (const double pushes = course_.push_ages.count(); pushes > 0) {

@@ -56,6 +56,8 @@ class Started(Case):
         shutil.rmtree(self.folder / "platform")
         self.works(home / "bin" / "muster-bench")
         self.assertIn("exit status", self.ended_well(home / "bin" / "muster-pool", "--help"))
+        page, = home.glob("lib/*/site-packages/muster_bench/dashboard")
+        self.assertLessEqual({"index.html", "dashboard.js", "dashboard.css", "openapi.json"}, {file.name for file in page.iterdir()})
         self.flows(home / "bin" / "muster-flow")
 
     def test_one_version(self):

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -227,6 +229,39 @@ TEST_CASE("rank 0 writes the report and what was not measured is null") {
   CHECK(report["ranks"][0]["own_samples_per_second"] > 0);
   CHECK(report["ranks"][1] ==
         nlohmann::json({{"rank", 1}, {"own_samples_per_second", 0.0}, {"links", nlohmann::json::array()}}));
+}
+
+TEST_CASE("rank 0 exports the figures up to now at each epoch and what cannot be written costs no training") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-metrics-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const auto path = folder / "metrics.prom";
+  const auto read = [&] {
+    std::map<std::string, std::string> found;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with('#')) found[line.substr(0, line.find(' '))] = line.substr(line.find(' ') + 1);
+    }
+    return found;
+  };
+  std::vector<std::map<std::string, std::string>> seen;
+  test::run_ranks(2, [&](muster::group& world) {
+    muster::tracker tracker(world, {.metrics = path.string()});
+    muster::tracker nowhere(world, {.metrics = "/nowhere/metrics.prom"});
+    for (int epoch = 1; epoch <= 2; ++epoch) {
+      tracker.add_samples(10);
+      tracker.end_epoch(world, {.train_loss = 0.5 / epoch});
+      nowhere.end_epoch(world, {});
+      if (world.rank() == 0) seen.push_back(read());
+    }
+  });
+  REQUIRE(seen.size() == 2);
+  CHECK((seen[0]["muster_epoch"] == "1" && seen[1]["muster_epoch"] == "2"));
+  CHECK((seen[0]["muster_samples"] == "20" && seen[1]["muster_samples"] == "40"));
+  CHECK((seen[0]["muster_train_loss"] == "0.5" && seen[1]["muster_train_loss"] == "0.25"));
+  CHECK(seen[1]["muster_val_loss"] == "NaN");
+  CHECK(seen[1]["muster_world_size"] == "2");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a goal that cannot be read is refused with a way out") {

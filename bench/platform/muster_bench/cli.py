@@ -11,7 +11,7 @@ from .errors import FINISHED, SLOWER, Refusal
 from .experiment import read_file
 from .files import Digests, write_whole
 from .launchers import cores_here, launched, shown
-from .request import planned
+from .request import LAUNCHED, assignments, planned
 from .runner import Runner
 from .sweep import MOST_RUNS
 
@@ -36,7 +36,16 @@ def parser():
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
     run.add_argument("--report", metavar="PLACE", help="append the results to one report of many experiments: a folder, sqlite:FILE or "
                      "postgresql://...")
+    run.add_argument("--launcher", choices=LAUNCHED, help="instead of that which the file names for templates with ranks of their own")
+    run.add_argument("--cpus-per-rank", type=float, metavar="N", help="processors of a rank, to which runs on this machine are held")
+    run.add_argument("--watch", action="store_true", help="keep what each rank prints and uses, which serve shows")
     run.add_argument("--tensorboard", metavar="DIR", help="write an event file a run there (needs tensorboardX)")
+    serve = commands.add_parser("serve", help="a dashboard of runs: starts, shows, compares and stops them")
+    serve.set_defaults(call=serve_command)
+    serve.add_argument("folder", metavar="DIR", help="holds folders of results; what is started gets one there")
+    serve.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS:PORT", help="[%(default)s]; port 0: any that is free")
+    serve.add_argument("--token", default="", metavar="T", help="what callers have to show; needed where other machines can reach the address")
+    serve.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine, for what is started")
     report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
     report.set_defaults(call=report_command)
     report.add_argument("place", metavar="PLACE", help="a folder, sqlite:FILE or postgresql://...")
@@ -121,6 +130,7 @@ def run_command(chosen):
     if place is not None:
         place.append([])  # what cannot be written is said before hours of runs
     runner = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed)
+    runner.watch = chosen.watch
     if chosen.tensorboard:
         events.load_writer()
         runner.events = chosen.tensorboard
@@ -128,6 +138,15 @@ def run_command(chosen):
     if place is not None:
         place.append(list(reporter.rows_of(chosen.out, compare.load(chosen.out))))
     return status
+
+
+def serve_command(chosen):
+    try:
+        from .dashboard.server import serve  # here, for its packages are no part of the plain installation
+    except ImportError as error:
+        raise Refusal(f"the dashboard needs aiohttp and prometheus_client (this Python cannot import {error.name}); apt-get install python3-aiohttp "
+                      "python3-prometheus-client, or pip install 'muster-bench[serve]' in a venv") from None
+    return serve(chosen.folder, chosen.listen, chosen.token, assignments(chosen.place, "--place"))
 
 
 def tune_command(chosen):

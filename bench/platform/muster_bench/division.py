@@ -31,15 +31,15 @@ def digest(content):
     return digest_of({key: value for key, value in content.items() if key not in ("places", "prices")})
 
 
-def division_of(file, settings, asked):
-    """In which division a run of this file counts; refuses what would pass for closed and is not."""
+def division_of(file, changes, asked):
+    """In which division a run of this file counts; refuses what would pass for closed and is not. `changes` are flags that change runs."""
     if asked == "open" or file.division == "open":
         if asked == "closed":
             raise Refusal(f"'{file.path.name}' is of the open division (it does not claim to be a published task); "
                           "leave --division out")
         return "open"
-    if settings:
-        raise Refusal(f"--set {next(iter(settings))} would change the closed preset '{file.name}' (its results are only "
+    if changes:
+        raise Refusal(f"{changes[0]} would change the closed preset '{file.name}' (its results are only "
                       "comparable as it is); add --division open")
     if locked().get(file.name) != digest(file.content):
         raise Refusal(f"'{file.path.name}' says that it is the closed preset '{file.name}' but is not what was published "

@@ -13,6 +13,8 @@ from .errors import Refusal
 from .files import write_whole
 from .text import value_text
 
+WORKER = pathlib.Path(__file__).with_name("worker.py")
+
 
 @functools.lru_cache(maxsize=None)
 def is_open_mpi():
@@ -27,10 +29,12 @@ def cores_here():
     return len(os.sched_getaffinity(0))
 
 
-def launched(run, folder, attempt=1):
-    """(words, variables) that start a run on this machine."""
+def launched(run, folder, attempt=1, watch=False):
+    """(words, variables) that start a run on this machine; each rank under worker.py if it is to be watched."""
     template = run.template
     command = run.words(template.command, folder, attempt)
+    if watch and template.launcher.kind != "simgrid":
+        command = [sys.executable, "-I", "-S", str(WORKER), workers_folder(folder, attempt), str(template.limits.log), *command]
     options = run.words(template.launcher.options, folder, attempt)
     variables = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
     kind = template.launcher.kind
@@ -62,6 +66,11 @@ def _hosts(run, folder, attempt):
             raise Refusal(f"template '{run.template.name}': '{said[name]}' is no {name.replace('_', '-')} ({what}); change it") from None
         words += [f"--{name.replace('_', '-')}", value_text(value)]
     return [*words, "--"]
+
+
+def workers_folder(folder, attempt):
+    """Where worker.py keeps what each rank printed and used."""
+    return str(pathlib.Path(folder) / "output" / str(attempt) / "workers")
 
 
 def platform_file(folder):

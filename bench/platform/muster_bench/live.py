@@ -6,7 +6,7 @@ import re
 from .files import NewLines
 
 # What muster's programs and muster_bench.tracker print an epoch: epoch, training loss, validation loss, accuracy, perhaps top-5, seconds, rate.
-LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.e-]+){0,2} +(?P<took>[\d.]+) +\S+$",
+LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.e-]+){0,2} +(?P<took>[\d.]+) +(?P<samples_per_second>\S+)$",
                   re.MULTILINE)
 
 

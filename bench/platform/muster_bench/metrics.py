@@ -45,7 +45,7 @@ def derive(file, run, found):
     for name in ("train_accuracy", "train_loss", "val_loss"):
         values = [epoch[name] for epoch in series if name in epoch]
         put(name, raw.get(name, values[-1] if values else None))
-    for name, share in _shares(raw, train).items():
+    for name, share in shares(raw, train).items():
         put(name, share)
     put("bytes_sent", raw.get("bytes_sent", raw.get("communication_bytes")))
     for name in ("staleness_mean", "staleness_max"):
@@ -85,7 +85,7 @@ PARTS = (("computation_share", "compute_seconds"), ("communication_share", "comm
          ("data_wait_share", "data_wait_seconds"))
 
 
-def _shares(raw, train):
+def shares(raw, train):
     """Of the training time: the means over the ranks, each with times of its own, which add up to 1 with the rest. What a
     program that is no tracker of ranks says is taken as it is."""
     mean = "mean_" if "mean_train_seconds" in raw else ""

@@ -1,4 +1,5 @@
 """From the words of a command line to a plan."""
+import dataclasses
 import pathlib
 
 from . import document
@@ -7,6 +8,8 @@ from .errors import Refusal
 from .experiment import read_file
 from .files import Digests
 from .plan import make_plan
+
+LAUNCHED = ("mpirun", "srun", "hosts")   # launchers that start a command once a rank, in the same way
 
 
 def assignments(words, flag):
@@ -31,8 +34,25 @@ def planned(chosen, to_run=True):
     """(file, plan, division) of a command line; without `to_run` programs and data need not be here."""
     settings = settings_of(chosen)
     file = read_file(find_file(chosen.file), settings, assignments(chosen.place, "--place"))
-    division = division_of(file, settings, chosen.division)
+    file, changes = relaunched(file, getattr(chosen, "launcher", None), getattr(chosen, "cpus_per_rank", None))
+    division = division_of(file, [*(f"--set {name}" for name in settings), *changes], chosen.division)
     return file, make_plan(file, Digests() if to_run else None, chosen.most_runs, only_of(chosen)), division
+
+
+def relaunched(file, kind, cpus):
+    """The file with this launcher, where ranks have one, and with runs that are held to these processors; and what was changed."""
+    if cpus is not None and not cpus > 0:
+        raise Refusal(f"--cpus-per-rank cannot be {cpus:g} (it is above 0); leave it out")
+
+    def changed(experiment):
+        template = experiment.template
+        if kind and template.launcher.kind in LAUNCHED:
+            template = dataclasses.replace(template, launcher=dataclasses.replace(template.launcher, kind=kind, options=()))
+        if cpus:
+            template = dataclasses.replace(template, resources=dataclasses.replace(template.resources, cpus_per_rank=cpus, hold=True))
+        return dataclasses.replace(experiment, template=template)
+    changes = [name for name, value in (("--launcher", kind), ("--cpus-per-rank", cpus)) if value]
+    return (dataclasses.replace(file, experiments=tuple(map(changed, file.experiments))) if changes else file), changes
 
 
 def find_file(name):

@@ -41,7 +41,8 @@ def _runner(chosen, revision):
               and (tree / str(place)).exists()}
     file = read_file(path, settings, places)
     folder = out / f"results-{commit[:12]}"
-    return Runner(file, make_plan(file, Digests(), chosen.most_runs, only_of(chosen)), folder, division_of(file, settings, chosen.division))
+    return Runner(file, make_plan(file, Digests(), chosen.most_runs, only_of(chosen)), folder,
+                  division_of(file, [f"--set {name}" for name in settings], chosen.division))
 
 
 def _git(*words, why):

@@ -27,6 +27,7 @@ class Runner:
         self._environment = environment_of(division)
         self.retry_failed = retry_failed
         self.events = ""         # where each run has its event file
+        self.watch = False       # each rank under worker.py
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
         self.trouble = None      # what keeps the runner from going on
@@ -187,21 +188,22 @@ class Runner:
         """(status, why, seconds of the command, what was read)"""
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
+        words, variables = launchers.launched(run, home, number)
+        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
+        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         lacking = self._commands(run, home, number, run.template.needs, output / "needs.txt")
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
         before = self._commands(run, home, number, run.template.before, output / "configure.txt")
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
-        words, variables = launchers.launched(run, home, number)
+        watched, _ = launchers.launched(run, home, number, self.watch)
         launchers.prepare(run, home, number)
-        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
-        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)
         look = self._look(run, log)
         on_this_machine = run.template.launcher.kind != "srun"
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
-        ended = process.run(words, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
+        ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
         if ended.status == "enough":
             return "ok", ended.why, ended.seconds, {**NOTHING, "series": look.series}
         if ended.exit == hosts.SKIP and run.template.launcher.kind == "hosts":

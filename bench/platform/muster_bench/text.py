@@ -35,7 +35,10 @@ def fill(text, values, where):
 
 def words_of(command):
     """A command as a list of words, none of them filled in yet: what a value has in it never becomes two words."""
-    return shlex.split(command) if isinstance(command, str) else [value_text(word) for word in command]
+    try:
+        return shlex.split(command) if isinstance(command, str) else [value_text(word) for word in command]
+    except ValueError as error:
+        raise Refusal(f"'{command}' cannot be split into words ({error}); mend its quotation marks") from None
 
 
 def fill_words(words, values, where):

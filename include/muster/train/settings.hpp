@@ -5,7 +5,7 @@
 
 namespace muster::inline v0::setting {
 
-/// Optimizers, shares of batches, the order of sums, timelines. `--help-all` describes each.
-extern const setting_info optimizer, balance, virtual_shards, trace;
+/// Optimizers, shares of batches, the order of sums, timelines, metrics. `--help-all` describes each.
+extern const setting_info optimizer, balance, virtual_shards, trace, metrics;
 
 }  // namespace muster::inline v0::setting

@@ -39,6 +39,9 @@ struct goal {
 /// Options of a tracker.
 struct tracker_options {
   muster::goal goal{};
+  /// Where rank 0 writes the figures up to now at the end of each epoch, as Prometheus' text format, in place of those
+  /// before; empty or "none": nowhere. Programs take it from `setting::metrics` (--metrics).
+  std::string metrics{};
 };
 
 /// Metrics of the model after an epoch; NaN where not measured.
@@ -184,6 +187,7 @@ class tracker final : public event_sink {
     histogram push_ages;
   };
 
+  void export_metrics() const;
   [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const;
   [[nodiscard]] double waited() const noexcept { return here_.spent.communication + here_.spent.data_wait; }
 

@@ -1,0 +1,1 @@
+"""muster-bench serve: runs in a browser, over HTTP, and for Prometheus."""

@@ -1,0 +1,301 @@
+"""The dashboard's HTTP: which request gets what (openapi.json says it too), and which are refused."""
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import math
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+import urllib.parse
+
+from aiohttp import web
+
+from ..errors import FINISHED, Refusal
+from ..files import digest_of, make_folder, writing
+from ..runner import MARKER
+from .exporter import Exporter
+from .runs import Runs, attempt_of
+from .spans import Traces, step
+from .start import Starter
+
+HERE = pathlib.Path(__file__).parent
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+          "frame-ancestors 'none'")
+FOREIGN = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"    # of what runs have written
+MOST_POSTED, MOST_METRICS = 4 << 20, 64 << 20     # bytes of a request; of what the workers of a run post
+
+
+class Dashboard:
+    def __init__(self, folder, places, address, token):
+        self.token, self.hosts = token, None   # names by which it may be called; None: any
+        self.cookie = f"muster_{digest_of(str(pathlib.Path(folder).absolute()))[:8]}"
+        self.runs, self.traces = Runs(folder), Traces(folder)
+        self.starter, self.exporter = Starter(folder, places, address, token), Exporter(self.runs, self.traces)
+        self._reading = asyncio.Lock()
+
+    def app(self):
+        app = web.Application(middlewares=[self.guard], client_max_size=MOST_POSTED)
+        app.add_routes([
+            web.get("/", self.page), web.get("/{name:dashboard[.](?:js|css)}", self.page), web.get("/metrics", self.metrics),
+            web.get("/api/openapi.json", self.openapi), web.get("/api/presets", self.presets),
+            web.get("/api/runs", self.list), web.post("/api/runs", self.start), web.get("/api/runs/{folder}", self.folder),
+            web.post("/api/runs/{folder}/stop", self.stop), web.post("/api/runs/{folder}/continue", self.go_on),
+            web.get("/api/runs/{folder}/files/{path:.+}", self.file), web.get("/api/runs/{folder}/{run}", self.run),
+            web.get("/api/runs/{folder}/{run}/log", self.log), web.get("/api/runs/{folder}/{run}/step", self.step),
+            web.get("/api/runs/{folder}/{run}/files/{path:.+}", self.file), web.post("/api/runs/{folder}/{run}/metrics", self.post_metrics),
+            web.get("/api/compare", self.compare), web.post("/api/v2/spans", self.post_spans),
+            web.get("/api/traces", self.list_traces), web.get("/api/traces/{trace}", self.trace)])
+        return app
+
+    # ---- what is refused ----
+
+    @web.middleware
+    async def guard(self, request, handler):
+        try:
+            self._check(request)
+            response = await handler(request)
+        except Refusal as refusal:
+            response = _error(getattr(refusal, "http", 400), refusal)
+        except web.HTTPRequestEntityTooLarge:
+            response = _error(413, f"the request is too long (at most {MOST_POSTED:,} bytes); send less at a time")
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            response = _error(error.status, f"{request.method} {request.path[:200]} is not answered ({error.reason}); see /api/openapi.json")
+        except Exception:  # it is this program's own mistake: said in its log, and the next request is answered
+            logging.exception("%s %s", request.method, request.path)
+            response = _error(500, "the dashboard failed (its log says why); try again")
+        if not response.prepared:
+            response.headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": response.headers.get("Cache-Control", "no-cache")})
+            response.headers.setdefault("Content-Security-Policy", POLICY)
+        return response
+
+    def _check(self, request):
+        origin = request.headers.get("Origin")
+        if origin is not None and urllib.parse.urlsplit(origin).netloc != request.host:
+            raise _refused(403, f"a page of '{origin[:80]}' may not ask (its origin is another one); open the dashboard itself")
+        if self.hosts is not None and urllib.parse.urlsplit(f"//{request.host}").hostname not in self.hosts:
+            raise _refused(403, f"'{request.host[:80]}' is no name of this dashboard (it is asked without a token); call it by its address")
+        if self.token and not (request.path == "/" and "token" in request.query):
+            kind, _, shown = request.headers.get("Authorization", "").partition(" ")
+            shown = shown if kind.lower() == "bearer" else request.cookies.get(self.cookie, "")
+            if not hmac.compare_digest(shown.encode(), self.token.encode()):
+                raise _refused(401, "the token is missing or another one; send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once")
+
+    # ---- the page ----
+
+    async def page(self, request):
+        if self.token and "token" in request.query:   # kept by the browser, and gone from its address bar
+            if not hmac.compare_digest(request.query["token"].encode(), self.token.encode()):
+                raise _refused(401, "the token is another one; open the address that muster-bench serve has printed")
+            response = web.HTTPSeeOther("/")
+            response.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict", max_age=30 * 86400)
+            raise response
+        name = request.match_info.get("name", "index.html")
+        text = (HERE / name).read_text(encoding="utf-8")
+        if name.endswith(".css"):
+            text = (HERE.parent / "page.css").read_text(encoding="utf-8") + text
+        return web.Response(text=text, content_type={"html": "text/html", "js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]])
+
+    async def openapi(self, request):
+        return web.Response(text=(HERE / "openapi.json").read_text(encoding="utf-8"), content_type="application/json")
+
+    # ---- runs ----
+
+    async def _read(self, call, *words):
+        """Files are read beside the loop, one request at a time: what is kept of them is no thread's own."""
+        async with self._reading:
+            return await asyncio.to_thread(call, *words)
+
+    async def presets(self, request):
+        return _json(request, {"presets": await self._read(self.starter.presets)})
+
+    async def list(self, request):
+        return _json(request, {"runs": await self._read(self.runs.list)})
+
+    async def run(self, request):
+        return _json(request, await self._read(self.runs.run, *_names(request)))
+
+    async def folder(self, request):
+        folder = request.match_info["folder"]
+        home = self.runs.home(folder)
+        return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.said_of(folder),
+                               "files": [{"path": path.name, "bytes": path.stat().st_size} for path in sorted(home.iterdir())
+                                         if path.is_file() and path.name not in ("lock", MARKER)]})
+
+    async def log(self, request):
+        return _json(request, await self._read(self.runs.log, *_names(request), request.query.get("worker", ""), _number(request, "offset", -1)))
+
+    async def step(self, request):
+        attempt = attempt_of(self.runs.home(*_names(request)))
+        return _json(request, await asyncio.to_thread(step, attempt / "trace.json", _number(request, "number", 0)))
+
+    async def compare(self, request):
+        return _json(request, await self._read(self.runs.compare, *[_two(request, name) for name in ("first", "second")]))
+
+    async def file(self, request):
+        """By the system's sendfile: however long, none of it is kept here."""
+        path = self.runs.file(request.match_info["path"], *_names(request))
+        report = path.name == "report.html"    # is looked at; anything else is kept
+        return web.FileResponse(path, headers={"Content-Security-Policy": FOREIGN, "Content-Disposition":
+                                               f"{'inline' if report else 'attachment'}; filename*=UTF-8''{urllib.parse.quote(path.name)}"})
+
+    async def start(self, request):
+        folder = await asyncio.to_thread(self.starter.start, await _body(request))
+        return web.json_response({"folder": folder}, status=201)
+
+    async def stop(self, request):
+        self.starter.stop(request.match_info["folder"])
+        return web.json_response({"folder": request.match_info["folder"]}, status=202)
+
+    async def go_on(self, request):
+        return web.json_response({"folder": await asyncio.to_thread(self.starter.go_on, request.match_info["folder"])}, status=201)
+
+    # ---- what workers and others send, and Prometheus asks for ----
+
+    async def post_metrics(self, request):
+        home = self.runs.home(*_names(request))
+        lines = [_posted(row) for row in _listed(await _body(request))]
+        path = attempt_of(home) / "posted.jsonl"
+        if (path.stat().st_size if path.exists() else 0) > MOST_METRICS:
+            raise Refusal(f"this run has posted more than {MOST_METRICS:,} bytes (no more are kept); post less often")
+        with writing(path), open(path, "a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+        return web.json_response({"kept": len(lines)}, status=202)
+
+    async def post_spans(self, request):
+        await asyncio.to_thread(self.traces.add, await _body(request))
+        return web.Response(status=202)
+
+    async def list_traces(self, request):
+        return _json(request, {"traces": await self._read(self.traces.list)})
+
+    async def trace(self, request):
+        return _json(request, await self._read(self.traces.trace, request.match_info["trace"]))
+
+    async def metrics(self, request):
+        return web.Response(body=await self._read(self.exporter.text), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _refused(status, text):
+    refusal = Refusal(text)
+    refusal.http = status
+    return refusal
+
+
+def _error(status, text):
+    return web.Response(status=status, text=json.dumps({"error": " ".join(str(text).split())}) + "\n", content_type="application/json")
+
+
+def _json(request, value):
+    """What is as it was at the last request is not sent again."""
+    text = json.dumps(value, allow_nan=False)
+    tag = f'"{digest_of(text)[:16]}"'
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers={"ETag": tag})
+    return web.Response(text=text, content_type="application/json", headers={"ETag": tag})
+
+
+def _names(request):
+    return [request.match_info[name] for name in ("folder", "run") if name in request.match_info]
+
+
+def _two(request, name):
+    parts = request.query.get(name, "").split("/")
+    if len(parts) != 2:
+        raise Refusal(f"{name} cannot be '{'/'.join(parts)[:80]}' (it is FOLDER/RUN); take the id of a run")
+    return parts
+
+
+def _number(request, name, default):
+    text = request.query.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise Refusal(f"{name} cannot be '{text[:40]}' (it is a whole number); change it") from None
+
+
+async def _body(request):
+    if request.content_type != "application/json":
+        raise Refusal(f"the request is '{request.content_type[:80]}' (it has to be application/json); send JSON")
+    try:
+        return json.loads(await request.read(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the request is no JSON ({str(error)[:120]}); mend it") from None
+
+
+def _no_number(text):
+    raise ValueError(f"{text} is no number")
+
+
+def _listed(body):
+    rows = body if isinstance(body, list) else [body]
+    if not 1 <= len(rows) <= 1000:
+        raise Refusal(f"the request has {len(rows)} rows (it is one, or a list of up to 1,000); send such")
+    return rows
+
+
+def _posted(row):
+    """{"worker": 0, "metrics": {"loss": 0.5}}, perhaps with the time in "at"."""
+    said = "{\"worker\": 0, \"metrics\": {\"loss\": 0.5}}"
+    if not isinstance(row, dict) or set(row) - {"worker", "metrics", "at"} or not isinstance(row.get("metrics"), dict) or not row["metrics"]:
+        raise Refusal(f"a row is not worker, metrics and perhaps at (it is '{json.dumps(row)[:80]}'); send such as {said}")
+    worker, at = row.get("worker", 0), row.get("at", round(time.time(), 3))
+    if not isinstance(worker, int) or isinstance(worker, bool) or not 0 <= worker < 1_000_000:
+        raise Refusal(f"the worker cannot be '{str(worker)[:40]}' (it is a whole number, 0 or more); send such as {said}")
+    for name, value in (*row["metrics"].items(), ("at", at)):
+        if not name or len(name) > 100 or isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise Refusal(f"'{name[:40]}' cannot be '{str(value)[:40]}' (it is a finite number, under a name of up to 100 letters); send such as {said}")
+    return {"at": at, "worker": worker, "metrics": row["metrics"]}
+
+
+# ---- the program ----
+
+def serve(folder, listen, token, places):
+    """Until it is told to end. Runs go on then."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise Refusal(f"--listen cannot be '{listen}' (it is ADDRESS:PORT); write such as 127.0.0.1:8080")
+    near = host == "localhost" or _is_loopback(host)
+    if not near and not token:
+        raise Refusal(f"--listen {listen} can be reached by other machines (a client that reaches it can start commands); add --token T, or listen at 127.0.0.1")
+    folder = pathlib.Path(folder).absolute()
+    if (folder / MARKER).exists():
+        raise Refusal(f"'{folder}' is one folder of results (its runner writes there); name the folder that it is in")
+    make_folder(folder)
+    return asyncio.run(_serve(folder, host, int(port), token, places, near))
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _serve(folder, host, port, token, places, near):
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise Refusal(f"--listen {host}:{port} cannot be used ({os.strerror(error.errno)}); choose another") from None
+    called = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    address = f"http://{called}:{listening.getsockname()[1]}"
+    dashboard = Dashboard(folder, places, address, token)
+    if near and not token:
+        dashboard.hosts = {host, "localhost", "127.0.0.1", "::1"}
+    runner = web.AppRunner(dashboard.app(), access_log=None, handle_signals=False)
+    await runner.setup()
+    await web.SockSite(runner, listening).start()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, ending.set)
+    print(f"muster-bench: {address}/{f'?token={urllib.parse.quote(token)}' if token else ''} shows the runs in {folder}", file=sys.stderr, flush=True)
+    await ending.wait()
+    await runner.cleanup()
+    return FINISHED
