@@ -36,7 +36,7 @@ std::optional<trace_place> read_w3c(std::string_view text) {
   return is_identity(text.substr(3, 32), 32) ? place_of(text.substr(3, 32), text.substr(36, 16)) : std::nullopt;
 }
 
-// TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT; a decision that is left to who gets it is yes.
+// TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT; without a decision it is recorded.
 std::optional<trace_place> read_b3(std::string_view text) {
   const auto trace = text.substr(0, text.find('-'));
   text.remove_prefix(std::min(text.size(), trace.size() + 1));
