@@ -95,7 +95,7 @@ class Export(Case):
                 self.assertEqual((made.returncode, made.stdout), (0, ""))
                 tensor = json.loads(self.ask(port, "GET", f"/v2/models/m{number}")[1])["inputs"][0]
                 shape = [3, *tensor["shape"][1:]]
-                rows = random.integers(0, 256, shape, "uint8") if tensor["datatype"] == "UINT8" else random.normal(0, 0.01, shape).astype("float32")
+                rows = random.integers(0, 256, shape, "uint8") if tensor["datatype"] == "UINT8" else random.normal(size=shape).astype("float32")
                 tensor = {**tensor, "shape": shape, "data": rows.reshape(-1).tolist()}
                 status, answer = self.ask(port, "POST", f"/v2/models/m{number}/infer", json.dumps({"inputs": [tensor]}))
                 self.assertEqual(status, 200, answer)
@@ -109,14 +109,14 @@ class Export(Case):
     def test_small_networks_and_logistic_regression(self):
         data = "--data cifar-like:192 --epochs 1"
         self.check(*(f"cnn {data} --variant {variant}" for variant in ("plain", "dropout", "batch-norm")),
-                   "logistic_regression --synthetic epsilon:200 --epochs 1")
+                   "logistic_regression --synthetic epsilon:200 --epochs 1 --schedule inverse-sqrt:2")
 
     def test_residual_networks(self):
         data = "--data cifar-like:96 --epochs 1 --batch 32"
         self.check(*(f"resnet --depth 14 --variant {variant} --shortcut {option} {data}" for variant in ("v1", "v2") for option in "AB"))
 
     def test_large_networks(self):
-        self.check("vgg16 --data cifar-like:32 --epochs 1 --batch 16", "resnet --depth 50 --data cifar-like:32 --epochs 1 --batch 16")
+        self.check("vgg16 --data cifar-like:32 --epochs 1 --batch 16", "resnet --depth 50 --data cifar-like:96 --epochs 2 --batch 4 --schedule step:0.001,epochs=1,factor=0.1")
 
     def test_grey_images(self):
         random = numpy.random.default_rng(2)
