@@ -48,6 +48,8 @@ int main(int argc, char** argv) {
   muster::add_number(app, "--max-body", max_body, {1, std::uint64_t{1} << 40, true}, "the largest request");
   muster::add_number(app, "--threads", options.threads, {1, 1024}, "that serve connections");
   muster::add_number(app, "--model-threads", model_threads, {1, 1024}, "that compute a batch of a network");
+  app.add_option("--spans", options.spans, "append the spans of requests with headers of a trace, for Zipkin")
+      ->type_name("FILE");
   const auto body = [&](muster::context&) {
     examples::parse(app, argc, argv);
     batches = {.max_batch = max_batch, .max_delay = read_time("--max-delay", delay), .queue = queue};

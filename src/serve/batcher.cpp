@@ -79,11 +79,13 @@ void batcher::predict() {
   rows_.clear();
   for (const auto& request : taken_) rows_.insert(rows_.end(), request.rows.begin(), request.rows.end());
   const std::size_t row_bytes = info_.output.row_bytes();
+  const auto begun = clock::now();
   try {
     // Memory of its own for each batch: answers are sent out of it while the next one is predicted.
     const auto output = std::make_shared<buffer<std::byte>>(rows_.size() * row_bytes);
     prediction_batch batch(rows_, output->span());
     model_.predict(batch);
+    const auto ended = clock::now();
     if (statistics_) statistics_->batch_rows.add(static_cast<double>(rows_.size()));
     std::size_t first = 0;
     for (auto& request : taken_) {
@@ -94,13 +96,15 @@ void batcher::predict() {
         made = {.status = prediction_status::refused, .row = each.first - first, .problem = each.second};
         break;
       }
+      made.begun = begun;
+      made.ended = ended;
       first += count;
       std::exchange(request.done, nullptr)(std::move(made));
     }
   } catch (...) {
     const std::string problem = describe(std::current_exception());
     for (auto& request : taken_) {
-      if (request.done) request.done({.status = prediction_status::failed, .problem = problem});
+      if (request.done) request.done({.status = prediction_status::failed, .problem = problem, .begun = begun});
     }
   }
   taken_.clear();

@@ -104,10 +104,10 @@ void connection::next_request() {
 }
 
 void connection::read_header() {
-  began_ = clock::now();
+  times_ = {.received = clock::now()};
   is_fresh_ = false;
-  deadline_ = later(began_, server_.options.request_timeout);
-  wait_until(std::min(deadline_, later(began_, server_.options.header_timeout)), phase::header);
+  deadline_ = later(times_.received, server_.options.request_timeout);
+  wait_until(std::min(deadline_, later(times_.received, server_.options.header_timeout)), phase::header);
   http::async_read_header(socket_, buffer_, *parser_,
                           [self = shared_from_this()](error_code failed, std::size_t) { self->on_header(failed); });
 }
@@ -218,6 +218,7 @@ void connection::predict(bool is_v1) {
     request_ = parse_infer(body, json_bytes, info, max_rows);
   }
   wait_until(deadline_, phase::predicting);
+  times_.submitted = clock::now();
   // The guard keeps the thread of this connection until the answer has come back to it.
   auto executor = socket_.get_executor();
   auto done = [self = shared_from_this(), is_v1, guard = asio::make_work_guard(executor)](prediction&& made) {
@@ -230,6 +231,8 @@ void connection::predict(bool is_v1) {
 
 void connection::on_prediction(prediction&& made, bool is_v1) {
   if (abandoned_) return;  // it was answered when its time was over
+  times_.begun = made.begun;
+  times_.predicted = made.ended;
   switch (made.status) {
     case prediction_status::expired:
       return finish(error_answer(504, "request: was not predicted in time; send it again, or with fewer rows"));
@@ -261,7 +264,12 @@ void connection::on_prediction(prediction&& made, bool is_v1) {
 
 // The answer of the request that was read last.
 void connection::finish(answer&& made) {
-  (model_ ? *model_->statistics : server_.unnamed).add_request(made.status, seconds_since(began_));
+  (model_ ? *model_->statistics : server_.unnamed).add_request(made.status, seconds_since(times_.received));
+  if (server_.spans.is_open() && parser_->is_header_done()) {
+    const auto& request = parser_->get();
+    if (const auto caller = read_trace(request))
+      server_.spans.write(*caller, times_, view(request.target()), model_ ? model_->name : "", made.status);
+  }
   if (made.status == 503 && made.headers.empty()) made.headers = "Retry-After: 1\r\n";
   if (server_.draining) keep_alive_ = false;
   send(std::move(made));

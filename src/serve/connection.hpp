@@ -21,6 +21,7 @@
 #include <muster/serve/server.hpp>
 #include "protocol.hpp"
 #include "statistics.hpp"
+#include "trace.hpp"
 
 namespace muster::inline v0::serve {
 
@@ -28,6 +29,7 @@ namespace muster::inline v0::serve {
 struct server_shared {
   repository& models;
   server_options options;
+  span_log spans{options.spans};
   std::atomic<bool> draining{false};
   model_statistics unnamed{};  ///< of requests that name no model that is there
 };
@@ -93,7 +95,7 @@ class connection : public std::enable_shared_from_this<connection> {
   bool is_fresh_ = true;     // no request came yet
   bool keep_alive_ = false;  // after this answer
   bool abandoned_ = false;   // a model still reads the request, which was answered
-  clock::time_point began_;  // of the request
+  request_times times_;      // of the request
   clock::time_point deadline_;
   std::shared_ptr<served_model> model_;  // of the request
   parsed_request request_;

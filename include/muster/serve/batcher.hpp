@@ -36,6 +36,8 @@ struct prediction {
   std::shared_ptr<const void> owner{};  ///< of the memory of `values`
   std::size_t row = 0;                  ///< of the request: the first that was refused
   std::string problem{};                ///< why, if it was refused or failed
+  clock::time_point begun{};            ///< its batch; never, if it was not
+  clock::time_point ended{};            ///< likewise
 };
 
 /// A request to predict some rows.

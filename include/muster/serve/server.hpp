@@ -22,7 +22,8 @@ struct server_options {
   std::size_t max_body = std::size_t{64} << 20;
   std::size_t max_connections = 1024;  ///< further ones wait to be accepted
   seconds drain_delay{1};              ///< how long a server that drains goes on to take new requests
-  bool drain_on_sigterm = true;        ///< SIGTERM and SIGINT call drain() while run() runs
+  std::string spans{};  ///< file for the spans of requests with headers of a trace, each a line for Zipkin; empty: none
+  bool drain_on_sigterm = true;  ///< SIGTERM and SIGINT call drain() while run() runs
 };
 
 /// Serves the models of a repository, which must outlive it.

@@ -153,9 +153,38 @@ class Program(Case):
             self.assertIn(b'{"live":true}', waits.makefile("rb").read())
             waits.close()
 
+    def test_spans_of_requests_that_belong_to_a_trace(self):
+        self.add_model()
+        _, port = self.start("--models", "models", "--listen", "127.0.0.1:0", "--spans", "spans")
+        body, trace, span = json.dumps({"instances": [[0.01] * 2000]}), "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+        began = time.time()
+        for headers in ({"traceparent": f"00-{trace}-{span}-01"}, {"b3": f"{trace}-{span}-1"}, {}, {"traceparent": f"00-{trace}-{span}-00"}):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
+            for path, status in (("line", 200), ("nothing", 404)):
+                connection.request("POST", f"/v1/models/{path}:predict", body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                self.assertEqual(answer.status, status)
+            connection.close()
+        requests = [json.loads(line) for line in (self.folder / "spans").read_text().splitlines()]
+        self.assertEqual(len(requests), 4)  # what has no trace, or one that is not recorded, has no spans
+        for number, (whole, *parts) in enumerate(requests):
+            self.assertEqual([each["name"] for each in parts], [] if number % 2 else ["receive", "queue", "predict"])
+            self.assertEqual((whole["kind"], whole["parentId"]), ("SERVER", span))
+            self.assertEqual(whole["tags"], {"http.status_code": "404", "model": ""} if number % 2 else {"http.status_code": "200", "model": "line"})
+            self.assertTrue(began * 1e6 - 1e3 <= whole["timestamp"] <= time.time() * 1e6)
+            for each, after in zip(parts, parts[1:]):
+                self.assertLessEqual(abs(each["timestamp"] + each["duration"] - after["timestamp"]), 2)
+            self.assertLessEqual(sum(each["duration"] for each in parts), whole["duration"] + 5)
+            for each in parts:
+                self.assertEqual((each["traceId"], each["parentId"]), (trace, whole["id"]))
+        identities = [each["id"] for request in requests for each in request]
+        self.assertEqual(len(set(identities)), len(identities))
+
     def test_bad_options_are_one_line(self):
         for arguments, words in ((["--models", "none"], "none"), (["--models", ".", "--listen", "here"], "it has no port"),
                                  (["--models", ".", "--max-delay", "5"], "--max-delay cannot be '5'"),
+                                 (["--models", ".", "--spans", "none/spans"], "none/spans"),
                                  (["--models", ".", "--max-batch", "0"], "--max-batch cannot be '0'"), ([], "--models")):
             ran = subprocess.run([PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
             self.assertEqual(ran.returncode, 2, ran.stderr)

@@ -1,0 +1,248 @@
+#!/usr/bin/python3
+"""A network served: muster beside ONNX Runtime in process, and serve beside servers in Python that have ONNX Runtime behind them.
+
+    bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,mosec,litserve,bentoml]
+
+PYTHON is an interpreter that has onnxruntime, mosec, litserve and bentoml; /usr/bin/python3 has Debian's python3-onnx. The CNN
+has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, one thread each; a
+server has one thread or process for the model, batches of at most 32, and waits for none. The client is wrk on the same machine.
+Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor, mosec's body, and
+base64 in JSON for the others.
+"""
+import argparse
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BYTES = 3072
+SESSION = """
+import numpy, onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = options.inter_op_num_threads = 1
+session = onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
+def run(images):
+    return session.run(None, {"image": numpy.frombuffer(b"".join(images), "uint8").reshape(-1, 3, 32, 32)})[0]
+"""
+PROGRAMS = {
+    "process": """
+import sys, time
+images = open(sys.argv[1], "rb").read()
+for line in sys.stdin:
+    rows, times = map(int, line.split())
+    batch = numpy.frombuffer(images[:rows * 3072], "uint8").reshape(-1, 3, 32, 32)
+    begin = time.perf_counter()
+    for _ in range(times):
+        made = session.run(None, {"image": batch})[0]
+    spent = (time.perf_counter() - begin) / times
+    made.tofile(sys.argv[2])
+    print(spent, flush=True)
+""",
+    "mosec": """
+import json, mosec
+class Model(mosec.Worker):
+    def deserialize(self, data): return data
+    def forward(self, data): return run(data)
+    def serialize(self, data): return json.dumps(data.tolist()).encode()
+server = mosec.Server()
+server.append_worker(Model, max_batch_size=BATCH, max_wait_time=1)
+server.run()
+""",
+    "litserve": """
+import base64, litserve
+class Model(litserve.LitAPI):
+    def setup(self, device): pass
+    def decode_request(self, request): return base64.b64decode(request["image"])
+    def batch(self, inputs): return inputs
+    def predict(self, x): return run(x) if isinstance(x, list) else run([x])[0]
+    def unbatch(self, output): return list(output)
+    def encode_response(self, output): return {"probabilities": output.tolist()}
+if __name__ == "__main__":
+    litserve.LitServer(Model(max_batch_size=BATCH, batch_timeout=0), accelerator="cpu").run(port=PORT, generate_client_file=False, log_level="warning")
+""",
+    "bentoml": """
+import base64, bentoml
+@bentoml.service(workers=1, traffic={"timeout": 30})
+class Model:
+    @bentoml.api(batchable=True, max_batch_size=BATCH, max_latency_ms=1000)
+    def predict(self, images: list[str]) -> list[list[float]]:
+        return run([base64.b64decode(each) for each in images]).tolist()
+""",
+}
+
+
+def family(ancestor):
+    """Processes that descend from one, with it, and the CPU seconds of each and of those of its children that have ended."""
+    found = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = stat.read_text().rpartition(")")[2].split()
+            found[int(stat.parent.name)] = int(words[1]), sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def descends(process):
+        while process in found and process != ancestor:
+            process = found[process][0]
+        return process == ancestor
+    return {each: found[each][1] for each in found if descends(each)}
+
+
+class Bench:
+    def __init__(self, arguments, folder):
+        self.arguments, self.folder = arguments, folder
+        self.build = pathlib.Path(arguments.build).resolve()
+        (folder / "models/cnn/1").mkdir(parents=True)
+        subprocess.run([self.build / "examples/cnn", "--data", "cifar-like:2000", "--epochs", "1", "--save", folder / "models/cnn/1/model.muster"],
+                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["/usr/bin/python3", ROOT / "examples/serve/to_onnx.py", folder / "models/cnn/1/model.muster", folder / "cnn.onnx"], check=True)
+        self.images = os.urandom(32 * BYTES)
+        (folder / "images").write_bytes(self.images)
+
+    def in_process(self):
+        """Microseconds a batch, and how far the probabilities are from each other."""
+        (self.folder / "process.py").write_text(f"MODEL = {str(self.folder / 'cnn.onnx')!r}\n{SESSION}{PROGRAMS['process']}")
+        commands = {"muster": [self.build / "bench/peers/serve_predict", self.folder / "models/cnn/1", self.folder / "images", self.folder / "muster.out"],
+                    "onnxruntime": [self.arguments.peers, self.folder / "process.py", self.folder / "images", self.folder / "onnxruntime.out"]}
+        running = {name: subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name, words in commands.items()}
+
+        def ask(name, rows, times):
+            print(rows, times, file=running[name].stdin, flush=True)
+            return float(running[name].stdout.readline())
+
+        for rows in (1, 32):
+            times = {name: max(1, int(0.3 / ask(name, rows, 20))) for name in running}
+            found = {name: [] for name in running}
+            for _ in range(4 * self.arguments.rounds):
+                for name in running:
+                    found[name].append(ask(name, rows, times[name]) * 1e6)
+            middle = {name: statistics.median(each) for name, each in found.items()}
+            import numpy  # Debian's, which python3-onnx needs
+            made = [numpy.fromfile(self.folder / f"{name}.out", "float32") for name in running]
+            print(f"batch {rows}: " + ", ".join(f"{name} {middle[name]:.1f} us ({min(found[name]):.1f} to {max(found[name]):.1f})" for name in running) +
+                  f"; {middle['onnxruntime'] / middle['muster']:.2f}x onnxruntime; probabilities differ by {abs(made[0] - made[1]).max():.1e} at most", flush=True)
+        for each in running.values():
+            each.stdin.close()
+            each.wait()
+
+    def server(self, name, batch, port):
+        """The command of a server, and what its clients send."""
+        image = self.images[:BYTES]
+        path, headers, body = "/predict", {"Content-Type": "application/json"}, json.dumps({"image": base64.b64encode(image).decode()}).encode()
+        if name.startswith("muster"):
+            head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
+            words = [self.build / "examples/serve", "--models", self.folder / "models", "--listen", f"127.0.0.1:{port}", "--max-batch", batch]
+            if name == "muster behind haproxy":
+                words[4] = f"127.0.0.1:{port + 1}"
+                (self.folder / "haproxy.cfg").write_text(f"defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n retries 3\n option redispatch\n"
+                                                         f"frontend f\n bind 127.0.0.1:{port}\n default_backend b\nbackend b\n balance leastconn\n http-reuse safe\n"
+                                                         f" option httpchk GET /v2/health/ready\n server a 127.0.0.1:{port + 1} check inter 500ms\n")
+                words = ["sh", "-c", '"$@" & exec haproxy -q -f haproxy.cfg', "-", *words]
+            return words, "/v2/models/cnn/infer", {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}, head + image
+        program = self.folder / f"{name}_{batch}.py"
+        program.write_text(f"MODEL, BATCH, PORT = {str(self.folder / 'cnn.onnx')!r}, {batch}, {port}\n{SESSION}{PROGRAMS[name]}")
+        words = [self.arguments.peers, program]
+        if name == "mosec":
+            words, path, headers, body = [*words, "--port", port, "--log-level", "warning"], "/inference", {}, image
+        if name == "bentoml":
+            words = [pathlib.Path(self.arguments.peers).parent / "bentoml", "serve", f"{program.stem}:Model", "--port", port, "--host", "127.0.0.1"]
+            path, body = "/predict", json.dumps({"images": [base64.b64encode(image).decode()]}).encode()
+        return words, path, headers, body
+
+    @contextlib.contextmanager
+    def serving(self, name, batch=32, port=18123):
+        """Runs a server; gives what loads it for some seconds."""
+        words, path, headers, body = self.server(name, batch, port)
+        log = open(self.folder / f"{name}.log", "w")
+        running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1"})
+        url = f"http://127.0.0.1:{port}{path}"
+        try:
+            end = time.monotonic() + 40
+            while True:
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=5).read()
+                    break
+                if time.monotonic() > end or running.poll() is not None:
+                    raise SystemExit(f"{name} does not answer: {(self.folder / f'{name}.log').read_text()[-2000:]}")
+                time.sleep(0.2)
+            script = self.folder / "post.lua"
+            (self.folder / "body").write_bytes(body)
+            script.write_text("wrk.method = 'POST'\nlocal f = io.open('" + str(self.folder / "body") + "', 'rb')\nwrk.body = f:read('*a')\n" +
+                              "".join(f"wrk.headers['{key}'] = '{value}'\n" for key, value in headers.items()) +
+                              "done = function(s, l, r) io.write(string.format('found %d %d %d %d %d %d\\n', s.requests, s.duration, l:percentile(50), l:percentile(99), "
+                              "s.errors.status, s.errors.connect + s.errors.read + s.errors.write + s.errors.timeout)) end\n")
+
+            def load(clients, seconds):
+                before = sum(family(running.pid).values())
+                said = subprocess.run(["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "-s", script, url], stdout=subprocess.PIPE, text=True, check=True).stdout
+                count, spent, p50, p99, refused, failed = map(int, re.search("found (.*)", said).group(1).split())
+                return {"rate": count / spent * 1e6, "p50": p50 / 1e3, "p99": p99 / 1e3, "cpu": (sum(family(running.pid).values()) - before) / count * 1e3, "failed": refused + failed}
+
+            load(5, 1)
+            yield load
+        finally:
+            for each in family(running.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            running.wait()
+            log.close()
+
+    def compare(self, contenders):
+        found = {}
+        for _ in range(self.arguments.rounds):
+            for name, batch in contenders:
+                with self.serving(name, batch) as load:
+                    for clients in (1, 5, 64):
+                        found.setdefault((clients, name, batch), []).append(load(clients, self.arguments.seconds))
+        for (clients, name, batch), all_rounds in sorted(found.items()):
+            middle = {key: statistics.median(each[key] for each in all_rounds) for key in all_rounds[0]}
+            print(f"{clients} clients, {name}, batches of {batch} at most: {middle['rate']:.0f} requests/s, p50 {middle['p50']:.2f} ms, p99 {middle['p99']:.2f} ms, "
+                  f"{middle['cpu']:.2f} CPU s per 1,000, {sum(each['failed'] for each in all_rounds):.0f} failed", flush=True)
+
+    def swap(self):
+        """A new version each second, beside none."""
+        found = {"none": [], "swaps": []}
+        with self.serving("muster") as load:
+            for _ in range(self.arguments.rounds):
+                found["none"].append(load(5, self.arguments.seconds))
+                adding = subprocess.Popen(["sh", "-c", "v=$(ls models/cnn | sort -n | tail -n 1); while :; do v=$((v + 1)); cp -r models/cnn/1 models/cnn/.new && "
+                                           "mv models/cnn/.new models/cnn/$v; sleep 1; done"], cwd=self.folder)
+                found["swaps"].append(load(5, self.arguments.seconds))
+                adding.kill()
+                adding.wait()
+                shutil.rmtree(self.folder / "models/cnn/.new", ignore_errors=True)
+        for name, each in found.items():
+            print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=sys.executable)
+    parser.add_argument("--build", default=ROOT / "build/release")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--only", default="process,swap,mosec,litserve,bentoml")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    with tempfile.TemporaryDirectory(prefix="muster-serve-") as folder:
+        bench = Bench(arguments, pathlib.Path(folder))
+        if "process" in chosen:
+            bench.in_process()
+        if "swap" in chosen:
+            bench.swap()
+        peers = [name for name in ("mosec", "litserve", "bentoml") if name in chosen]
+        if peers or "muster" in chosen:
+            bench.compare([("muster", 32), ("muster", 1), ("muster behind haproxy", 32), *((name, 32) for name in peers)])
+
+
+if __name__ == "__main__":
+    main()

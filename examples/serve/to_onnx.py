@@ -1,0 +1,227 @@
+#!/usr/bin/python3
+"""Writes a model that a program of the examples has saved as ONNX, for other servers.
+
+    examples/serve/to_onnx.py model.muster model.onnx
+
+The graph takes and gives what serve does: an "image" of uint8 to "probabilities", or "features" to a "probability". It
+normalises; what comes before that in the model's preparation (a JPEG's decoding, a resizing) is not in it.
+Needs python3-onnx."""
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+import numpy
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class Problem(Exception):
+    pass
+
+
+def read_model(path):
+    """The description in the first line, and all numbers."""
+    try:
+        head, end, rest = pathlib.Path(path).read_bytes().partition(b"\n")
+        head = json.loads(head)
+        if not end or head["format"] != "muster-model-2" or len(rest) != 4 * (head["parameters"] + head["statistics"] + 1):
+            raise ValueError
+        return head, numpy.frombuffer(rest[:-4], "float32")  # behind them is a checksum, which serve looks at
+    except OSError as failed:
+        raise Problem(f"{path} cannot be read ({failed.strerror}); check the path") from None
+    except (ValueError, KeyError, TypeError):
+        raise Problem(f"{path} is no model (its first line does not describe what follows); give a file that --save has written") from None
+
+
+class Graph:
+    """Nodes in the order of examples/nn/models.cpp, which is that of the numbers in the file. What is between them is
+    (name, height, width, channels)."""
+
+    def __init__(self, head, numbers):
+        self.nodes, self.weights, self.made = [], [], 0
+        self.parameters, self.statistics = numbers[:head["parameters"]], numbers[head["parameters"]:]
+
+    def take(self, *shape):
+        size = int(numpy.prod(shape))
+        if size > len(self.parameters):
+            raise Problem(f"the model has fewer than the {size} numbers that its next layer takes (it is another network); export it with the version that saved it")
+        taken, self.parameters = self.parameters[:size], self.parameters[size:]
+        return taken.reshape(shape)
+
+    def constant(self, values):
+        self.weights.append(numpy_helper.from_array(numpy.ascontiguousarray(values), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def node(self, kind, inputs, output=None, **attributes):
+        self.made += 1
+        output = output or f"x{self.made}"
+        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def convolve(self, x, channels, kernel=3, stride=1, padding=0, bias=False):
+        name, height, width, before = x
+        weights = [self.constant(self.take(kernel, kernel, before, channels).transpose(3, 2, 0, 1))]
+        if bias:
+            weights.append(self.constant(self.take(channels)))
+        out = self.node("Conv", [name, *weights], kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4)
+        return out, *((side + 2 * padding - kernel) // stride + 1 for side in (height, width)), channels
+
+    def normalise(self, x):
+        scale, shift = self.take(x[3]), self.take(x[3])
+        mean, variance, self.statistics = self.statistics[:x[3]], self.statistics[x[3]:2 * x[3]], self.statistics[2 * x[3]:]
+        return self.node("BatchNormalization", [x[0], *map(self.constant, (scale, shift, mean, variance))], epsilon=1e-5), *x[1:]
+
+    def relu(self, x):
+        return self.node("Relu", [x[0]]), *x[1:]
+
+    def max(self, x, kernel=2, stride=2, padding=0):
+        out = self.node("MaxPool", [x[0]], kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[padding] * 4)
+        return out, *((side + 2 * padding - kernel) // stride + 1 for side in x[1:3]), x[3]
+
+    def average(self, x):
+        return self.node("GlobalAveragePool", [x[0]]), 1, 1, x[3]
+
+    def dense(self, x, size):
+        name, height, width, channels = x
+        weights = self.take(height, width, channels, size).transpose(2, 0, 1, 3).reshape(-1, size)
+        inputs = [self.node("Flatten", [name]), self.constant(weights), self.constant(self.take(size))]
+        return self.node("Gemm", inputs), 1, 1, size
+
+    def shortcut(self, x, channels, stride, option):
+        if x[3] == channels and stride == 1:
+            return x
+        if option == "B":
+            return self.normalise(self.convolve(x, channels, 1, stride))
+        bounds = [self.constant(numpy.array(each)) for each in ([0, 0], [x[1], x[2]], [2, 3], [stride, stride])]
+        before = (channels - x[3]) // 2
+        pads = self.constant(numpy.array([0, before, 0, 0, 0, channels - x[3] - before, 0, 0]))
+        out = self.node("Pad", [self.node("Slice", [x[0], *bounds]), pads])
+        return out, *(-(-side // stride) for side in x[1:3]), channels
+
+    def add(self, a, b):
+        return self.node("Add", [a[0], b[0]]), *a[1:]
+
+
+def residual(g, x, depth, version, option):
+    x = g.convolve(x, 16, padding=1)
+    if version == "1":
+        x = g.relu(g.normalise(x))
+    for stage, channels in enumerate((16, 32, 64)):
+        for block in range((depth - 2) // 6):
+            stride = 2 if stage > 0 and block == 0 else 1
+            ready = x if version == "1" else g.relu(g.normalise(x))
+            y = g.relu(g.normalise(g.convolve(ready, channels, stride=stride, padding=1)))
+            y = g.convolve(y, channels, padding=1)
+            if version == "1":
+                y = g.normalise(y)
+                x = g.relu(g.add(y, g.shortcut(x, channels, stride, option)))
+            elif option == "B" and stride == 2:
+                x = g.add(y, g.convolve(ready, channels, 1, stride, bias=True))
+            else:
+                x = g.add(y, g.shortcut(x, channels, stride, option))
+    return x if version == "1" else g.relu(g.normalise(x))
+
+
+def resnet50(g, x):
+    x = g.max(g.relu(g.normalise(g.convolve(x, 64, 7, 2, 3))), 3, 2, 1)
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for block in range(blocks):
+            channels, stride = 64 << stage, 2 if stage > 0 and block == 0 else 1
+            y = g.relu(g.normalise(g.convolve(x, channels, 1)))
+            y = g.relu(g.normalise(g.convolve(y, channels, 3, stride, 1)))
+            y = g.normalise(g.convolve(y, 4 * channels, 1))
+            x = g.relu(g.add(y, g.shortcut(x, 4 * channels, stride, "B")))
+    return x
+
+
+def vgg16(g, x):
+    for count, channels in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(count):
+            x = g.relu(g.normalise(g.convolve(x, channels, padding=1, bias=True)))
+        x = g.max(x)
+    return g.relu(g.dense(g.relu(g.dense(x, 512)), 512))
+
+
+def cnn(g, x, variant):
+    for channels in (32, 64):
+        x = g.relu(g.convolve(x, channels, bias=True))
+        if variant == "batch-norm":
+            x = g.normalise(x)
+            x = g.node("Sigmoid", [x[0]]), *x[1:]
+        x = g.max(x)
+    return g.relu(g.dense(g.relu(g.convolve(x, 64, bias=True)), 64))
+
+
+def network_of(name):
+    """What makes the features of the network's last layer."""
+    if name == "resnet50":
+        return lambda g, x: g.average(resnet50(g, x))
+    if known := re.fullmatch(r"resnet(\d+)-v([12])-([AB])", name):
+        return lambda g, x: g.average(residual(g, x, int(known[1]), known[2], known[3]))
+    if name == "vgg16":
+        return vgg16
+    if name in ("cnn", "cnn-dropout", "cnn-batch-norm"):
+        return lambda g, x: cnn(g, x, name[4:])
+    raise Problem(f"the model '{name}' is unknown (it is none of the image programs' or logistic_regression's); export it with the version that saved it")
+
+
+def normalised(g, head):
+    """The graph's input, and the network's."""
+    height, width, channels = head["input"]
+    steps = head["preparation"].split("|")
+    words = dict(word.split("=") for word in steps[-1].split(",")[1:] if "=" in word)
+    if not steps[-1].startswith("normalise,") or not {"mean", "deviation"} <= words.keys():
+        raise Problem(f"the model cannot be written as ONNX (its preparation '{head['preparation']}' does not end with normalise); serve it with serve")
+    mean, deviation = (numpy.array([float(each) for each in words[key].split("/")]).reshape(-1, 1, 1)[:channels] for key in ("mean", "deviation"))
+    x = g.node("Cast", ["image"], to=TensorProto.FLOAT)
+    shape = [channels, height, width]
+    if steps[0].startswith("jpeg:") and channels > 1:
+        shape = [height, width, channels]
+        x = g.node("Transpose", [x], perm=[0, 3, 1, 2])
+    elif channels == 1:
+        shape = [height, width]
+        x = g.node("Unsqueeze", [x, g.constant(numpy.array([1]))])
+    x = g.node("Mul", [x, g.constant((1 / (255 * deviation)).astype("float32"))])
+    x = g.node("Sub", [x, g.constant((mean / deviation).astype("float32"))])
+    return helper.make_tensor_value_info("image", TensorProto.UINT8, ["rows", *shape]), (x, height, width, channels)
+
+
+def to_onnx(head, numbers):
+    g, name = Graph(head, numbers), head["model"]
+    if name == "logistic_regression":
+        features = len(numbers) - 1
+        taken = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", features])
+        given = helper.make_tensor_value_info("probability", TensorProto.FLOAT, ["rows"])
+        margin = g.node("Gemm", ["features", g.constant(g.take(features, 1)), g.constant(g.take(1))])
+        g.node("Sigmoid", [g.node("Squeeze", [margin, g.constant(numpy.array([1]))])], "probability")
+    else:
+        network = network_of(name)
+        taken, x = normalised(g, head)
+        x = network(g, x)
+        given = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["rows", head["classes"]])
+        g.node("Softmax", [g.dense(x, head["classes"])[0]], "probabilities", axis=1)
+    if len(g.parameters) or len(g.statistics):
+        raise Problem("the model has more numbers than its network takes (it is another network); export it with the version that saved it")
+    graph = helper.make_graph(g.nodes, name, [taken], [given], g.weights)
+    made = helper.make_model(graph, producer_name="muster", ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+    onnx.checker.check_model(made, full_check=True)
+    return made
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="to_onnx.py", description="Writes a saved model as ONNX.")
+    parser.add_argument("model", help="what --save wrote")
+    parser.add_argument("output", help="the file of ONNX")
+    arguments = parser.parse_args()
+    try:
+        onnx.save(to_onnx(*read_model(arguments.model)), arguments.output)
+    except (Problem, OSError) as wrong:
+        print(f"to_onnx.py: {wrong}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
