@@ -1,6 +1,7 @@
 // Serves models that the examples have saved (docs/serving.md).
 //
 //   build/release/examples/serve --models models --listen 127.0.0.1:8000
+//   build/release/examples/serve --gateway 127.0.0.1:8001,127.0.0.1:8002 --split rows --listen 127.0.0.1:8000
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include <muster/serve/server.hpp>
 
 #include "../command_line.hpp"
+#include "gateway.hpp"
 #include "models.hpp"
 
 namespace {
@@ -27,7 +29,8 @@ muster::seconds read_time(std::string_view name, std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string models, delay = "0us";
+  std::string models, split = "rows", delay = "0us", replica_timeout = "10s";
+  served::gateway_options gateway;
   muster::serve::server_options options;
   muster::serve::batch_options batches;
   int model_threads = 1;
@@ -35,8 +38,16 @@ int main(int argc, char** argv) {
   CLI::App app{"Serves models that programs of the examples have saved, by the Open Inference Protocol.", "serve"};
   app.set_help_flag();  // run_main has it
   app.add_option("--models", models, "FOLDER/<model>/<version>/model.muster, as --save has written them")
-      ->type_name("FOLDER")
-      ->required();
+      ->type_name("FOLDER");
+  app.add_option("--gateway", gateway.replicas, "serves what these do: splits a request among them, HOST:PORT,...")
+      ->type_name("ADDRESSES")
+      ->delimiter(',');
+  app.add_option("--split", split, "what of a request a replica of --gateway gets")
+      ->check(CLI::IsMember({"rows"}))
+      ->capture_default_str();
+  app.add_option("--replica-timeout", replica_timeout, "after which a replica of --gateway is given up")
+      ->type_name("TIME")
+      ->capture_default_str();
   app.add_option("--listen", options.listen, "where, HOST:PORT; port 0 is any")
       ->type_name("ADDRESS")
       ->capture_default_str();
@@ -52,6 +63,21 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   const auto body = [&](muster::context&) {
     examples::parse(app, argc, argv);
+    if (models.empty() == gateway.replicas.empty())
+      examples::refuse("there is not one thing to serve (of --models and --gateway there have to be one)",
+                       "give --models FOLDER or --gateway ADDRESSES");
+    if (models.empty()) {
+      gateway.listen = options.listen;
+      gateway.max_batch = max_batch;
+      gateway.max_body = max_body;
+      gateway.replica_timeout = read_time("--replica-timeout", replica_timeout);
+      served::run_gateway(gateway, [&](int port) {
+        std::printf("serving %zu replicas on port %d\n", gateway.replicas.size(), port);
+        std::fflush(stdout);
+      });
+      std::puts("drained");
+      return;
+    }
     batches = {.max_batch = max_batch, .max_delay = read_time("--max-delay", delay), .queue = queue};
     options.max_body = max_body;
     muster::serve::repository repository(

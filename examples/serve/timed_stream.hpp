@@ -1,0 +1,75 @@
+// A connection of which every step ends in time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+
+#include <muster/core/clock.hpp>
+#include <muster/core/number.hpp>
+
+#include "../command_line.hpp"
+
+namespace served {
+
+/// Used by one thread at a time, which waits for each step.
+class timed_stream {
+ public:
+  using error_code = boost::system::error_code;
+
+  timed_stream() = default;
+  explicit timed_stream(int socket, const boost::asio::ip::tcp& family) { stream_.socket().assign(family, socket); }
+
+  [[nodiscard]] boost::beast::tcp_stream& stream() noexcept { return stream_; }
+  [[nodiscard]] boost::beast::flat_buffer& buffer() noexcept { return buffer_; }
+
+  /// Calls start(handler), which begins an operation of the stream, and returns how that ended: as
+  /// boost::beast::error::timeout when it took longer than `most`, and as an aborted one soon after `ends` said so.
+  template <class Start>
+  error_code wait(
+      muster::seconds most, const Start& start, const std::function<bool()>& ends = [] { return false; }) {
+    error_code ended;
+    stream_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(most));
+    start([&](error_code failed, auto&&...) { ended = failed; });
+    io_.restart();
+    for (io_.run_for(look); !io_.stopped(); io_.run_for(look)) {
+      if (ends()) stream_.cancel();
+    }
+    return ended;
+  }
+  /// A stream that failed goes on with a new connection.
+  void close() {
+    stream_.close();
+    buffer_.clear();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds look{100};
+  boost::asio::io_context io_{1};
+  boost::beast::tcp_stream stream_{io_};
+  boost::beast::flat_buffer buffer_;
+};
+
+/// HOST:PORT or [IPv6]:PORT. Throws muster::configuration_error that begins with the flag.
+[[nodiscard]] inline boost::asio::ip::tcp::endpoint find_address(const std::string& flag, const std::string& address) {
+  const auto colon = address.rfind(':');
+  boost::system::error_code failed = boost::asio::error::invalid_argument;
+  boost::asio::io_context io;
+  if (colon != std::string::npos && muster::parse_number<std::uint16_t>(std::string_view(address).substr(colon + 1))) {
+    std::string host = address.substr(0, colon);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    const auto found = boost::asio::ip::tcp::resolver(io).resolve(host, address.substr(colon + 1), failed);
+    if (!failed && !found.empty()) return *found.begin();
+  }
+  examples::refuse(flag + " cannot have '" + address + "' (" +
+                       (colon == std::string::npos ? "it has no port" : failed.message()) + ")",
+                   "give HOST:PORT, such as 127.0.0.1:8000");
+}
+
+}  // namespace served
