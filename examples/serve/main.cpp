@@ -29,7 +29,7 @@ muster::seconds read_time(std::string_view name, std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string models, split = "rows", delay = "0us", replica_timeout = "10s";
+  std::string models, combine, split = "rows", delay = "0us", replica_timeout = "10s";
   served::gateway_options gateway;
   muster::serve::server_options options;
   muster::serve::batch_options batches;
@@ -39,6 +39,8 @@ int main(int argc, char** argv) {
   app.set_help_flag();  // run_main has it
   app.add_option("--models", models, "FOLDER/<model>/<version>/model.muster, as --save has written them")
       ->type_name("FOLDER");
+  app.add_option("--combine", combine, "a version of several models is one: the mean of their answers, or all of them")
+      ->check(CLI::IsMember({"mean", "union"}));
   app.add_option("--gateway", gateway.replicas, "serves what these do: splits a request among them, HOST:PORT,...")
       ->type_name("ADDRESSES")
       ->delimiter(',');
@@ -80,8 +82,11 @@ int main(int argc, char** argv) {
     }
     batches = {.max_batch = max_batch, .max_delay = read_time("--max-delay", delay), .queue = queue};
     options.max_body = max_body;
+    const auto how = combine.empty()     ? served::combination::none
+                     : combine == "mean" ? served::combination::mean
+                                         : served::combination::united;
     muster::serve::repository repository(
-        models, [&](const std::string& folder) { return served::load(folder, batches.max_batch, model_threads); },
+        models, [&](const std::string& folder) { return served::load(folder, batches.max_batch, model_threads, how); },
         batches);
     muster::serve::server server(repository, options);
     std::printf("serving %s on port %d\n", models.c_str(), int{server.port()});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "../model_file.hpp"
@@ -81,14 +82,80 @@ void logistic_model::predict(muster::serve::prediction_batch& batch) {
   }
 }
 
-muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads) {
-  const std::string path = folder + "/model.muster";
+combined_model::combined_model(std::vector<muster::serve::any_predictor> models, const std::vector<std::string>& files,
+                               combination how, std::size_t max_batch)
+    : models_(std::move(models)), how_(how), info_(models_.front().info()) {
+  std::size_t labels = 0, most = 0;
+  for (std::size_t k = 0; k < models_.size(); ++k) {
+    const auto& [platform, input, output] = models_[k].info();
+    if (input.name != info_.input.name || input.type != info_.input.type || input.shape != info_.input.shape ||
+        input.is_bytes != info_.input.is_bytes) {
+      throw muster::configuration_error(files[k] + " and " + files[0] +
+                                        " cannot be served as one (they take different inputs); leave one of them out");
+    }
+    if (how == combination::mean && output.shape != info_.output.shape) {
+      throw muster::configuration_error(files[k] + " and " + files[0] +
+                                        " have no mean (they have different labels); use --combine union");
+    }
+    labels += output.elements();
+    most = std::max(most, output.elements());
+  }
+  if (how == combination::united) info_.output.shape = {labels};
+  answers_ = muster::buffer<float>(max_batch * most);
+}
+
+void combined_model::predict(muster::serve::prediction_batch& batch) {
+  std::vector<std::span<const std::byte>> rows(batch.size());
+  for (std::size_t k = 0; k < rows.size(); ++k) rows[k] = batch.row(k);
+  const std::size_t width = info_.output.elements();
+  const std::span all(reinterpret_cast<float*>(batch.output().data()), batch.size() * width);
+  std::vector<bool> refused(batch.size());
+  std::ranges::fill(all, 0.0f);
+  std::size_t first = 0;  // label of the model in a united answer
+  for (auto& model : models_) {
+    const std::size_t labels = model.info().output.elements();
+    const auto answers = answers_.span().first(batch.size() * labels);
+    muster::serve::prediction_batch part(rows, std::as_writable_bytes(answers));
+    model.predict(part);
+    for (const auto& [row, why] : part.refused()) {
+      if (!refused[row]) batch.refuse(row, why);
+      refused[row] = true;
+    }
+    for (std::size_t row = 0; row < batch.size(); ++row) {
+      for (std::size_t k = 0; k < labels; ++k) all[row * width + first + k] += answers[row * labels + k];
+    }
+    if (how_ == combination::united) first += labels;
+  }
+  if (how_ == combination::mean)
+    for (float& each : all) each /= static_cast<float>(models_.size());
+}
+
+namespace {
+
+muster::serve::any_predictor load_file(const std::string& path, std::size_t max_batch, int threads) {
   auto file = examples::read_model(path, [](const auto&) {});
   nn::execution how;
   how.threads = threads;
   if (file.model != "logistic_regression") return image_model(images::load_model(path, how), max_batch);
   if (file.numbers.empty()) throw examples::no_model(path, "it has no bias");
   return logistic_model(std::move(file.numbers));
+}
+
+}  // namespace
+
+muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads, combination how) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() == ".muster") files.push_back(entry.path().string());
+  std::ranges::sort(files);
+  if (files.size() < 2) return load_file(files.empty() ? folder + "/model.muster" : files[0], max_batch, threads);
+  if (how == combination::none) {
+    throw muster::configuration_error(folder + " has " + std::to_string(files.size()) +
+                                      " models (one is served, or all as one); use --combine mean or union");
+  }
+  std::vector<muster::serve::any_predictor> models;
+  for (const std::string& file : files) models.push_back(load_file(file, max_batch, threads));
+  return combined_model(std::move(models), files, how, max_batch);
 }
 
 }  // namespace served

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include <muster/serve/predictor.hpp>
 
@@ -44,7 +46,31 @@ class logistic_model {
 };
 static_assert(muster::serve::predictor<logistic_model>);
 
-/// The model in FOLDER/model.muster, as --save of the examples has written it; networks compute with so many threads.
-[[nodiscard]] muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads = 1);
+/// How the models of a version answer as one: not at all, with the mean of what they say (models of the same labels),
+/// or with all that they say, one model behind the other (models of different labels).
+enum class combination : std::uint8_t { none, mean, united };
+
+/// Several models that take the same input, as one. Each predicts the batch, in turn.
+class combined_model {
+ public:
+  /// Throws muster::configuration_error for models that cannot be combined so; `files` are their names.
+  combined_model(std::vector<muster::serve::any_predictor> models, const std::vector<std::string>& files,
+                 combination how, std::size_t max_batch);
+
+  [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
+  void predict(muster::serve::prediction_batch& batch);
+
+ private:
+  std::vector<muster::serve::any_predictor> models_;
+  combination how_;
+  muster::serve::model_info info_;
+  muster::buffer<float> answers_;  // of one model
+};
+static_assert(muster::serve::predictor<combined_model>);
+
+/// The model in FOLDER, as --save of the examples has written it (model.muster; several files: one model by `how`, in
+/// the order of their names); networks compute with so many threads.
+[[nodiscard]] muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads = 1,
+                                                combination how = combination::none);
 
 }  // namespace served

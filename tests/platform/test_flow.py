@@ -276,6 +276,16 @@ class Runs(Case):
         said = self.flow(status=1).stderr
         self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", said)
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
+        self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 2")
+        self.flow()
+        self.flow()
+        self.assertEqual({path.name: path.read_text() for path in (versions / "3").glob("*.muster")},
+                         {"1-train-m1.muster": "model 0.95", "2-train-m2.muster": "model 0.7"})
+        self.file = steps([0.5, 0.95, 0.8], "0.6 --ensemble 2")
+        self.flow()
+        self.assertEqual((versions / "4" / "2-train-m2.muster").read_text(), "model 0.8")
+        self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 4")
+        self.assertIn("--ensemble 4 cannot be chosen (of 3 models); give 1 to 3", self.flow(status=1).stderr)
 
     def test_select_without_room(self):
         repository = self.small_disk("repository", "1m")

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,52 @@ class Transcript(Case):
             got = ran.stdout.partition(f"<{number}>\n")[2].partition(following + "\n")[0]
             pattern = re.escape(expected.strip()).replace(re.escape("..."), ".*?")
             self.assertRegex(got.strip(), re.compile(f"^{pattern}$", re.S), command)
+
+
+class Combined(Case):
+    """Versions of several models."""
+
+    def setUp(self):
+        super().setUp()
+        self.rows = [[0.01 * k] * 2000 for k in (-3, 1, 2, 8)]
+        for seed in (1, 2, 3):
+            self.save(f"models/line{seed}/1/model.muster", seed)
+            self.save(f"combined/all/1/{seed}.muster", seed)
+
+    def save(self, path, seed):
+        made = self.run_shell(f"mkdir -p {os.path.dirname(path)} && logistic_regression --synthetic epsilon:200 --seed {seed} --epochs 1 --save {path}")
+        self.assertEqual(made.returncode, 0, made.stdout)
+
+    def predict(self, port, model):
+        status, said = self.ask(port, "POST", f"/v1/models/{model}:predict", json.dumps({"instances": self.rows}))
+        self.assertEqual(status, 200, said)
+        return json.loads(said)["predictions"]
+
+    def test_the_mean_and_the_union_of_what_the_models_say(self):
+        _, alone = self.start("--models", "models", "--listen", "127.0.0.1:0")
+        each = [self.predict(alone, f"line{seed}") for seed in (1, 2, 3)]
+        self.assertEqual(len({tuple(said) for said in each}), 3)
+        _, port = self.start("--models", "combined", "--combine", "union", "--listen", "127.0.0.1:0")
+        self.assertEqual(self.predict(port, "all"), [list(said) for said in zip(*each)])
+        _, port = self.start("--models", "combined", "--combine", "mean", "--listen", "127.0.0.1:0")
+
+        def single(number):
+            return struct.unpack("f", struct.pack("f", number))[0]
+        means = [single(single(single(a + b) + c) / 3) for a, b, c in zip(*each)]
+        self.assertEqual([single(said) for said in self.predict(port, "all")], means)
+
+    def test_says_why_models_are_not_served_as_one(self):
+        shutil.copytree(self.folder / "models/line1", self.folder / "combined/whole")
+        made = self.run_shell("mkdir -p combined/mixed/1 && cp models/line1/1/model.muster combined/mixed/1/a.muster && "
+                              "cnn --data cifar-like:50 --epochs 1 --batch 50 --save combined/mixed/1/b.muster")
+        self.assertEqual(made.returncode, 0, made.stdout)
+        for words, model, why in (([], "all", "has 3 models (one is served, or all as one); use --combine mean or union"),
+                                  (["--combine", "mean"], "mixed", "cannot be served as one (they take different inputs)")):
+            with (self.folder / "errors").open("w") as errors:
+                _, port = self.start("--models", "combined", *words, "--listen", "127.0.0.1:0", stderr=errors)
+            self.assertNotEqual(self.ask(port, "GET", f"/v2/models/{model}/ready")[0], 200)
+            self.assertEqual(self.ask(port, "GET", "/v2/models/whole/ready")[0], 200)
+            self.assertIn(why, (self.folder / "errors").read_text())
 
 
 class Program(Case):

@@ -1,4 +1,4 @@
-"""Selection: of models that steps have trained the one with the best accuracy becomes the newest version of a repository (docs/serving.md)."""
+"""Selection: of models that steps have trained the one with the best accuracy, or the best few, become the newest version of a repository (docs/serving.md)."""
 import fcntl
 import pathlib
 import shutil
@@ -23,6 +23,7 @@ def add_arguments(command):
     command.add_argument("--repository", required=True, metavar="FOLDER", help="what serve reads: FOLDER/NAME/VERSION")
     command.add_argument("--name", required=True, metavar="NAME", help="of the model there")
     command.add_argument("--at-least", type=float, default=0.0, metavar="ACCURACY", help="fail, and leave the old version, if none has it")
+    command.add_argument("--ensemble", type=int, default=1, metavar="N", help="publish the best N models, which serve --combine mean serves as one [%(default)s]")
     command.add_argument("--json", metavar="FILE", help="write what was selected there")
 
 
@@ -37,7 +38,10 @@ def run(chosen):
     found.sort(key=lambda one: -one["accuracy"])
     for one in found:
         print(f"{one['accuracy']:.4f}  {one['step']}")
-    best, home = found[0], make_folder(pathlib.Path(chosen.repository, chosen.name))
+    if chosen.ensemble < 1 or chosen.ensemble > len(found):
+        raise Refusal(f"--ensemble {chosen.ensemble} cannot be chosen (of {len(found)} models); give 1 to {len(found)}")
+    members = found[:chosen.ensemble]
+    best, home = dict(found[0], accuracies=[one["accuracy"] for one in members]), make_folder(pathlib.Path(chosen.repository, chosen.name))
     with writing(home), open(home.parent / f".{chosen.name}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         versions = sorted(int(entry.name) for entry in home.iterdir() if entry.name.isdigit())
@@ -46,10 +50,10 @@ def run(chosen):
             said = ", ".join(f"{one['step']} {one['accuracy']:.4f}" for one in found)
             print(f"no model has an accuracy of {chosen.at_least:g} ({said}); {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}")
             return FAILED_RUNS
-        if served.get("accuracy", -1.0) < best["accuracy"]:
+        if served.get("accuracies", [served.get("accuracy", -1.0)]) < best["accuracies"]:
             version = (versions[-1] if versions else 0) + 1
             try:
-                _publish(best, home, version)
+                _publish(best, members, home, version)
             except NoRoom as full:  # a status of its own would say that a peer has failed
                 print(f"version {version} was not written, {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}: {full}")
                 return FAILED_RUNS
@@ -65,12 +69,13 @@ def _without_path(one):
     return {name: value for name, value in one.items() if name != "path"}
 
 
-def _publish(best, home, version):
+def _publish(best, members, home, version):
     """A version is there as a whole or not at all."""
     for old in home.glob("*.new"):
         remove_tree(old)
     new = make_folder(home / f"{version}.new")
     with writing(new):
-        shutil.copyfile(best["path"], new / MODEL)
+        for number, one in enumerate(members):
+            shutil.copyfile(one["path"], new / (MODEL if len(members) == 1 else f"{number + 1}-{one['step']}.muster"))
         write_json(new / NOTE, _without_path(best))
         new.rename(home / str(version))
