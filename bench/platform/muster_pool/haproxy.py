@@ -35,6 +35,8 @@ defaults
   retry-on conn-failure empty-response
   option httpchk GET /v2/health/ready
   hash-type consistent
+  http-error status 503 content-type application/json string '{{"error":"request: no replica takes it; send it again later"}}' hdr Retry-After 1
+  http-error status 504 content-type application/json string '{{"error":"request: no replica answered in time"}}'
   default-server inter 200ms fastinter 50ms downinter 200ms fall 2 rise 1 observe layer4 error-limit 1 on-error mark-down
 frontend metrics
   bind fd@{metrics}

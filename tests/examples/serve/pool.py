@@ -292,7 +292,7 @@ class Files(PoolCase):
         self.assertEqual(self.post("/v1/models/a:predict")[0], 200)
         self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # instead of a
         self.pool.send_signal(signal.SIGHUP)
-        self.until(lambda: len(self.replicas("b")) == 1 and "a" not in self.state()["services"])
+        self.until(lambda: len(self.replicas("b")) == 1 and "a" not in self.state()["services"] and len(self.state()["haproxy"]) == 1)
         self.assertEqual(self.post("/v1/models/b:predict")[0], 200)
         self.drain()
 
