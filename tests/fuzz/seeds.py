@@ -111,7 +111,7 @@ SEEDS = {
     "example": [
         example(a=(2, field(1, struct.pack("<2f", 1, 2))), b=(3, field(1, b"\1\2\xff\1")), d=(3, b"\x08\5"),
                 e=(1, field(1, bytes(8))), l=(3, field(1, b"\3"))),
-        example(a=(1, field(1, b"bytes")), b=(2, field(1, bytes(4)))),
+        example(a=(1, field(1, b"bytes")), b=(2, field(1, bytes(4)))), example(c=(1, field(1, b""))),
         example(d=(3, field(1, b"\1"))) + field(2, field(1, field(1, b"c") + field(
             2, field(1, field(1, field(1, b"xy"))) + field(1, field(1, field(1, b"zw"))))))],
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],

@@ -174,7 +174,7 @@ struct example_column {
     const std::uint64_t size = size_of(type);
     const std::uint64_t added = bytes.size() / size;
     if (bytes.size() % size != 0) refuse("has bytes that are no whole elements");
-    if (to != nullptr && count + added <= most) std::memcpy(to + count * size, bytes.data(), added * size);
+    if (to != nullptr && count + added <= most) std::ranges::copy(bytes.first(added * size), to + count * size);
     count += added;
   }
   void add_whole(std::uint64_t value, bool (*put)(std::byte*, std::int64_t) noexcept) {

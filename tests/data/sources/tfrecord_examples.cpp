@@ -35,7 +35,7 @@ TEST_CASE("features of Examples become columns, whatever their order and however
     const bool packed = random.below(2) == 0;
     std::vector<std::string> entries = {entry("rgb", floats(rgb, packed)),
                                         entry("tags", whole_numbers(tags, packed)),
-                                        entry("pixels", bytes({pixels.substr(0, 2), pixels.substr(2)})),
+                                        entry("pixels", bytes({pixels.substr(0, 2), "", pixels.substr(2)})),
                                         entry("weight", floats({weight})),
                                         entry("class", whole_numbers({k})),
                                         entry("not asked for", bytes({"xyz"}))};
