@@ -29,6 +29,8 @@ living() {
 
 down() {
   local file pid step
+  [ -e "$folder/of-slurm-local" ] || { [ -z "$(ls -A "$folder")" ] && rmdir "$folder" && return; } ||
+    die "$folder was not made by this script (of-slurm-local is not in it); name the folder that \"up\" was given"
   [ ! -f "$folder/environment" ] || (source "$folder/environment" && timeout 10 scancel --full -s KILL -u root >/dev/null 2>&1) || true
   for file in $(daemons); do
     pid=$(living "$file") || continue
@@ -66,6 +68,7 @@ fi
 [ -z "$(ls -A "$folder")" ] || die "$folder is not empty (it may have a Slurm that runs); tools/slurm-local.sh down $folder"
 install_missing munge slurmctld slurmd slurmdbd slurm-client mariadb-server-core mariadb-client-core python3
 chmod 755 "$folder"
+touch "$folder/of-slurm-local"  # what "down" removes has this in it
 failed() {
   tail -n 5 "$folder"/*.log >&2
   down

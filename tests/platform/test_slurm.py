@@ -195,6 +195,14 @@ steps:
         copy, = rows.glob("*/copy")
         self.assertEqual(copy.read_bytes(), self.undisturbed(3))
 
+    def test_no_other_folder_is_removed(self):
+        (self.folder / "mine").write_text("kept")
+        done = subprocess.run([LOCAL, "down", self.folder], capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual((done.returncode, (self.folder / "mine").read_text()), (1, "kept"))
+        self.assertIn("was not made by this script", done.stderr)
+        self.assertEqual(subprocess.run([LOCAL, "down", self.folder / "absent"], timeout=PATIENCE).returncode, 0)
+        self.assertFalse((self.folder / "absent").exists())
+
     def test_refuses_an_account_that_is_not_there(self):
         with self.assertRaisesRegex(AssertionError, "Invalid account"):
             self.submit("stranger", ["true"], "--account=nobody")
