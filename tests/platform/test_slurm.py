@@ -172,6 +172,7 @@ steps:
     outputs: {{model: model}}
     ranks: 3
     launcher: mpirun
+    resources: {{memory: 200M}}
   look:
     command: "cp {{trained}} {{copy}}"
     inputs: {{trained: "{{train.model}}"}}
@@ -194,6 +195,17 @@ steps:
         self.await_until(lambda: [state for _, state in self.history(step)] == ["PREEMPTED", "COMPLETED"], f"it is {self.history(step)}")
         copy, = rows.glob("*/copy")
         self.assertEqual(copy.read_bytes(), self.undisturbed(3))
+
+    def test_jobs_that_slurm_does_not_know_have_failed(self):
+        words = [sys.executable, "-I", "-S", ROOT / "bench/platform/muster_bench/flow/slurm_status.py"]
+        ended = self.submit("ended", ["true"])
+        self.await_end(ended)
+        failed = self.submit("failed", ["false"])
+        self.await_end(failed)
+        for job, said in ((ended, "success\n"), (failed, "failed\n"), ("999999", "failed\n")):
+            self.assertEqual(self.run_words(*words, job), said)
+        away = {**self.environment, "SLURM_CONF": str(self.folder / "absent")}   # Slurm does not answer: it is asked again
+        self.assertEqual(subprocess.run([*map(str, words), ended], env=away, capture_output=True, text=True, timeout=PATIENCE).stdout, "running\n")
 
     def test_no_other_folder_is_removed(self):
         (self.folder / "mine").write_text("kept")

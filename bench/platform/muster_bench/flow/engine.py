@@ -1,5 +1,4 @@
 """Runs a workflow by Snakemake: what is to run is written as rules, each of which starts wrapper.py for one step."""
-import dataclasses
 import json
 import math
 import os
@@ -39,37 +38,40 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
             return FINISHED
         if shutil.which("snakemake") is None:
             raise Refusal("a workflow is run by Snakemake (which is not here); apt-get install snakemake")
-        if slurm is not None:
-            _use_slurm(flow)
+        if slurm is not None and shutil.which("sbatch") is None:
+            raise Refusal("steps become jobs by sbatch (which is not here); install slurm-client, or leave --slurm out")
         for step in flow.steps.values():
-            launchers.check_launcher(step)
+            launchers.check_launcher(wrapper.on_slurm(step) if slurm is not None else step)
         files.write_whole(folder / "flow.json", json.dumps(flow.to_json()))
         files.remove_tree(folder / "run")
         files.make_folder(folder / "run")
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
-        return _snakemake(store, planned, {wrapper.WATCHED: "1"} if watched else {}, _on_slurm(len(planned), slurm) if slurm is not None else _here())
+        words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
+        return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})})
     finally:
         held.release()
 
 
-def _here():
-    return ["--resources", f"core={launchers.cores_here() * MILLI}"]
-
-
-def _use_slurm(flow):
-    """Ranks are started by srun where mpirun would start them on one machine."""
-    if shutil.which("sbatch") is None:
-        raise Refusal("steps become jobs by sbatch (which is not here); install slurm-client, or leave --slurm out")
-    for step in flow.steps.values():
-        if step.wait and step.launcher.kind == "mpirun":
-            step.launcher = dataclasses.replace(step.launcher, kind="srun", options=("--mpi=pmix",))
+def _on_this_machine():
+    """(words, variables) for Snakemake."""
+    return ["--resources", f"core={launchers.cores_here() * MILLI}"], {}
 
 
 def _on_slurm(jobs, words):
+    """The same where each step is a job."""
     status = shlex.join([sys.executable, "-I", "-S", slurm_status.__file__])
-    submit = ["sbatch", "--parsable", "--requeue", "--open-mode=append", "--job-name={rule}", "--output=run/slurm-%j.log", "--ntasks={resources.ranks}",
-              "--cpus-per-task={resources.cpus}", *(word.replace("{", "{{").replace("}", "}}") for word in words)]
-    return ["--cluster", " ".join(submit), "--cluster-status", status, "--cluster-cancel", "scancel", "--jobs", str(jobs + 1), "--max-status-checks-per-second", "2"]
+    submit = ["env", "-u", "CI", "sbatch", "--parsable", "--requeue", "--open-mode=append", "--job-name={rule}", "--output=run/slurm-%j.log", "{resources.asks}",
+              *(word.replace("{", "{{").replace("}", "}}") for word in words)]
+    # Without CI Snakemake waits for 10 s between two looks at its jobs.
+    return ["--cluster", " ".join(submit), "--cluster-status", status, "--cluster-cancel", "scancel", "--jobs", str(jobs + 1),
+            "--max-status-checks-per-second", "2"], {"CI": "true", wrapper.SLURM: "1"}
+
+
+def _asks(step):
+    """What a job of Slurm has to have for a step."""
+    cpus = math.ceil(step.resources.cpus_per_rank)
+    memory = f" --mem-per-cpu={max(1, step.resources.memory // cpus >> 20)}M" if step.resources.memory else ""
+    return f"--ntasks={step.ranks} --cpus-per-task={cpus}{memory}"
 
 
 def to_run(flow, reasons, stay):
@@ -92,18 +94,18 @@ def snakefile(flow, planned, folder, stay):
         step = flow.steps[name]
         cores = min(step.ranks * step.resources.cpus_per_rank, launchers.cores_here()) if step.wait else 0
         rules.append(f"rule step_{number}:\n    input: {[ends[need] for need in step.needs if need in ends]}\n    output: {ends[name]!r}\n"
-                     f"    resources: core={int(cores * MILLI)}, ranks={step.ranks}, cpus={math.ceil(step.resources.cpus_per_rank)}\n    shell: {f'{command} {name}'!r}\n")
+                     f"    resources: core={int(cores * MILLI)}, asks={_asks(step)!r}\n    shell: {f'{command} {name}'!r}\n")
     return "\n".join(rules)
 
 
-def _snakemake(store, planned, variables, where):
+def _snakemake(store, planned, where, variables):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
     told = Timeline(store, began)
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
-        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CI": "true", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
+        ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
                             float("inf"), stop, told)
     told()
     if ended.status == "full":

@@ -4,21 +4,27 @@ import subprocess
 import sys
 
 
+UNKNOWN = "UNKNOWN"   # to Slurm, which answers
+
+
 def state(words):
-    """The first word that a command prints, without what stands behind the state (CANCELLED by 0)."""
+    """The first word that a command prints, without what stands behind the state (CANCELLED by 0); nothing where Slurm does not answer."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
-    except subprocess.TimeoutExpired:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.split()[0].rstrip("+") if done.returncode == 0 and done.stdout.split() else ""
+    if done.stdout.split():
+        return done.stdout.split()[0].rstrip("+")
+    return UNKNOWN if done.returncode == 0 or "Invalid job id" in done.stderr else ""
 
 
 def status(job):
-    waits_or_runs = state(["squeue", "--noheader", "--jobs", job, "--states", "all", "--format", "%T"])
-    ended = waits_or_runs or state(["sacct", "--noheader", "--allocations", "--parsable2", "--jobs", job, "--format", "state"])
-    if ended == "COMPLETED":
+    found = state(["squeue", "--noheader", "--jobs", job, "--states", "all", "--format", "%T"])
+    if found == UNKNOWN:   # it has ended long ago, or never was
+        found = state(["sacct", "--noheader", "--allocations", "--parsable2", "--jobs", job, "--format", "state"]) or UNKNOWN
+    if found == "COMPLETED":
         return "success"
-    failed = ended in ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+    failed = found in (UNKNOWN, "BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
     return "failed" if failed else "running"   # and where Slurm does not answer: it is asked again
 
 

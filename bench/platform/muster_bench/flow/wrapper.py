@@ -25,6 +25,7 @@ EVERY = 2.0        # seconds between two samples
 TAIL = 8192        # bytes of what a command printed last, by which its end is judged
 READY = 0.1        # seconds between two looks whether a step that is not waited for is ready
 WATCHED = "MUSTER_FLOW_WATCHED"   # in the environment: what is not waited for is a watch's
+SLURM = "MUSTER_FLOW_SLURM"       # in the environment: the step is a job of Slurm
 NO_LIMITS = types.SimpleNamespace(log=16 << 20, disk=None)   # of what serves: a full disk does not end it
 
 
@@ -117,7 +118,7 @@ class Work:
             files.make_folder((home / path).parent)
         if any("{checkpoint}" in word for word in step.command):
             files.make_folder(home / "checkpoint")
-        words, variables = launchers.launched(step, home, number)
+        words, variables = launchers.launched(on_slurm(step) if SLURM in os.environ else step, home, number)
         self._say("begin", key=home.name, attempt=number, words=words)
         sampler, lines, due = Sampler(step.ranks > 1), Look(output / "log.txt"), [time.monotonic() + EVERY]
         decided, started = [], time.time()
@@ -176,6 +177,13 @@ class Work:
         self.store.use(self.step, key)
         self._say("end", state="abandoned", cause="needs", why=why, key=key)
         return record
+
+
+def on_slurm(step):
+    """Ranks are started by srun where mpirun would start them on one machine. Its result is the same, so its key is."""
+    if not step.wait or step.launcher.kind != "mpirun":
+        return step
+    return dataclasses.replace(step, launcher=types.SimpleNamespace(**{**vars(step.launcher), "kind": "srun", "options": ("--mpi=pmix",)}))
 
 
 def _remove(path):
