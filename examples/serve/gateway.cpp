@@ -16,6 +16,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 
+#include "gateway_request.hpp"
 #include "split_request.hpp"
 #include "timed_stream.hpp"
 
@@ -33,11 +34,6 @@ constexpr std::size_t max_head = std::size_t{1} << 20;  // the JSON of a request
 constexpr std::size_t room_for_headers = std::size_t{16} << 10;
 constexpr int max_connections = 64;  // each has a thread for each replica, and blocks
 
-/// What is answered instead.
-struct refusal : std::runtime_error {
-  refusal(int code, const std::string& text) : std::runtime_error(text), status(code) {}
-  int status;
-};
 /// The client is not there any more.
 struct connection_ended {};
 
@@ -49,43 +45,6 @@ struct gateway {
   std::condition_variable ended{};
   int connections = 0;
 };
-
-/// What a request says of its rows.
-struct request_head {
-  json document;
-  std::uint64_t rows = 0, bytes = 0;
-  bool is_strings = false;  // rows have their length before them
-};
-
-request_head parse_head(const std::string& text) {
-  request_head made{json::parse(text, nullptr, false)};
-  if (!made.document.is_object()) throw refusal(400, "body: is no JSON object");
-  try {
-    const auto& inputs = made.document.at("inputs");
-    if (inputs.size() != 1) throw refusal(400, "inputs: has another number than one");
-    const auto& size = inputs.at(0).at("parameters").at("binary_data_size");
-    const auto& shape = inputs.at(0).at("shape");
-    if (!shape.at(0).is_number_unsigned() || shape.at(0) == 0) throw refusal(400, "inputs[0].shape: has no rows");
-    if (!size.is_number_unsigned()) throw refusal(400, "inputs[0].parameters.binary_data_size: is no size");
-    made.rows = shape.at(0);
-    made.bytes = size;
-    made.is_strings = inputs.at(0).at("datatype") == "BYTES";
-  } catch (const json::exception&) {
-    throw refusal(
-        400, "inputs[0]: lacks its datatype, shape or parameters.binary_data_size; the gateway splits binary tensors");
-  }
-  const auto& document = made.document;
-  const json::json_pointer whole("/parameters/binary_data_output"), one("/outputs/0/parameters/binary_data");
-  if (document.value(whole, json(false)) != true && document.value(one, json(false)) != true)
-    throw refusal(400, "parameters.binary_data_output: is not true; the gateway answers with binary tensors");
-  const bool fits =
-      made.is_strings ? made.bytes / 4 >= made.rows : made.bytes >= made.rows && made.bytes % made.rows == 0;
-  if (!fits) {
-    throw refusal(400, "inputs[0].parameters.binary_data_size: is " + std::to_string(made.bytes) +
-                           ", which is not that of " + std::to_string(made.rows) + " rows");
-  }
-  return made;
-}
 
 class client {
  public:
@@ -154,6 +113,7 @@ class client {
 
   gateway_answer split(const std::string& target, request_head& head, std::size_t head_bytes) {
     const std::size_t room = gateway_.options.max_body - std::min(head_bytes + 64, gateway_.options.max_body);
+    const std::string trace = headers_of_trace();
     const std::uint64_t row_bytes = head.is_strings ? 0 : head.bytes / head.rows;
     const auto refuse_row = [&](std::uint64_t row) {
       throw refusal(413, "inputs[0], row " + std::to_string(row) + ": is larger than a request to a replica, " +
@@ -181,7 +141,7 @@ class client {
         row += block.rows;
       }
       if (row == head.rows) end_of_body(left);
-      write_head(block, target, head.document);
+      write_head(block, target, trace, head.document);
       if (!to.give(std::move(block))) break;
     }
     return to.finish(head.rows);
@@ -213,13 +173,23 @@ class client {
   }
 
   // A replica is asked for a block as a client would ask for these rows alone.
-  static void write_head(row_block& block, const std::string& target, json& document) {
+  static void write_head(row_block& block, const std::string& target, const std::string& trace, json& document) {
     document["inputs"][0]["shape"][0] = block.rows;
     document["inputs"][0]["parameters"]["binary_data_size"] = block.body.size();
     const std::string text = document.dump(-1, ' ', false, json::error_handler_t::replace);
-    block.head = "POST " + target +
-                 " HTTP/1.1\r\nHost: muster\r\nContent-Length: " + std::to_string(text.size() + block.body.size()) +
+    block.head = "POST " + target + " HTTP/1.1\r\nHost: muster\r\n" + trace +
+                 "Content-Length: " + std::to_string(text.size() + block.body.size()) +
                  "\r\nInference-Header-Content-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
+  }
+
+  // By which replicas put their spans into the caller's trace (serve --spans).
+  [[nodiscard]] std::string headers_of_trace() const {
+    std::string made;
+    for (const char* const name : {"traceparent", "tracestate", "b3", "X-B3-TraceId", "X-B3-SpanId", "X-B3-Sampled"}) {
+      const auto value = parser_->get()[name];
+      if (!value.empty()) made += std::string(name) + ": " + std::string(value.data(), value.size()) + "\r\n";
+    }
+    return made;
   }
 
   gateway_answer pass_on(const std::string& target) {

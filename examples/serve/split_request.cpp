@@ -35,28 +35,29 @@ std::string range_of(const row_block& block) {
 }
 
 /// Once on the connection that is there.
-gateway_answer ask_once(timed_stream& to, const replica& whom, muster::seconds timeout, std::size_t max_answer,
+gateway_answer ask_once(timed_stream& connection, const replica& to, muster::seconds timeout, std::size_t max_answer,
                         const std::string& head, const std::string& body) {
   const auto check = [&](const char* step, error_code failed) {
     if (!failed) return;
-    to.close();
-    throw std::runtime_error(whom.name + " " + step + ": " + failed.message());
+    connection.close();
+    throw std::runtime_error(to.name + " " + step + ": " + failed.message());
   };
-  if (!to.stream().socket().is_open()) {
+  if (!connection.stream().socket().is_open()) {
     check("cannot be connected to",
-          to.wait(connect_timeout, [&](auto done) { to.stream().async_connect(whom.address, done); }));
+          connection.wait(connect_timeout, [&](auto done) { connection.stream().async_connect(to.address, done); }));
     error_code ignored;
-    to.stream().socket().set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+    connection.stream().socket().set_option(boost::asio::ip::tcp::no_delay(true), ignored);
   }
   const std::array<boost::asio::const_buffer, 2> pieces{boost::asio::buffer(head), boost::asio::buffer(body)};
   check("does not take a request",
-        to.wait(timeout, [&](auto done) { boost::asio::async_write(to.stream(), pieces, done); }));
+        connection.wait(timeout, [&](auto done) { boost::asio::async_write(connection.stream(), pieces, done); }));
   http::response_parser<http::string_body> parser;
   parser.body_limit(max_answer + (std::size_t{1} << 20));
-  check("does not answer",
-        to.wait(timeout, [&](auto done) { http::async_read(to.stream(), to.buffer(), parser, done); }));
+  check("does not answer", connection.wait(timeout, [&](auto done) {
+    http::async_read(connection.stream(), connection.buffer(), parser, done);
+  }));
   auto& got = parser.get();
-  if (!got.keep_alive()) to.close();
+  if (!got.keep_alive()) connection.close();
   gateway_answer made{static_cast<int>(got.result_int()), std::move(got.body())};
   const auto told = got.find("Inference-Header-Content-Length");
   if (told != got.end()) {
@@ -83,17 +84,17 @@ void replica_set::mark_down(std::size_t k) {
   all[k].down_until = muster::deadline_after(down_time).time_since_epoch().count();
 }
 
-gateway_answer ask(timed_stream& connection, const replica& whom, muster::seconds timeout, std::size_t max_answer,
+gateway_answer ask(timed_stream& connection, const replica& to, muster::seconds timeout, std::size_t max_answer,
                    const std::string& head, const std::string& body) {
   if (connection.stream().socket().is_open()) {
     const auto began = muster::clock::now();
     try {
-      return ask_once(connection, whom, timeout, max_answer, head, body);
+      return ask_once(connection, to, timeout, max_answer, head, body);
     } catch (const std::runtime_error&) {
       if (muster::seconds_since(began) >= timeout.count()) throw;  // else the replica has closed it meanwhile
     }
   }
-  return ask_once(connection, whom, timeout, max_answer, head, body);
+  return ask_once(connection, to, timeout, max_answer, head, body);
 }
 
 split_request::split_request(replica_set& replicas) : replicas_(replicas) {

@@ -48,7 +48,7 @@ struct replica_set {
 };
 
 /// Asks a replica over a connection that is kept; throws std::runtime_error (why) if it does not answer in time.
-[[nodiscard]] gateway_answer ask(timed_stream& connection, const replica& whom, muster::seconds timeout,
+[[nodiscard]] gateway_answer ask(timed_stream& connection, const replica& to, muster::seconds timeout,
                                  std::size_t max_answer, const std::string& head, const std::string& body);
 
 /// Consecutive rows.

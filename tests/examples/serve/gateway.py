@@ -45,12 +45,14 @@ class GatewayCase(Case):
         self.add_model()
         return [self.start("--models", "models", "--listen", "127.0.0.1:0") for _ in range(count)]
 
-    def send(self, port, head, pieces, size, path=INFER):
+    def send(self, port, head, pieces, size, path=INFER, **headers):
         """Status, headers and body of a request whose binary data come in pieces."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
         self.addCleanup(connection.close)
         connection.putrequest("POST", path)
         connection.putheader("Content-Length", str(len(head) + size))
+        for name, value in headers.items():
+            connection.putheader(name, value)
         connection.putheader("Inference-Header-Content-Length", str(len(head)))
         connection.endheaders(head)
         for piece in pieces:
@@ -90,6 +92,18 @@ class Answers(GatewayCase):
         sharded, direct = (self.send(at, head, [data], len(data), "/v2/models/cnn/infer") for at in (port, whole))
         self.assertEqual(sharded[0], 200, sharded[2][:300])
         self.assertEqual(sharded[2], direct[2])
+
+    def test_the_spans_of_replicas_belong_to_the_trace_of_the_caller(self):
+        self.add_model()
+        replicas = [self.start("--models", "models", "--listen", "127.0.0.1:0", "--spans", f"spans{k}") for k in range(2)]
+        _, port = self.start_gateway(replicas)
+        trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+        data = some_rows(200)
+        self.assertEqual(self.send(port, head_of(200, len(data)), [data], len(data), traceparent=f"00-{trace}-{span}-01")[0], 200)
+        for k in range(2):
+            lines = [json.loads(line) for line in (self.folder / f"spans{k}").read_text().splitlines()]
+            self.assertTrue(lines)
+            self.assertEqual({(spans[0]["traceId"], spans[0]["parentId"]) for spans in lines}, {(trace, span)})
 
     def test_what_is_wrong_is_named_by_its_field(self):
         _, port = self.start_gateway(self.start_replicas(1))
