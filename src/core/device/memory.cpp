@@ -1,5 +1,6 @@
 #include <muster/core/device/memory.hpp>
 
+#include <cstring>
 #include <string>
 
 #include "check.hpp"
@@ -23,6 +24,15 @@ void* allocate_on_device(std::size_t bytes) {
   check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
   check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // streams of one's own do not wait for it
   return held.release();
+}
+
+void pinned_release::operator()(void* memory) const noexcept { (void)cudaFreeHost(memory); }
+
+void* allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  std::memset(memory, 0, bytes);
+  return memory;
 }
 
 void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {

@@ -1,4 +1,4 @@
-// Memory of a device with one owner, and copies to and from it.
+// Memory of a device and pinned memory of the host, each with one owner, and copies between them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,12 @@ namespace detail {
 struct device_release {
   void operator()(void* memory) const noexcept;
 };
+struct pinned_release {
+  void operator()(void* memory) const noexcept;
+};
 /// Zeroed; throws muster::error, with what is free, when there is not enough.
 [[nodiscard]] void* allocate_on_device(std::size_t bytes);
+[[nodiscard]] void* allocate_pinned(std::size_t bytes);
 void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
 void copy_from_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
 void copy_on_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
@@ -45,8 +49,28 @@ class device_buffer {
   std::size_t size_ = 0;
 };
 
+/// `size` elements of T in pinned memory of the host, zeroed, owned by this object: copies from and to it do not keep the
+/// processor, and kernels can use it at the same address. Destroyed when no device uses it any more.
+template <class T>
+class pinned_buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "a device holds plain values");
+
+ public:
+  pinned_buffer() = default;
+  /// Throws muster::error with CUDA's own text when the system does not pin so much; none is allocated for 0.
+  explicit pinned_buffer(std::size_t size)
+      : memory_(size == 0 ? nullptr : detail::allocate_pinned(size * sizeof(T))), size_(size) {}
+
+  /// All elements; dangles after the buffer.
+  [[nodiscard]] std::span<T> span() noexcept { return {static_cast<T*>(memory_.get()), size_}; }
+
+ private:
+  std::unique_ptr<void, detail::pinned_release> memory_;
+  std::size_t size_ = 0;
+};
+
 /// Copies in the order of the stream; both spans have one length (configuration_error) and stay until it is done. From
-/// and to ordinary host memory the call may itself wait for the copy.
+/// and to host memory that is not pinned the call may itself wait for the copy.
 template <class T>
 void copy(std::span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());

@@ -110,7 +110,8 @@ void check_cards(std::span<const card> cards) {
       if (cards[other].host != cards[rank].host || std::strcmp(cards[other].device, cards[rank].device) != 0) continue;
       throw configuration_error("ranks " + std::to_string(other) + " and " + std::to_string(rank) +
                                 " have the same device, " + cards[rank].device +
-                                " (NCCL needs one device for each rank); call use_device with the local rank");
+                                " (NCCL needs one device for each rank); call use_device with the local rank, or have "
+                                "the group sum gradients, by gradients_on(arena)");
     }
   }
 }

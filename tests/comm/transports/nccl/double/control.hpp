@@ -19,7 +19,7 @@ void die_here(bool noticed);
 /// This thread's communicators to come begin to connect, and never do: a host whose network lets nothing through.
 void never_join_here();
 
-/// What the process has of the device and has not given back.
+/// What the process has of devices, and pinned, and has not given back.
 std::size_t allocated_bytes();
 std::size_t registrations();
 /// Communicators that were neither destroyed nor aborted.

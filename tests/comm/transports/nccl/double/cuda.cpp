@@ -25,11 +25,20 @@ thread_local int device = 0;
 struct allocations {
   std::mutex mutex;
   std::map<void*, std::size_t> bytes;
+  std::map<const void*, std::size_t> pinned;
   std::size_t all = 0;
 };
 allocations& memory() {
   static auto* const kept = new allocations;  // threads of streams may outlive static objects
   return *kept;
+}
+
+bool is_pinned(const void* where) {
+  const std::lock_guard lock(memory().mutex);
+  const auto behind = memory().pinned.upper_bound(where);
+  if (behind == memory().pinned.begin()) return false;
+  const auto& [first, bytes] = *std::prev(behind);
+  return static_cast<const char*>(where) < static_cast<const char*>(first) + bytes;
 }
 
 /// A stream's work, which its thread shares: a destroyed stream still ends what is on it.
@@ -128,7 +137,9 @@ void put_on(cudaStream_t stream, std::function<void()> task) {
 
 std::size_t allocated_bytes() {
   const std::lock_guard lock(memory().mutex);
-  return memory().all;
+  std::size_t all = memory().all;
+  for (const auto& [first, bytes] : memory().pinned) all += bytes;
+  return all;
 }
 
 }  // namespace nccl_double
@@ -189,9 +200,25 @@ cudaError_t cudaFree(void* what) {
   std::free(what);
   return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned int) {
+  *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  const std::lock_guard lock(memory().mutex);
+  memory().pinned[*to] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* what) {
+  if (what == nullptr) return cudaSuccess;
+  {
+    const std::lock_guard lock(memory().mutex);
+    if (memory().pinned.erase(what) == 0) return cudaErrorInvalidValue;
+  }
+  std::free(what);
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
   *all = device_memory;
-  *free = device_memory - nccl_double::allocated_bytes();
+  const std::lock_guard lock(memory().mutex);
+  *free = device_memory - memory().all;
   return cudaSuccess;
 }
 
@@ -205,8 +232,8 @@ cudaError_t cudaMemsetAsync(void* what, int value, size_t bytes, cudaStream_t st
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
   nccl_double::put_on(stream, [=] { std::memmove(to, from, bytes); });
-  // Ordinary host memory: the runtime takes what is to be sent before it returns.
-  return kind == cudaMemcpyHostToDevice ? cudaStreamSynchronize(stream) : cudaSuccess;
+  // Memory that is not pinned: the runtime takes what is to be sent before it returns.
+  return kind == cudaMemcpyHostToDevice && !is_pinned(from) ? cudaStreamSynchronize(stream) : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {

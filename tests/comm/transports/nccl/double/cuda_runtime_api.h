@@ -28,6 +28,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault = 4
 };
 
+#define cudaHostAllocDefault 0x00
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDisableTiming 0x02
 
@@ -39,6 +40,8 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetPCIBusId(char* place, int length, int device);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int flags);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* all);
 cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);

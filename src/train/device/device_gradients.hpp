@@ -1,0 +1,83 @@
+// What gradients in a device's memory have in common, whoever sums them.
+#pragma once
+
+#include <concepts>
+#include <string>
+
+#include <muster/core/device/kernels.hpp>
+#include <muster/core/error.hpp>
+#include <muster/train/device/gradients.hpp>
+
+namespace muster::inline v0::detail {
+
+/// What is left to do on a stream when all collectives are done takes no peer.
+inline constexpr seconds for_the_rest{60};
+
+class device_gradients : public gradient_backend {
+ public:
+  device_gradients(device_arena& of, dtype send_as) : arena_(&of), send_as_(send_as) {
+    if (send_as != dtype::float32 && send_as != dtype::float16 && send_as != dtype::bfloat16) {
+      throw configuration_error("gradients cannot be sent as " + std::string(to_string(send_as)) +
+                                " (those of a device are added as float32, float16 or bfloat16); choose one of these");
+    }
+    if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(of.gradients().size());
+  }
+
+  arena_base& of() noexcept override { return *arena_; }
+  void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
+  void finish() override { device_event(stream_).hold_back(arena_->stream()); }
+
+  void clear(const block& part) override { muster::clear(part_of(part), arena_->stream()); }  // before it leaves
+  void scale(const block& part, float by) override { muster::scale(part_of(part), by, stream_); }
+  double sum_of_squares(const block& part) override {
+    if (sums_.size() == 0) sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));  // only to clip
+    muster::sum_of_squares(part_of(part), sums_.span(), stream_);
+    double squares = 0;
+    copy(sums_.span().first(1), std::span<double>(&squares, 1), stream_);
+    wait_for(stream_, deadline_after(for_the_rest));
+    return squares;
+  }
+
+ protected:
+  [[nodiscard]] device_arena& arena() noexcept { return *arena_; }
+  /// On which sums come back, and what is done with them.
+  [[nodiscard]] device_stream_ref stream() const noexcept { return stream_; }
+  [[nodiscard]] const block& part_of_bucket(std::size_t bucket) const { return buckets_[bucket].part; }
+  [[nodiscard]] device_span<float> part_of(const block& part) {
+    return arena_->gradients().subspan(part.first, part.count);
+  }
+  [[nodiscard]] std::size_t bytes_each() const noexcept { return send_as_ == dtype::float32 ? 4 : 2; }
+
+  /// Calls `f` with a value of the type in which gradients travel.
+  template <class F>
+  void as_sent(const F& f) {
+    if (send_as_ == dtype::float32) return f(0.0f);
+    send_as_ == dtype::float16 ? f(float16()) : f(bfloat16());
+  }
+  /// What of a part travels: itself, or its halves.
+  template <class T>
+  [[nodiscard]] device_span<T> sent(const block& part) {
+    if constexpr (std::same_as<T, float>)
+      return part_of(part);
+    else
+      return {reinterpret_cast<T*>(halves_.span().data()) + part.first, part.count};
+  }
+  template <class T>
+  void round(const block& part, device_stream_ref on) {
+    if constexpr (!std::same_as<T, float>) convert(part_of(part), sent<T>(part), on);
+  }
+  template <class T>
+  void widen(const block& part, device_stream_ref on) {
+    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(part)), part_of(part), on);
+  }
+
+ private:
+  device_arena* arena_;
+  dtype send_as_;
+  std::span<const gradient_bucket> buckets_;
+  device_stream stream_;
+  device_buffer<std::uint16_t> halves_;
+  device_buffer<double> sums_;
+};
+
+}  // namespace muster::inline v0::detail
