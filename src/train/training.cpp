@@ -143,7 +143,8 @@ void training_step::update(const std::function<void()>& by) {
         "update() an optimizer, or use another --mode");
   }
   auto& own = of_->own_updates_;
-  const auto parameters = of_->arena_.parameters();
+  arena& values = of_->on_host("a function cannot update parameters");
+  const auto parameters = values.parameters();
   own.before.assign(parameters.begin(), parameters.end());
   const auto put_back = [&] { std::ranges::copy(own.before, parameters.begin()); };
   collective_watch watch;
@@ -163,7 +164,7 @@ void training_step::update(const std::function<void()>& by) {
         "an update called a collective (each rank updates alone); call it in the step, before the update");
   }
   if (std::exchange(own.wait, true)) return;
-  of_->arena_.update([&own, parameters] {
+  values.update([&own, parameters] {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (is_other(own.after[i], own.before[i])) parameters[i] = own.after[i];
     }
@@ -214,6 +215,13 @@ sync_options training::of_ranks(sync_options how) {
   return how;
 }
 
+arena& training::on_host(const char* what) {
+  if (auto* const values = dynamic_cast<arena*>(&sync_.of())) return *values;
+  throw configuration_error(std::string(what) +
+                            " (the parameters are on a device); give update() an optimizer of the device, in mode "
+                            "allreduce, or train on the host");
+}
+
 void training::open_servers(const sync_options& how) {
   if (how.virtual_shards > 0) {
     throw configuration_error(
@@ -226,7 +234,7 @@ void training::open_servers(const sync_options& how) {
         "mode ps needs an optimizer that servers can apply (the training was given none); pass it to the constructor, "
         "or use another mode");
   }
-  served_ = std::make_shared<detail::served>(context_, arena_, server_update_, how.sparse);
+  served_ = std::make_shared<detail::served>(context_, on_host("mode ps cannot be used"), server_update_, how.sparse);
   session_ = fixed_session(served_->workers());
 }
 

@@ -33,6 +33,9 @@ class training;
 namespace detail {
 class served;
 class speed_balance;
+
+template <class T>
+concept trained_gradients = std::convertible_to<T, arena&> || std::same_as<T, std::unique_ptr<gradient_backend>>;
 }
 
 /// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
@@ -79,7 +82,8 @@ class training_step : public step {
   }
   /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
   /// parameters of the arena. The parameters change when the step commits; other state that `by` changes is not
-  /// restored when the step fails. Throws configuration_error if `by` called a collective, and the exceptions of `by`.
+  /// restored when the step fails. Throws configuration_error if `by` called a collective, and for parameters on a device;
+  /// and the exceptions of `by`.
   void update(const std::function<void()>& by);
 
   /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0
@@ -185,29 +189,32 @@ struct train_options {
 /// is the rank.
 class training {
  public:
+  /// Of an arena on the host, `arena&`, or of gradients in other memory, `std::unique_ptr<gradient_backend>` as of
+  /// `gradients_on(device_arena)`: then `backward` gives no views of tensors (`ready` is called for each), and what is
+  /// for the host alone is refused: mode ps, modes that exchange weights, codecs, virtual shards, user-defined updates.
+  ///
   /// Collective in mode ps. `others` are further owners of state: batch norms, random streams, a tracker, user-defined
   /// ones. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
   /// apply, and what `ps::job` does.
-  template <optimizer O, class... Others>
-  training(context& of, arena& values, O& by, loader& data, Others&&... others)
-      : training(of, sync_of_job(of), values, data, by, std::forward<Others>(others)...) {}
-  template <class... Others>
-  training(context& of, arena& values, loader& data, Others&&... others)
-      : training(of, sync_of_job(of), values, data, std::forward<Others>(others)...) {}
+  template <detail::trained_gradients V, optimizer O, class... Others>
+  training(context& of, V&& values, O& by, loader& data, Others&&... others)
+      : training(of, sync_of_job(of), std::forward<V>(values), data, by, std::forward<Others>(others)...) {}
+  template <detail::trained_gradients V, class... Others>
+  training(context& of, V&& values, loader& data, Others&&... others)
+      : training(of, sync_of_job(of), std::forward<V>(values), data, std::forward<Others>(others)...) {}
   /// With other options of the gradient_sync, made from those of `sync_of_job`.
-  template <optimizer O, class... Others>
-  training(context& of, const sync_options& how, arena& values, O& by, loader& data, Others&&... others)
-      : training(of, how, values, data, by, std::forward<Others>(others)...) {}
-  template <class... Others>
-  training(context& of, const sync_options& how, arena& values, loader& data, Others&&... others)
+  template <detail::trained_gradients V, optimizer O, class... Others>
+  training(context& of, const sync_options& how, V&& values, O& by, loader& data, Others&&... others)
+      : training(of, how, std::forward<V>(values), data, by, std::forward<Others>(others)...) {}
+  template <detail::trained_gradients V, class... Others>
+  training(context& of, const sync_options& how, V&& values, loader& data, Others&&... others)
       : context_(of),
         on_servers_(how.mode.what == sync_mode::kind::parameter_server),
         session_(open_session(of)),
         data_(data),
-        arena_(values),
-        sync_(values, of_ranks(how)),
+        sync_(std::forward<V>(values), of_ranks(how)),
         balance_(balance_of(of, how)),
-        state_(values, std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
+        state_(sync_.of(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
     if (on_servers_) open_servers(how);
@@ -282,6 +289,8 @@ class training {
   void open_servers(const sync_options& how);
   [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& of, const sync_options& how);
   void refuse_shards_of(const cursor& data) const;
+  // Throws configuration_error for gradients in other memory.
+  [[nodiscard]] arena& on_host(const char* what);
   bool evaluate_once(const std::function<void(step&)>& f);
   void note(tracker& told) noexcept { tracker_ = &told; }
   void note(schedule& told) noexcept { schedule_ = &told; }
@@ -300,7 +309,6 @@ class training {
   std::function<void(group& ranks, bool joined)> meet_;
   muster::session session_;
   loader& data_;
-  arena& arena_;
   gradient_sync sync_;
   std::shared_ptr<detail::speed_balance> balance_;  // null: equal parts; shared for the sake of its incomplete type
   tracker* tracker_ = nullptr;

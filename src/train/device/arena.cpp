@@ -6,8 +6,9 @@
 
 #include <muster/core/device/kernels.hpp>
 #include <muster/core/error.hpp>
+#include <muster/train/settings.hpp>
 
-#include "../optimizers/optimizer_of.hpp"
+#include "../optimizers/optimizer_named.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -55,5 +56,10 @@ void device_arena::add_array(state_parts& parts, const std::string& name, device
 
 template class optimizer_of<sgd_step<float>, device_arena>;
 template class optimizer_of<adam_step<float>, device_arena>;
+
+any_optimizer make_optimizer(device_arena& of, std::string_view text) { return detail::optimizer_named(of, text); }
+any_optimizer make_optimizer(device_arena& of, const settings& chosen) {
+  return make_optimizer(of, chosen.value(setting::optimizer));
+}
 
 }  // namespace muster::inline v0

@@ -4,10 +4,9 @@
 #include <concepts>
 
 #include <muster/core/number.hpp>
-#include <muster/core/spec.hpp>
 #include <muster/train/settings.hpp>
 
-#include "optimizer_of.hpp"
+#include "optimizer_named.hpp"
 
 namespace muster::inline v0 {
 
@@ -131,40 +130,7 @@ std::string any_optimizer::server_update() const {
       "servers cannot step by this optimizer (it has no server_update()); give it one, or use another --mode");
 }
 
-any_optimizer make_optimizer(arena& of, std::string_view text) {
-  spec_reader spec("optimizer", text);
-  const auto name = spec.name({"sgd", "momentum", "nesterov", "adam", "adamw", "lars", "adagrad"},
-                              "such as momentum:0.9,decay=1e-4 or adam");
-  const double decay = spec.number_of("decay", 0.0, 0.0, false);
-  const auto decay_of = spec.choice_of<tensor_filter>("decay-of", name == "lars" ? tensor_filter(is_matrix) : nullptr,
-                                                      {{"all", {}}, {"weights", is_matrix}});
-  if (name == "adam" || name == "adamw") {
-    adam_step<float> step{.decay = decay, .decoupled = name == "adamw"};
-    step.beta1 = spec.number_of("beta1", step.beta1, 0.0, false);
-    step.beta2 = spec.number_of("beta2", step.beta2, 0.0, false);
-    step.epsilon = spec.number_of("epsilon", step.epsilon, 0.0, true);
-    spec.finish(name + ",decay=1e-2,beta2=0.99");
-    return any_optimizer(adam(of, step, decay_of));
-  }
-  if (name == "lars") {
-    lars_step<float> step{.decay = static_cast<float>(decay)};
-    if (spec.has_value()) step.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
-    step.trust = static_cast<float>(spec.number_of("trust", static_cast<double>(step.trust), 0.0, true));
-    spec.finish("lars:0.9,decay=1e-4,trust=0.001");
-    return any_optimizer(lars(of, step, decay_of));
-  }
-  if (name == "adagrad") {
-    adagrad_step<float> step{.decay = static_cast<float>(decay)};
-    step.epsilon = static_cast<float>(spec.number_of("epsilon", static_cast<double>(step.epsilon), 0.0, true));
-    spec.finish("adagrad,epsilon=1e-10");
-    return any_optimizer(adagrad(of, step, decay_of));
-  }
-  sgd_step<float> step{.nesterov = name == "nesterov", .decay = static_cast<float>(decay)};
-  if (name != "sgd") step.momentum = static_cast<float>(spec.number("momentum", 0.0, true));
-  spec.finish(name == "sgd" ? "sgd,decay=1e-4" : name + ":0.9,decay=1e-4");
-  return any_optimizer(sgd(of, step, decay_of));
-}
-
+any_optimizer make_optimizer(arena& of, std::string_view text) { return detail::optimizer_named(of, text); }
 any_optimizer make_optimizer(arena& of, const settings& chosen) {
   return make_optimizer(of, chosen.value(setting::optimizer));
 }

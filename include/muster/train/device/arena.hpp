@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -40,5 +41,9 @@ class device_arena final : public arena_in<device_span<float>, device_buffer<flo
 using device_sgd = optimizer_of<sgd_step<float>, device_arena>;
 using device_adam = optimizer_of<adam_step<float>, device_arena>;
 static_assert(optimizer<device_sgd>);
+
+/// As of the host's arena: sgd, momentum, nesterov, adam and adamw. Throws configuration_error for the others, too.
+[[nodiscard]] any_optimizer make_optimizer(device_arena& of, std::string_view text);
+[[nodiscard]] any_optimizer make_optimizer(device_arena& of, const settings& chosen);
 
 }  // namespace muster::inline v0

@@ -130,6 +130,8 @@ class gradient_sync {
   /// Commits the step; a session calls it.
   void commit() noexcept;
 
+  /// That of the gradients.
+  [[nodiscard]] arena_base& of() noexcept { return gradients_->of(); }
   /// As given, and the buckets in the order in which they are started.
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
