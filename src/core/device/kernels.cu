@@ -1,5 +1,6 @@
 #include <muster/core/device/kernels.hpp>
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -16,61 +17,55 @@ namespace {
 template <class Loop>
 struct one_step {
   Loop loop;
-  float* parameters;
-  const float* gradients;
-  float* first;  // states, or null
-  float* second;
-  constexpr void operator()(std::size_t i) const {
-    loop.run(1, parameters + i, gradients + i, first == nullptr ? nullptr : first + i,
-             second == nullptr ? nullptr : second + i);
+  template <class... State>
+  constexpr void operator()(float& parameter, const float& gradient, State&... states) const {
+    float none = 0;
+    float* const all[] = {&states..., &none, &none};
+    loop.run(1, &parameter, &gradient, all[0], all[1]);
   }
 };
 
 struct scaled {
-  float* values;
   float by;
-  constexpr void operator()(std::size_t i) const { values[i] *= by; }
+  constexpr void operator()(float& value) const { value *= by; }
 };
 
 struct filled {
-  float* values;
   float to;
-  constexpr void operator()(std::size_t i) const { values[i] = to; }
+  constexpr void operator()(float& value) const { value = to; }
 };
 
-// Sums go in levels: each element of a level is the sum of so many of the one before.
-constexpr std::size_t run = 256;
-constexpr std::size_t runs_of(std::size_t size) { return (size + run - 1) / run; }
-
-/// Of floats their squares.
-template <class T>
-struct sum_of_run {
-  const T* values;
-  std::size_t size;
-  double* sums;
-  constexpr void operator()(std::size_t k) const {
-    const std::size_t end = size < (k + 1) * run ? size : (k + 1) * run;
-    double sum = 0;
-    for (std::size_t i = k * run; i < end; ++i) {
-      const auto value = static_cast<double>(values[i]);
-      sum += std::is_same_v<T, float> ? value * value : value;
-    }
-    sums[k] = sum;
-  }
-};
-
-template <class From, class To>
 struct converted {
-  const From* from;
-  To* to;
-  constexpr void operator()(std::size_t i) const { to[i] = To(static_cast<float>(from[i])); }
+  template <class From, class To>
+  constexpr void operator()(const From& from, To& to) const {
+    to = To(static_cast<float>(from));
+  }
 };
 
 template <class From, class To>
 void convert_all(device_span<const From> from, device_span<To> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());
-  detail::for_each(stream, from.size(), converted<From, To>{from.data(), to.data()});
+  detail::for_each(stream, from.size(), converted{}, from.data(), to.data());
 }
+
+struct square {
+  const float* values;
+  constexpr double operator()(std::size_t i) const {
+    const auto value = static_cast<double>(values[i]);
+    return value * value;
+  }
+};
+
+struct same {
+  const double* values;
+  constexpr double operator()(std::size_t i) const { return values[i]; }
+};
+
+// A sum has two levels: parts, each a multiple of what a block's threads take a few elements each of, and at most so
+// many; and then these.
+constexpr std::size_t most_parts = 1024, part_unit = std::size_t{8} * detail::block_threads;
+constexpr std::size_t ceiling(std::size_t size, std::size_t by) { return (size + by - 1) / by; }
+constexpr std::size_t part_of(std::size_t size) { return part_unit * ceiling(size, part_unit * most_parts); }
 
 }  // namespace
 
@@ -79,9 +74,18 @@ void update(const Step& step, device_span<float> parameters, device_span<const f
             const std::array<device_span<float>, 2>& states, device_stream_ref stream) {
   detail::require_one_each(step, parameters.size(), gradients, states);
   const auto loop = detail::loop_of(step);
-  detail::for_each(stream, parameters.size(),
-                   one_step<std::remove_const_t<decltype(loop)>>{loop, parameters.data(), gradients.data(),
-                                                                 states[0].data(), states[1].data()});
+  const auto run = [&](auto... arrays) {
+    detail::for_each(stream, parameters.size(), one_step<std::remove_const_t<decltype(loop)>>{loop}, parameters.data(),
+                     gradients.data(), arrays...);
+  };
+  switch (step.states()) {
+    case 0:
+      return run();
+    case 1:
+      return run(states[0].data());
+    default:
+      return run(states[0].data(), states[1].data());
+  }
 }
 template void update(const sgd_step<float>&, device_span<float>, device_span<const float>,
                      const std::array<device_span<float>, 2>&, device_stream_ref);
@@ -102,19 +106,15 @@ void convert(device_span<const bfloat16> from, device_span<float> to, device_str
 }
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {
-  detail::for_each(stream, values.size(), scaled{values.data(), by});
+  detail::for_each(stream, values.size(), scaled{by}, values.data());
 }
 
 void fill(device_span<float> values, float to, device_stream_ref stream) {
-  detail::for_each(stream, values.size(), filled{values.data(), to});
+  detail::for_each(stream, values.size(), filled{to}, values.data());
 }
 
-// The first element is the result's; behind it come the levels.
-std::size_t sum_scratch(std::size_t size) noexcept {
-  std::size_t all = 2;
-  for (std::size_t level = runs_of(size); level > 1; level = runs_of(level)) all += level;
-  return all;
-}
+// The result, and behind it the parts. Enough for less, too: longer parts can be fewer.
+std::size_t sum_scratch(std::size_t size) noexcept { return 1 + std::min(most_parts, ceiling(size, part_unit)); }
 
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream) {
   if (sums.size() < sum_scratch(values.size())) {
@@ -125,16 +125,10 @@ void sum_of_squares(device_span<const float> values, device_span<double> sums, d
     clear(sums.first(1), stream);
     return;
   }
-  double* level = sums.data() + 1;
-  std::size_t size = runs_of(values.size());
-  detail::for_each(stream, size, sum_of_run<float>{values.data(), values.size(), level});
-  while (size > 1) {
-    double* const next = level + size;
-    detail::for_each(stream, runs_of(size), sum_of_run<double>{level, size, next});
-    level = next;
-    size = runs_of(size);
-  }
-  copy(device_span<const double>(level, 1), sums.first(1), stream);
+  double* const parts = sums.data() + 1;
+  const std::size_t part = part_of(values.size());
+  detail::sum_parts(stream, values.size(), part, square{values.data()}, parts);
+  detail::sum_parts(stream, ceiling(values.size(), part), most_parts, same{parts}, sums.data());
 }
 
 }  // namespace muster::inline v0

@@ -1,12 +1,14 @@
-// A loop on a device. nvcc makes a kernel of it; where the sources are compiled without it, for the test double, it is
-// a function that the stream calls. What it is given are functors whose operator() is constexpr, which nvcc takes for
-// device code too (--expt-relaxed-constexpr).
+// Loops on a device. nvcc makes kernels of them; where the sources are compiled without it, for the test double, they
+// are functions that the stream calls. What they are given are functors whose operator() is constexpr, which nvcc takes
+// for device code too (--expt-relaxed-constexpr).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include <muster/core/device/stream.hpp>
 
@@ -14,28 +16,112 @@
 
 namespace muster::inline v0::detail {
 
+/// Threads of a block, on a processor too: sums depend on it.
+inline constexpr unsigned block_threads = 256;
+
 #ifdef __CUDACC__
 
-inline constexpr unsigned threads_a_block = 256;
 /// Enough to fill any device there is; each thread goes on for as long as there is something to do.
 inline constexpr std::size_t most_blocks = 16384;
+/// Elements that a thread reads or writes at once: 16 bytes of floats.
+inline constexpr std::size_t pack_size = 4;
+/// Packs of each array that a thread reads before it goes on: what is under way must cover the time that memory takes
+/// to answer, and leave room for threads.
+template <class... T>
+inline constexpr std::size_t packs_at_once = sizeof...(T) > 2 ? 1 : 2;
 
-inline unsigned blocks_for(std::size_t size) {
-  const std::size_t blocks = (size + threads_a_block - 1) / threads_a_block;
-  return static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks);
+template <class T>
+struct alignas(pack_size * sizeof(T)) pack {
+  T of[pack_size];
+};
+template <std::size_t N, class T>
+struct packs_of_thread {
+  pack<std::remove_const_t<T>> packs[N];
+};
+
+template <std::size_t N, class T>
+__device__ packs_of_thread<N, T> read(const T* array, std::size_t first, std::size_t stride, std::size_t end) {
+  packs_of_thread<N, T> made;
+  for (std::size_t j = 0; j < N; ++j) {
+    const std::size_t i = first + j * stride;
+    if (i < end) made.packs[j] = reinterpret_cast<const pack<std::remove_const_t<T>>*>(array)[i];
+  }
+  return made;
+}
+template <std::size_t N, class T>
+__device__ void write(const packs_of_thread<N, T>& made, T* array, std::size_t first, std::size_t stride,
+                      std::size_t end) {
+  if constexpr (!std::is_const_v<T>) {
+    for (std::size_t j = 0; j < N; ++j) {
+      const std::size_t i = first + j * stride;
+      if (i < end) reinterpret_cast<pack<T>*>(array)[i] = made.packs[j];
+    }
+  }
 }
 
-template <class F>
-__global__ void run_for_each(std::size_t size, F f) {
-  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += stride) f(i);
+// What f only writes is read too, in these words; the compiler leaves out a read that nothing depends on.
+template <class F, class... T>
+__global__ void run_for_each(std::size_t size, std::size_t packs, F f, T* __restrict__... arrays) {
+  constexpr std::size_t at_once = packs_at_once<T...>;
+  const std::size_t threads = static_cast<std::size_t>(gridDim.x) * block_threads;
+  const std::size_t me = static_cast<std::size_t>(blockIdx.x) * block_threads + threadIdx.x;
+  for (std::size_t i = me; i < packs; i += at_once * threads) {
+    [&](packs_of_thread<at_once, T>... made) {
+      for (std::size_t j = 0; j < at_once; ++j) {
+        for (std::size_t k = 0; k < pack_size; ++k) f(made.packs[j].of[k]...);
+      }
+      (write<at_once, T>(made, arrays, i, threads, packs), ...);
+    }(read<at_once, T>(arrays, i, threads, packs)...);
+  }
+  for (std::size_t i = pack_size * packs + me; i < size; i += threads) f(arrays[i]...);
 }
 
-/// f(i) for each i below `size`, in any order, at once.
-template <class F>
-void for_each(device_stream_ref stream, std::size_t size, F f) {
+/// f(arrays[i]...) for each i below `size`, in any order, at once; f changes what it takes by reference to non-const.
+/// The arrays do not overlap. Where all begin at a multiple of a pack's bytes it is a pack at a time.
+template <class F, class... T>
+void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
   if (size == 0) return;
-  run_for_each<<<blocks_for(size), threads_a_block, 0, stream.handle>>>(size, f);
+  const bool aligned = ((reinterpret_cast<std::uintptr_t>(arrays) % sizeof(pack<T>) == 0) && ...);
+  const std::size_t packs = aligned ? size / pack_size : 0;
+  const std::size_t a_block = block_threads * (aligned ? packs_at_once<T...> * pack_size : 1);
+  const std::size_t blocks = (size + a_block - 1) / a_block;
+  run_for_each<F, T...>
+      <<<static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks), block_threads, 0, stream.handle>>>(
+          size, packs, f, arrays...);
+  check_cuda(cudaGetLastError(), "starting a kernel");
+}
+
+template <class F>
+__global__ void run_sums(std::size_t size, std::size_t part, F value, double* sums) {
+  constexpr std::size_t at_once = 8;
+  __shared__ double lanes[block_threads];
+  const unsigned lane = threadIdx.x;
+  const std::size_t first = blockIdx.x * part, end = size < first + part ? size : first + part;
+  double sum = 0;
+  for (std::size_t i = first + lane; i < end; i += at_once * block_threads) {
+    double values[at_once];  // all are read before the first is added
+    for (std::size_t j = 0; j < at_once; ++j) {
+      const std::size_t at = i + j * block_threads;
+      values[j] = at < end ? value(at) : 0;
+    }
+    for (std::size_t j = 0; j < at_once; ++j) sum += values[j];
+  }
+  lanes[lane] = sum;
+  for (unsigned half = block_threads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane < half) lanes[lane] += lanes[lane + half];
+  }
+  if (lane == 0) sums[blockIdx.x] = lanes[0];
+}
+
+/// sums[k] becomes the sum of value(i) for all i of the k-th part of those below `size`. Each of `block_threads` lanes
+/// adds every so many-th of them, and then half of the lanes adds the other half to itself, until one is left: an order
+/// that depends on nothing else.
+template <class F>
+void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value, double* sums) {
+  if (size == 0) return;
+  run_sums<<<static_cast<unsigned>((size + part - 1) / part), block_threads, 0, stream.handle>>>(size, part, value,
+                                                                                                 sums);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
@@ -55,10 +141,24 @@ void call_on_stream(device_stream_ref stream, F f) {
   (void)held.release();  // the stream's now
 }
 
-template <class F>
-void for_each(device_stream_ref stream, std::size_t size, F f) {
+template <class F, class... T>
+void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
   call_on_stream(stream, [=] {
-    for (std::size_t i = 0; i < size; ++i) f(i);
+    for (std::size_t i = 0; i < size; ++i) f(arrays[i]...);
+  });
+}
+
+template <class F>
+void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value, double* sums) {
+  call_on_stream(stream, [=] {
+    for (std::size_t first = 0; first < size; first += part) {
+      double lanes[block_threads] = {};
+      for (std::size_t i = 0; i < part && first + i < size; ++i) lanes[i % block_threads] += value(first + i);
+      for (std::size_t half = block_threads / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+      }
+      sums[first / part] = lanes[0];
+    }
   });
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include <muster/core/update.hpp>
 
@@ -96,17 +97,56 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
 TEST_CASE("sums of squares on a device are those of the host") {
   MUSTER_NEEDS_DEVICE();
   const muster::device_stream stream;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{257},
-                                 std::size_t{65536}, std::size_t{65537}, std::size_t{300001}}) {
+  // To the bit the same on any device. The order of additions decides these numbers: a change of it changes them.
+  const std::pair<std::size_t, double> sums_of[] = {{0, 0},
+                                                    {1, 0x1.7d9cf84c2c64p-8},
+                                                    {255, 0x1.4e7c3beaa1992p+6},
+                                                    {256, 0x1.45133d8b40393p+6},
+                                                    {257, 0x1.6036d9a60262ep+6},
+                                                    {2048, 0x1.5334f50c23d36p+9},
+                                                    {2049, 0x1.56f99ec863ff9p+9},
+                                                    {300001, 0x1.86f41b1129f8ep+16},
+                                                    {2097152, 0x1.5539738f4ecfcp+19},
+                                                    {2097153, 0x1.55c328e61ca1fp+19}};
+  std::mt19937 random(7);
+  for (const auto& [size, bits] : sums_of) {
     CAPTURE(size);
-    const auto values = numbers(size, 7);
+    std::vector<float> values(size);
+    for (float& value : values) value = static_cast<float>(random()) * 0x1p-32f;
     const double expected =
         std::inner_product(values.begin(), values.end(), values.begin(), 0.0, std::plus<>(),
                            [](float a, float b) { return static_cast<double>(a) * static_cast<double>(b); });
     const auto here = devices::on_device(values, stream);
     device_buffer<double> sums(muster::sum_scratch(size));
     muster::sum_of_squares(here.span(), sums.span(), stream);
-    CHECK(devices::on_host(sums.span().first(1), stream)[0] == Approx(expected).epsilon(1e-12));
+    const double sum = devices::on_host(sums.span().first(1), stream)[0];
+    CHECK(sum == Approx(expected).epsilon(1e-12));
+    CHECK(sum == bits);
+    CHECK(muster::sum_scratch(size) <= muster::sum_scratch(size + 1));  // so that what serves all serves a part
+  }
+}
+
+TEST_CASE("a device's loops take arrays that begin anywhere, and leave what is around them alone") {
+  MUSTER_NEEDS_DEVICE();
+  const muster::device_stream stream;
+  for (const std::size_t size : sizes) {
+    for (std::size_t first = 0; first < 5; ++first) {
+      CAPTURE(size, first);
+      auto values = numbers(size + 9, 5);
+      const auto gradients = numbers(size + 9, 6);
+      auto on_device = devices::on_device(values, stream);
+      const auto here = devices::on_device(gradients, stream);
+      const muster::sgd_step<float> by{.learning_rate = 0.1f};
+      muster::update(by, on_device.span().subspan(first, size), here.span().subspan(4, size), {}, stream);
+      muster::update(by, std::span(values).subspan(first, size), std::span(gradients).subspan(4, size));
+      CHECK(same(devices::on_host(on_device.span(), stream), values));
+
+      device_buffer<muster::float16> halves(size + 9);
+      muster::convert(here.span().subspan(first, size), halves.span().subspan(first, size), stream);
+      std::vector<muster::float16> expected(size + 9);
+      for (std::size_t i = first; i < first + size; ++i) expected[i] = gradients[i];
+      CHECK(same(devices::on_host(halves.span(), stream), expected));
+    }
   }
 }
 

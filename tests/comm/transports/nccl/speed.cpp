@@ -1,15 +1,21 @@
-// How long a sum over devices takes: printed where there is a device, and not judged.
+// How long sums over devices and loops on one take: printed where there is a device, and not judged.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdio>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/device/kernels.hpp>
+#include <muster/core/update.hpp>
 
 #include "catch.hpp"
 #include "devices.hpp"
 
+using muster::bfloat16;
 using muster::device_buffer;
+using muster::device_span;
 using muster::device_stream_ref;
+using muster::float16;
 using muster::nccl::communicator;
 
 namespace {
@@ -27,6 +33,65 @@ double median_seconds(int times, const Call& call) {
   std::nth_element(all.begin(), all.begin() + times / 2, all.end());
   return all[static_cast<std::size_t>(times / 2)];
 }
+
+using arrays = std::array<device_span<float>, 4>;
+
+/// A loop over elements of arrays that hold 2, `second`, 0 and 0.
+struct measured_loop {
+  const char* name;
+  double bytes;  ///< that an element must move: each input is read once, each output written once
+  float second;
+  std::size_t result;  ///< the array whose mean square is `mean_square` after it
+  double mean_square;
+  void (*run)(const arrays& at, device_span<double> sums, device_stream_ref stream);
+};
+
+template <class Half>
+device_span<Half> halves(device_span<float> at) {
+  return {reinterpret_cast<Half*>(at.data()), at.size()};
+}
+template <class Half>
+float two_halves(float value) {
+  return std::bit_cast<float>(Half(value).bits * 0x10001u);
+}
+template <class Half>
+void to_halves(const arrays& at, device_span<double>, device_stream_ref stream) {
+  muster::convert(at[0], halves<Half>(at[1]), stream);
+}
+template <class Half>
+void to_floats(const arrays& at, device_span<double>, device_stream_ref stream) {
+  muster::convert(device_span<const Half>(halves<Half>(at[1])), at[0], stream);
+}
+
+constexpr muster::sgd_step<float> sgd{.learning_rate = 0.5f},
+    momentum{.learning_rate = 0.5f, .momentum = 0.5f, .nesterov = true};
+constexpr muster::adam_step<float> adam{.learning_rate = 0.5};
+
+/// The square of 2 after a step with a gradient of 1, on the host.
+template <class Step>
+double square_after(const Step& step) {
+  float parameter = 2, gradient = 1, first = 0, second = 0;
+  muster::update(step, std::span(&parameter, 1), std::span<const float>(&gradient, 1),
+                 {std::span(&first, 1), std::span(&second, 1)});
+  return static_cast<double>(parameter) * static_cast<double>(parameter);
+}
+double square_of_half(float value) { return (static_cast<double>(value) * static_cast<double>(value) + 1) / 2; }
+
+const measured_loop loops[] = {
+    {"copy", 8, 1, 0, 1, [](auto& at, auto, auto on) { muster::copy(at[1], at[0], on); }},
+    {"fill", 4, 1, 0, 9, [](auto& at, auto, auto on) { muster::fill(at[0], 3, on); }},
+    {"scale", 8, 1, 0, 1, [](auto& at, auto, auto on) { muster::scale(at[0], 0.5f, on); }},
+    {"sum of squares", 4, 1, 0, 4, [](auto& at, auto sums, auto on) { muster::sum_of_squares(at[0], sums, on); }},
+    {"to float16", 6, 1, 1, square_of_half(two_halves<float16>(2)), to_halves<float16>},
+    {"from float16", 6, two_halves<float16>(1), 0, 1, to_floats<float16>},
+    {"to bfloat16", 6, 1, 1, square_of_half(two_halves<bfloat16>(2)), to_halves<bfloat16>},
+    {"from bfloat16", 6, two_halves<bfloat16>(1), 0, 1, to_floats<bfloat16>},
+    {"sgd", 12, 1, 0, square_after(sgd), [](auto& at, auto, auto on) { muster::update(sgd, at[0], at[1], {}, on); }},
+    {"sgd, momentum", 20, 1, 0, square_after(momentum),
+     [](auto& at, auto, auto on) { muster::update(momentum, at[0], at[1], {at[2]}, on); }},
+    {"adam", 28, 1, 0, square_after(adam), [](auto& at, auto, auto on) {
+       muster::update(adam, at[0], at[1], {at[2], at[3]}, on);
+     }}};
 
 #ifdef MUSTER_TEST_DOUBLE
 constexpr const char* on = nccl_double::name;
@@ -64,5 +129,55 @@ TEST_CASE("the sum of device buffers of any size is right, and its latency and b
         }
       }
     });
+  }
+}
+
+// The double, on which a speed says nothing about a device, has small arrays and one pass.
+TEST_CASE("loops over device memory of any size are right, and their bandwidth is printed") {
+  MUSTER_NEEDS_DEVICE();
+#ifdef MUSTER_TEST_DOUBLE
+  constexpr std::size_t most = std::size_t{1} << 20;
+  constexpr int passes = 1;
+#else
+  constexpr std::size_t most = std::size_t{256} << 20;
+  constexpr int passes = 16;
+#endif
+  constexpr std::size_t all = 2 * most / sizeof(float);
+  const muster::device_stream stream;
+  const auto done = [&] { muster::wait_for(stream, muster::deadline_after(devices::patience)); };
+  std::array<device_buffer<float>, 4> memory;
+  for (auto& array : memory) array = device_buffer<float>(all);
+  device_buffer<double> sums(muster::sum_scratch(all));
+  std::printf("%s: share of the speed of a copy on the device\n", on);
+  for (const std::size_t bytes : {most >> 8, most >> 4, most >> 2, most}) {
+    const std::size_t size = bytes / sizeof(float);
+    const auto pass = [&](const measured_loop& loop) {  // another part of memory each time, so that no cache has it
+      for (std::size_t first = 0; first < all; first += size) {
+        arrays at;
+        for (std::size_t k = 0; k < at.size(); ++k) at[k] = memory[k].span().subspan(first, size);
+        loop.run(at, sums.span(), stream);
+      }
+    };
+    double copied = 0;
+    for (const auto& loop : loops) {
+      const float values[] = {2, loop.second, 0, 0};
+      for (std::size_t k = 0; k < memory.size(); ++k) muster::fill(memory[k].span(), values[k], stream);
+      pass(loop);
+      muster::sum_of_squares(memory[loop.result].span(), sums.span(), stream);
+      const double sum = devices::on_host(sums.span().first(1), stream)[0];
+      CAPTURE(loop.name, bytes);
+      CHECK(sum / static_cast<double>(all) == Approx(loop.mean_square).epsilon(1e-12));
+
+      const double seconds = median_seconds(3,
+                                            [&] {
+                                              for (int i = 0; i < passes; ++i) pass(loop);
+                                              done();
+                                            }) *
+                             static_cast<double>(size) / (passes * static_cast<double>(all));
+      const double speed = loop.bytes * static_cast<double>(size) / seconds * 1e-9;
+      if (copied == 0) copied = speed;
+      std::printf("%-14s %6zu KiB %8.1f us %5.0f GB/s %4.0f %%\n", loop.name, bytes >> 10, seconds * 1e6, speed,
+                  100 * speed / copied);
+    }
   }
 }
