@@ -82,8 +82,8 @@ class training_step : public step {
   }
   /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
   /// parameters of the arena. The parameters change when the step commits; other state that `by` changes is not
-  /// restored when the step fails. Throws configuration_error if `by` called a collective, and for parameters on a device;
-  /// and the exceptions of `by`.
+  /// restored when the step fails. Throws configuration_error if `by` called a collective, and for parameters on a
+  /// device; and the exceptions of `by`.
   void update(const std::function<void()>& by);
 
   /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0

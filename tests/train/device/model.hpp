@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,6 +67,47 @@ inline void fill(muster::arena& arena, int ranks, std::uint64_t step) {
   for (std::size_t tensor = 0; tensor < shapes().size(); ++tensor) {
     const auto values = reduced(tensor, ranks, step);
     std::copy(values.begin(), values.end(), arena.gradient(tensor).begin());
+  }
+}
+
+/// A rank of a training whose gradients are summed by NCCL, or by the group.
+struct rank {
+  muster::group& world;
+  muster::nccl::communicator* nccl;  ///< null: by the group
+  muster::device_stream_ref stream;
+
+  [[nodiscard]] int number() const { return world.rank(); }
+  [[nodiscard]] std::unique_ptr<muster::gradient_backend> gradients_on(
+      muster::device_arena& arena, muster::dtype send_as = muster::dtype::float32) const {
+    return nccl != nullptr ? muster::gradients_on(arena, *nccl, send_as) : muster::gradients_on(arena, send_as);
+  }
+  [[nodiscard]] muster::backward_pass begin(muster::gradient_sync& sync) const {
+    return nccl != nullptr ? sync.begin() : sync.begin(world);
+  }
+};
+
+/// Both, among one rank and several; by NCCL where there are devices for them.
+struct setting {
+  bool by_nccl;
+  int ranks;
+};
+inline std::vector<setting> settings() {
+  std::vector<setting> all;
+  for (const int ranks : devices::worlds()) all.push_back({true, ranks});
+  for (const int ranks : {1, 2, 3, 4}) all.push_back({false, ranks});
+  return all;
+}
+
+/// Runs it on all ranks and throws what any of them threw.
+inline void run(const setting& how, const std::function<void(const rank&)>& body) {
+  const auto thrown = devices::outcomes(how.ranks, [&](muster::group& world) {
+    std::optional<muster::nccl::communicator> all;
+    if (how.by_nccl) all.emplace(world);
+    const muster::device_stream stream;
+    body({world, all ? &*all : nullptr, stream});
+  });
+  for (const auto& one : thrown) {
+    if (one) std::rethrow_exception(one);
   }
 }
 

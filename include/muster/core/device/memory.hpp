@@ -49,8 +49,8 @@ class device_buffer {
   std::size_t size_ = 0;
 };
 
-/// `size` elements of T in pinned memory of the host, zeroed, owned by this object: copies from and to it do not keep the
-/// processor, and kernels can use it at the same address. Destroyed when no device uses it any more.
+/// `size` elements of T in pinned memory of the host, zeroed, owned by this object: copies from and to it do not keep
+/// the processor, and kernels can use it at the same address. Destroyed when no device uses it any more.
 template <class T>
 class pinned_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "a device holds plain values");

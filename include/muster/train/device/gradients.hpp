@@ -32,10 +32,10 @@ namespace muster::inline v0 {
                                                              dtype send_as = dtype::float32);
 
 /// The same, summed by the group of the step in pinned memory of the host: where ranks share a device, which NCCL
-/// refuses, or there is no NCCL between them. `begin(step.group())` names the group. A bucket is copied to the host when
-/// it is written, its allreduce starts when it is there, and the sums are copied back, each while others are on their
-/// way. One rank alone copies nothing. Its errors are those of the group, and timeout_error for a kernel that is not
-/// done within the group's timeout.
+/// refuses, or there is no NCCL between them. `begin(step.group())` names the group. A bucket is copied to the host
+/// when it is written, its allreduce starts when it is there, and the sums are copied back, each while others are on
+/// their way. One rank alone copies nothing. Its errors are those of the group, and timeout_error for a kernel that is
+/// not done within the group's timeout.
 ///
 ///     muster::training training(context, muster::gradients_on(arena), optimizer, loader);
 [[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& of, dtype send_as = dtype::float32);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <map>
 #include <thread>
 #include <utility>
@@ -284,10 +285,17 @@ void nccl_state::fail(std::exception_ptr cause) noexcept {
 }
 
 // A kernel of NCCL ends when it sees the abort; until then it may write to buffers, which are not ours to give back.
+// The call itself waits for whatever else the device does, without a deadline, so it has a thread of its own: a kernel
+// of the program that does not end keeps that one.
 void nccl_state::let_go() noexcept {
-  if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
   try {
     const auto until = deadline_after(nccl_timing::abort);
+    if (comm_ != nullptr) {
+      std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr)] { (void)ncclCommAbort(comm); });
+      const auto ended = abort.get_future();
+      std::thread(std::move(abort)).detach();
+      (void)ended.wait_until(until);
+    }
     for (const auto* one : under_way_) one->mark().wait(until);
   } catch (...) {  // a device that failed runs nothing, and says so at the next call
   }

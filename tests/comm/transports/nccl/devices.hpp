@@ -46,7 +46,8 @@ inline std::vector<int> worlds() {
 /// No test waits longer for what is to come.
 inline constexpr muster::seconds patience{30};
 
-/// What each rank of so many threw; null where it did not. Each is a thread with a device and a group over `local`.
+/// What each rank of so many threw; null where it did not. Each is a thread with a device, of its own
+/// where there are enough, and a group over `local`.
 inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<void(muster::group&)>& body) {
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
@@ -54,7 +55,7 @@ inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<v
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        muster::use_device(rank);
+        muster::use_device(rank % muster::device_count());
         muster::group world(std::make_unique<muster::local_transport>(hub, rank), {.timeout = patience});
         body(world);
       } catch (...) {
