@@ -60,6 +60,7 @@ void communicator::abort(std::string_view reason) noexcept {
 }
 
 void communicator::rebuild(group& ranks) {
+  if (state_->connects(ranks)) return;
   abort("it is rebuilt with other ranks");
   state_ = connect(ranks, options_.timeout);
 }

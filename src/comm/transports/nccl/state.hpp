@@ -32,6 +32,7 @@ class nccl_state {
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] seconds timeout() const noexcept { return timeout_; }
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+  [[nodiscard]] bool connects(const group& ranks) const noexcept { return !failed() && ranks_ == ranks.state(); }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_; }
   /// Throws the first cause of its end, or configuration_error on another device than its own.
   void enter();

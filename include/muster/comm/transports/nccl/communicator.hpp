@@ -114,7 +114,8 @@ class communicator {
   /// Gives up: whatever is under way ends without a result, here and, through the group, at the others.
   void abort(std::string_view reason) noexcept;
   /// Collective over `ranks`, others than before: aborts what was, and connects anew with a new id. Registrations of
-  /// before are void. What an elastic session calls in `on_rebuild`.
+  /// before are void. What an elastic session calls in `on_rebuild`, and a training in `each_group`. Nothing happens
+  /// where it connects these ranks already.
   void rebuild(group& ranks);
 
   /// Registers memory that many calls use. `values` outlives the result.
