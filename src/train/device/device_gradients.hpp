@@ -1,4 +1,4 @@
-// What gradients in a device's memory have in common, whoever sums them.
+// What gradients in a device's memory have in common: the layout, the arithmetic, the form in which they travel.
 #pragma once
 
 #include <concepts>

@@ -6,25 +6,31 @@
 #endif
 
 namespace test {
-namespace {
-
-struct spins {
-  const int* flag;
-#ifdef __CUDACC__
-  __device__ void operator()(std::size_t) const {
-    while (*static_cast<const volatile int*>(flag) == 0) {
-    }
-  }
-#else
-  void operator()(std::size_t) const {
-    while (__atomic_load_n(flag, __ATOMIC_SEQ_CST) == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-#endif
-};
-
-}  // namespace
 
 void spin_until(const int* flag, muster::device_stream_ref stream);
-void spin_until(const int* flag, muster::device_stream_ref stream) { muster::detail::for_each(stream, 1, spins{flag}); }
+
+#ifdef __CUDACC__
+
+namespace {
+__global__ void spin(const volatile int* flag) {
+  while (*flag == 0) {
+  }
+}
+}  // namespace
+
+void spin_until(const int* flag, muster::device_stream_ref stream) {
+  spin<<<1, 1, 0, stream.handle>>>(flag);
+  muster::detail::check_cuda(cudaGetLastError(), "starting a kernel");
+}
+
+#else
+
+void spin_until(const int* flag, muster::device_stream_ref stream) {
+  muster::detail::call_on_stream(stream, [flag] {
+    while (__atomic_load_n(flag, __ATOMIC_SEQ_CST) == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  });
+}
+
+#endif
 
 }  // namespace test

@@ -167,7 +167,7 @@ TEST_CASE("a rank that gives up amid a step on a device is named, and the others
           pass.wait();
         };
         step(here.world);
-        together.arrive_and_wait();  // not a barrier of the group: who left that could still end it at another
+        together.arrive_and_wait();  // not a barrier of the group: a rank that has left it could end it at another
         if (here.number() == ranks - 1) {
           auto pass = sync.begin(here.world);
           pass.add_samples(1);

@@ -74,7 +74,7 @@ TEST_CASE("a bucket leaves behind what its gradients wait for on the stream of t
 #endif
         muster::fill(arena.gradient(tensor), static_cast<float>(here.number() + 1), here.stream);
         pass.ready(tensor);
-        muster::barrier(here.world);  // the model's own collectives have their order, whoever is late
+        muster::barrier(here.world);  // the model's own collectives keep their order, whichever rank is late
       }
       pass.wait();
       for (std::size_t tensor = 0; tensor < device_model::shapes().size(); ++tensor) {
