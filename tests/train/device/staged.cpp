@@ -3,6 +3,9 @@
 
 #include <barrier>
 #include <cmath>
+#include <latch>
+#include <memory>
+#include <optional>
 
 #include <muster/core/device/kernels.hpp>
 
@@ -195,7 +198,8 @@ TEST_CASE("a rank that gives up amid a step on a device is named, and the others
 
 TEST_CASE("a kernel that never ends amid a backward pass is an error at the group's deadline, at every rank") {
   MUSTER_NEEDS_DEVICE();
-  const auto thrown = devices::outcomes(2, [](muster::group& world) {
+  std::latch is_gone(1);
+  const auto thrown = devices::outcomes(2, [&](muster::group& world) {
     const muster::device_stream stream;
     device_arena arena(device_model::shapes(), stream);
     muster::gradient_sync sync(muster::gradients_on(arena), {.bucket = 512, .first_bucket = 256});
@@ -205,6 +209,8 @@ TEST_CASE("a kernel that never ends amid a backward pass is an error at the grou
       pass.wait();
     };
     step(world);
+    const auto tell = [&](std::latch* gone) { gone->count_down(); };
+    std::unique_ptr<std::latch, decltype(tell)> at_end(world.rank() == 0 ? &is_gone : nullptr, tell);
     std::optional<test::endless_kernel> kernel;
     world.set_settings({.timeout = muster::seconds(1)});
     muster::group soon = world.duplicate();
@@ -222,7 +228,9 @@ TEST_CASE("a kernel that never ends amid a backward pass is an error at the grou
     if (kernel) {
       require(kernel->runs(), "while the kernel runs");
       kernel->end();
+      at_end.reset();
     }
+    is_gone.wait();  // what the other rank of this process frees before that waits for the kernel, too
     muster::group alone(muster::make_self_transport());
     step(alone);
     require(devices::on_host(arena.gradient(0), stream) == device_model::reduced(0, 1, 2), "and it goes on");

@@ -294,7 +294,7 @@ void nccl_state::let_go() noexcept {
       std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr)] { (void)ncclCommAbort(comm); });
       const auto ended = abort.get_future();
       std::thread(std::move(abort)).detach();
-      (void)ended.wait_until(until);
+      if (ended.wait_until(until) != std::future_status::ready) return;  // it may hold what CUDA's calls need
     }
     for (const auto* one : under_way_) one->mark().wait(until);
   } catch (...) {  // a device that failed runs nothing, and says so at the next call
