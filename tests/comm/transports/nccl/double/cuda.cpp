@@ -86,22 +86,6 @@ queues_of_devices& streams() {
   return *all;
 }
 
-// Whatever the calling thread's device has yet to do.
-void wait_for_device() {
-  std::vector<std::shared_ptr<queue>> mine;
-  {
-    auto& all = streams();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [where, one] : all.queues) {
-      if (auto work = one.lock(); work && where == device) mine.push_back(std::move(work));
-    }
-  }
-  for (const auto& one : mine) {
-    std::unique_lock lock(one->mutex);
-    one->changed.wait(lock, [&] { return one->tasks.empty() && !one->busy; });
-  }
-}
-
 }  // namespace
 
 struct CUstream_st {
@@ -133,6 +117,21 @@ void put_on(cudaStream_t stream, std::function<void()> task) {
   const std::lock_guard lock(work.mutex);
   work.tasks.push_back(std::move(task));
   work.changed.notify_all();
+}
+
+void wait_for_device(int which) {
+  std::vector<std::shared_ptr<queue>> mine;
+  {
+    auto& all = streams();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [where, one] : all.queues) {
+      if (auto work = one.lock(); work && where == which) mine.push_back(std::move(work));
+    }
+  }
+  for (const auto& one : mine) {
+    std::unique_lock lock(one->mutex);
+    one->changed.wait(lock, [&] { return one->tasks.empty() && !one->busy; });
+  }
 }
 
 std::size_t allocated_bytes() {
@@ -190,7 +189,7 @@ cudaError_t cudaMalloc(void** to, size_t bytes) {
 }
 cudaError_t cudaFree(void* what) {
   if (what == nullptr) return cudaSuccess;
-  wait_for_device();  // as the runtime's does: what is under way may still use the memory
+  nccl_double::wait_for_device(device);  // as the runtime's does: what is under way may still use the memory
   auto& all = memory();
   const std::lock_guard lock(all.mutex);
   const auto found = all.bytes.find(what);

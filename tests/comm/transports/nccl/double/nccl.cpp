@@ -49,6 +49,7 @@ struct hub {
 struct ncclCommState {
   std::shared_ptr<hub> at;
   int rank = 0;
+  int device = 0;
   ncclResult_t error = ncclSuccess;
   bool gone = false;  // aborted, or dead
   std::map<std::tuple<int, int>, std::uint64_t> next;
@@ -204,6 +205,7 @@ ncclResult_t join(const std::shared_ptr<hub>& at, int rank, ncclComm_t* comm, co
   auto state = std::make_shared<ncclCommState>();
   state->at = at;
   state->rank = rank;
+  (void)cudaGetDevice(&state->device);
   {
     const std::lock_guard lock(at->mutex);
     auto& seat = at->members[static_cast<std::size_t>(rank)];
@@ -225,6 +227,7 @@ ncclResult_t give_back(ncclComm_t comm) {
     comm->state->registered.clear();
     leave(*comm->state);
   }
+  nccl_double::wait_for_device(comm->state->device);  // as NCCL's does, whatever keeps it
   delete comm;
   --all().communicators;
   return ncclSuccess;

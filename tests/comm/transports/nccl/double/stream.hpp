@@ -7,4 +7,6 @@
 
 namespace nccl_double {
 void put_on(cudaStream_t stream, std::function<void()> task);
+/// Whatever that device has yet to do.
+void wait_for_device(int which);
 }
