@@ -58,9 +58,10 @@ const char* name_of(call_kind what) noexcept {
   return names[static_cast<std::size_t>(what)];
 }
 
-ncclResult_t put(const nccl::device_call& call, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t put(const nccl::device_call& call, bool alone, ncclComm_t comm, cudaStream_t stream) {
   const auto type = type_of(call.type);
-  const auto op = op_of(call.op);
+  // What one rank alone combines is what it brings. NCCL 2.28.9's mean leaves out the last of 65537 doubles then.
+  const auto op = alone ? ncclSum : op_of(call.op);
   switch (call.what) {
     case call_kind::reduce:
       return ncclReduce(call.in, call.out, call.count, type, op, call.peer, comm, stream);
@@ -197,7 +198,7 @@ std::uint64_t nccl_state::put_on(std::span<const nccl::device_call> calls, devic
                                  clock::time_point until) {
   const bool grouped = calls.size() != 1;
   auto answer = grouped ? ncclGroupStart() : ncclSuccess;
-  for (std::size_t i = 0; i < calls.size() && is_good(answer); ++i) answer = put(calls[i], comm_, stream.handle);
+  for (std::size_t i = 0; i < calls.size() && is_good(answer); ++i) answer = put(calls[i], size_ == 1, comm_, stream.handle);
   if (grouped) {  // ended in any case, or the thread's next call would belong to it
     const auto ended = ncclGroupEnd();
     if (is_good(answer)) answer = ended;
@@ -228,6 +229,7 @@ nccl_operation::~nccl_operation() {
   } catch (...) {  // it stays in the communicator
   }
   std::erase(state_->under_way_, this);
+  if (state_->left_to_abort_ != nullptr) state_->left_to_abort_->push_back(std::move(mark_));
 }
 
 bool nccl_operation::test() {
@@ -286,15 +288,21 @@ void nccl_state::fail(std::exception_ptr cause) noexcept {
 
 // A kernel of NCCL ends when it sees the abort; until then it may write to buffers, which are not ours to give back.
 // The call itself waits for whatever else the device does, without a deadline, so it has a thread of its own: a kernel
-// of the program that does not end keeps that one.
+// of the program that does not end keeps that one. Meanwhile even the end of an event may wait for it: the thread gets
+// those, too.
 void nccl_state::let_go() noexcept {
   try {
     const auto until = deadline_after(nccl_timing::abort);
     if (comm_ != nullptr) {
-      std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr)] { (void)ncclCommAbort(comm); });
+      const auto marks = std::make_shared<std::vector<device_event>>();
+      std::packaged_task<void()> abort(
+          [comm = std::exchange(comm_, nullptr), marks] { (void)ncclCommAbort(comm); });
       const auto ended = abort.get_future();
       std::thread(std::move(abort)).detach();
-      if (ended.wait_until(until) != std::future_status::ready) return;  // it may hold what CUDA's calls need
+      if (ended.wait_until(until) != std::future_status::ready) {
+        left_to_abort_ = marks;
+        return;
+      }
     }
     for (const auto* one : under_way_) one->mark().wait(until);
   } catch (...) {  // a device that failed runs nothing, and says so at the next call

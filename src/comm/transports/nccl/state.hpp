@@ -65,6 +65,7 @@ class nccl_state {
 
   friend class nccl_operation;
   std::vector<const nccl_operation*> under_way_;  // those that a caller still holds
+  std::shared_ptr<std::vector<device_event>> left_to_abort_;  // if ncclCommAbort has not returned
 };
 
 /// One collective under way. Its end waits for that of the collective, since the device may still write; an error then

@@ -1,7 +1,10 @@
 #include <muster/comm/transports/nccl/communicator.hpp>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <random>
+#include <sstream>
 #include <tuple>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -53,6 +56,18 @@ std::vector<T> part_of(const std::vector<T>& whole, muster::block part) {
 
 using test::same;
 
+/// Throws where the first of the bits differ.
+template <class T>
+void require_same(const char* what, const std::vector<T>& found, const std::vector<T>& wanted) {
+  if (same(found, wanted)) return;
+  std::size_t at = 0;
+  while (at < std::min(found.size(), wanted.size()) && std::memcmp(&found[at], &wanted[at], sizeof(T)) == 0) ++at;
+  std::ostringstream text;
+  text << what << " of " << wanted.size() << ": element " << at << " is " << static_cast<double>(found.at(at))
+       << " and not " << static_cast<double>(wanted.at(at));
+  throw std::runtime_error(text.str());
+}
+
 constexpr std::size_t counts[] = {0, 1, 2, 7, 64, 1000, 65537};
 
 }  // namespace
@@ -71,23 +86,24 @@ TEMPLATE_TEST_CASE("an allreduce on devices is the sum, the product or the extre
       unsigned salt = 0;
       for (const std::size_t count : counts) {
         ++salt;
-        const auto check = [&](auto op, const std::function<double(double, double)>& by, double divisor = 1) {
+        const auto check = [&](const char* what, auto op, const std::function<double(double, double)>& by,
+                               double divisor = 1) {
           const auto mine = brought<T>(count, all.rank(), salt);
           auto in = devices::on_device(mine, stream);
           device_buffer<T> out(count);
           all.allreduce(device_span<const T>(in.span()), out.span(), op, stream).wait();
-          RANK_CHECK(same(devices::on_host(out.span(), stream), combined<T>(count, all.size(), salt, by, divisor)));
+          require_same(what, devices::on_host(out.span(), stream), combined<T>(count, all.size(), salt, by, divisor));
           RANK_CHECK(same(devices::on_host(in.span(), stream), mine));
           all.allreduce(in.span(), op, stream).wait();  // in place
           RANK_CHECK(same(devices::on_host(in.span(), stream), devices::on_host(out.span(), stream)));
         };
-        check(muster::sum, std::plus<>());
-        check(muster::product, std::multiplies<>());
+        check("sum", muster::sum, std::plus<>());
+        check("product", muster::product, std::multiplies<>());
         if constexpr (std::is_integral_v<T>) {
-          check(muster::min, [](double a, double b) { return std::min(a, b); });
-          check(muster::max, [](double a, double b) { return std::max(a, b); });
+          check("min", muster::min, [](double a, double b) { return std::min(a, b); });
+          check("max", muster::max, [](double a, double b) { return std::max(a, b); });
         } else if (all.size() != 3) {  // thirds are rounded
-          check(muster::mean, std::plus<>(), all.size());
+          check("mean", muster::mean, std::plus<>(), all.size());
         }
       }
     });
