@@ -8,13 +8,18 @@
 
 namespace images {
 
-nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::loader& from) {
+predictor predictor_of(nn::network<float>& net) {
+  return [&net](std::span<const float> images, std::size_t count) {
+    return net.forward(images, {.images = count, .training = false});
+  };
+}
+
+nn::totals evaluate(muster::group& ranks, const predictor& model, std::size_t classes, muster::loader& from) {
   nn::totals mine;
   from.next_epoch();  // to its start, also after an evaluation that was cut short
   while (const auto batch = from.next({ranks.rank(), ranks.size()})) {
-    const nn::pass now{.images = batch.samples.size(), .training = false};
-    const auto logits = net.forward(batch.values<float>(), now);
-    mine += nn::softmax_cross_entropy<float>(logits, batch.labels, net.classes(), 1, {});
+    const auto logits = model(batch.values<float>(), batch.samples.size());
+    mine += nn::softmax_cross_entropy<float>(logits, batch.labels, classes, 1, {});
     from.commit();
   }
   std::array<double, 4> sums = {mine.loss, static_cast<double>(mine.images), static_cast<double>(mine.top1),

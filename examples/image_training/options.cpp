@@ -90,6 +90,12 @@ struct command_line {
         ->capture_default_str();
     app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
+    app.add_option("--device", o.device, "what computes: cpu, or cuda, an NVIDIA device for each rank")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
+    app.add_option("--precision", o.precision, "of convolutions on a device: float32, tf32 or bfloat16")
+        ->check(CLI::IsMember({"float32", "tf32", "bfloat16"}))
+        ->capture_default_str();
     examples::add_stage_flags(app, o.stages);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
     app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");
@@ -133,6 +139,9 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
   (void)muster::parse_schedule(o.schedule);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
+  if (o.share_statistics && o.device != "cpu")
+    examples::refuse("--sync-batch-norm cannot be used with --device cuda (each device has statistics of its own)",
+                     "leave it out");
   if (o.stop_at_goal && o.goal.metric.empty())
     examples::refuse("--stop-at-goal has no goal to stop at", "give --goal too");
   return o;
@@ -153,7 +162,8 @@ std::string describe(const options& chosen) {
   text << chosen.model << ", epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule
        << ", optimizer " << chosen.optimizer << ", seed " << chosen.seed << ", augmentation "
        << (chosen.augment ? "on" : "off") << ", batch normalisation by "
-       << (chosen.share_statistics ? "all ranks" : "each rank") << ", " << chosen.how.backend;
+       << (chosen.share_statistics ? "all ranks" : "each rank") << ", "
+       << (chosen.device == "cpu" ? chosen.how.backend : chosen.device + " (" + chosen.precision + ")");
   if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }

@@ -40,6 +40,8 @@ struct options {
   std::uint64_t seed = 1;
   bool share_statistics = false;
   nn::execution how{};
+  std::string device = "cpu";      ///< or "cuda"
+  std::string precision = "tf32";  ///< of a device's products: "float32", "tf32", "bfloat16" (activations, too)
   examples::stages stages{};
   std::string checkpoint{};  ///< a folder; empty: none
   bool resume = false;

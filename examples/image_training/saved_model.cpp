@@ -4,51 +4,15 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
-#include <muster/core/number.hpp>
 
 #include "../model_file.hpp"
+#include "assemble_model.hpp"
 
 namespace images {
-namespace {
-
-/// "resnet20-v1-B"; null if it is not of that form.
-std::unique_ptr<nn::network<float>> make_residual(const model_description& what, const nn::execution& how) {
-  nn::resnet_options options;
-  options.classes = what.classes;
-  options.input = what.input;
-  const std::string_view rest = std::string_view(what.name).substr(6);
-  const auto end = std::min(rest.find('-'), rest.size());
-  const auto depth = muster::parse_number<int>(rest.substr(0, end));
-  const auto kind = rest.substr(end);
-  if (!depth || kind.size() != 5 || !kind.starts_with("-v") || kind[3] != '-') return nullptr;
-  options.depth = *depth;
-  options.version = kind[2] - '0';
-  options.shortcut = kind[4];
-  return nn::make_resnet<float>(options, how);
-}
-
-}  // namespace
-
 std::unique_ptr<nn::network<float>> make_model(const model_description& what, const nn::execution& how) {
-  if (what.name == "resnet50") return nn::make_resnet50<float>(what.classes, what.input, how);
-  if (what.name.starts_with("resnet")) {
-    if (auto made = make_residual(what, how)) return made;
-  }
-  if (what.name == "vgg16") {
-    if (what.input != nn::extent{32, 32, 3}) {
-      throw muster::configuration_error(
-          "VGG16 of this form takes images of 32 x 32 pixels and 3 colours alone (the "
-          "data has others); use a residual network or the small one");
-    }
-    return nn::make_vgg16<float>(what.classes, how);
-  }
-  using enum nn::cnn_variant;
-  if (what.name == "cnn") return nn::make_cnn<float>(plain, what.classes, what.input, how);
-  if (what.name == "cnn-dropout") return nn::make_cnn<float>(dropout, what.classes, what.input, how);
-  if (what.name == "cnn-batch-norm") return nn::make_cnn<float>(batch_norm, what.classes, what.input, how);
-  throw muster::configuration_error("there is no model '" + what.name +
-                                    "' (known: resnetDEPTH-v1-A and the like, resnet50, vgg16, cnn, cnn-dropout, "
-                                    "cnn-batch-norm); use one of these");
+  auto made = std::make_unique<nn::network<float>>(what.input, how);
+  assemble_model(*made, what);
+  return made;
 }
 
 void save_model(const std::string& path, const model_description& what, nn::network<float>& net) {

@@ -11,6 +11,7 @@
 
 #include "../job.hpp"
 #include "data.hpp"
+#include "device_model.hpp"
 #include "evaluation.hpp"
 #include "loss.hpp"
 #include "processor.hpp"
@@ -43,12 +44,19 @@ class run {
     // Statistics of a rank's own are its own state; shared ones, and those of virtual shards, are the same everywhere.
     const auto kind =
         chosen.share_statistics || in_shards_ ? muster::state_kind::replicated : muster::state_kind::rank_local;
-    training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_,
-                      muster::restored_values{"batch_norm", net_->statistics(), kind});
+    const auto statistics = [&] { return muster::restored_values{"batch_norm", net_->statistics(), kind}; };
+    if (chosen.device == "cpu") {
+      training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_, statistics());
+    } else {
+      device_ = make_device_model(context, world, chosen, what_, *net_, arena_);
+      training_.emplace(context, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
+                        statistics());
+    }
   }
 
   void train() {
-    if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
+    if (speaks_first_)
+      print_header(chosen_, *net_, loader_.name(), started_as_ + (device_ ? ", " + device_->description() : ""));
     training_->run(
         {.epochs = chosen_.epochs,
          .steps = chosen_.steps,
@@ -76,6 +84,7 @@ class run {
 
   void meet(muster::group& ranks, bool joined) {
     require_same_everywhere(ranks, data_);
+    if (device_) device_->meet(ranks);
     if (chosen_.share_statistics)
       statistics_.emplace(ranks.duplicate());
     else if (!in_shards_)
@@ -89,14 +98,16 @@ class run {
     const std::vector<float> before(statistics.begin(), statistics.end());
     std::vector<float> of_shards;
     step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
-      backward.clear();
+      if (!device_) backward.clear();
       backward.divided_by(static_cast<double>(batch.global_size));
       if (in_shards_) std::ranges::copy(before, statistics.begin());  // what a shard sees depends on no other
+      const double scale = 1.0 / static_cast<double>(batch.global_size);
       const nn::pass now{.images = part.samples.size(),
                          .statistics = statistics_ ? &*statistics_ : nullptr,
                          .samples = part.samples,
                          .key = muster::mix(chosen_.seed) + step.number(),
                          .ready = [&](std::size_t tensor) { backward.ready(tensor); }};
+      if (device_) return device_->train(part.values<float>(), part.labels, scale, now);
       std::span<const float> logits;
       {
         auto phase = tracker_.phase(muster::phase::forward);
@@ -105,16 +116,16 @@ class run {
       {
         auto phase = tracker_.phase(muster::phase::loss);
         slopes_.resize(logits.size());
-        sums += nn::softmax_cross_entropy<float>(logits, part.labels, net_->classes(),
-                                                 1.0 / static_cast<double>(batch.global_size), slopes_);
+        sums += nn::softmax_cross_entropy<float>(logits, part.labels, net_->classes(), scale, slopes_);
       }
       auto phase = tracker_.phase(muster::phase::backward);
       net_->backward(slopes_, now);
       if (in_shards_) of_shards.insert(of_shards.end(), statistics.begin(), statistics.end());
     });
+    if (device_) sums = device_->finish();
     if (in_shards_ && !statistics.empty()) step.mean_over_shards(of_shards, statistics);
     const double rate = schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(context_, step) : 1.0);
-    step.update(optimizer_, rate);
+    step.update(device_ ? device_->optimizer() : optimizer_, rate);
     step.report("rate", rate);
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
     step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
@@ -122,7 +133,9 @@ class run {
 
   void validate(muster::training_step& step) {
     if (!in_shards_) average_statistics(step.group(), *net_);
-    const auto found = evaluate(step.group(), *net_, test_);  // of all ranks
+    const auto on_device = [this](auto images, auto count) { return device_->predict(images, count); };
+    const predictor model = device_ ? predictor(on_device) : predictor_of(*net_);
+    const auto found = evaluate(step.group(), model, net_->classes(), test_);  // of all ranks
     if (step.group().rank() != 0) return;
     const auto images = static_cast<double>(found.images);
     step.report_sum("val_loss", found.loss, images);
@@ -133,6 +146,7 @@ class run {
   void finish(muster::training_step& step) {
     if (!chosen_.save.empty()) {
       training_->sync().average(step.group());
+      if (device_) device_->download(arena_);
       if (!in_shards_) average_statistics(step.group(), *net_);
       if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);
     }
@@ -156,6 +170,7 @@ class run {
   muster::timeline timeline_;
   muster::tracker tracker_;
   std::vector<float> slopes_;
+  std::unique_ptr<device_model> device_;  // null: the host trains
   std::optional<muster::training> training_;
   /// A duplicate of the ranks for shared statistics, so that their collectives do not have to agree with those of
   /// gradients on an order.

@@ -24,6 +24,12 @@ struct execution {
   int threads = 1;                   ///< that work on a batch; there are the same bits for any number
 };
 
+/// A layer that convolves.
+struct convolve_options {
+  std::size_t channels = 1, kernel = 3, stride = 1, padding = 0;
+  bool bias = false;
+};
+
 /// A chain of layers, put together front to back by the functions below, which give what the next one reads.
 ///
 ///     nn::network<float> net({32, 32, 3});
@@ -42,10 +48,6 @@ class network {
   network(const network&) = delete;
 
   // Putting it together.
-  struct convolve_options {
-    std::size_t channels = 1, kernel = 3, stride = 1, padding = 0;
-    bool bias = false;
-  };
   [[nodiscard]] activation<T>& input() noexcept { return *activations_.front(); }
   activation<T>& convolve(activation<T>& in, const convolve_options& options);
   activation<T>& dense(activation<T>& in, std::size_t size);

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
             "the data it was trained on");
       }
       auto test = images::test_loader(data, muster::batch(128, {.per_rank = true}));
-      const auto found = images::evaluate(world, *model.net, test);
+      const auto found = images::evaluate(world, images::predictor_of(*model.net), model.net->classes(), test);
       if (world.rank() != 0) return;
       const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
       std::printf("%s on %llu images of %s\n", model.what.name.c_str(), static_cast<unsigned long long>(found.images),

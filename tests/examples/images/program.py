@@ -204,6 +204,40 @@ class Saved(Case):
         self.assertIn("1 of at least 2 are left", said)
 
 
+class Device(Case):
+    """--device cuda, over the test double of CUDA: the program is another one, and slow."""
+    DOUBLE = pathlib.Path(os.environ.get("MUSTER_TEST_ON_DOUBLE", "/"))
+
+    def train(self, device, ranks, *more):
+        saved, report = self.folder / f"{device}{ranks}", self.folder / "report.json"
+        words = ["--depth", "8", "--data", "cifar-like:10", "--limit", "4", "--batch", "2", "--epochs", "1", "--schedule", "constant:0.05",
+                 "--augment", "off", "--device", device, "--precision", "float32", "--save", saved, "--json", report]
+        ran = subprocess.run([self.DOUBLE, *map(str, words), "--ranks", str(ranks), *more], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, timeout=HANG)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        numbers = saved.read_bytes().split(b"\n", 1)[1][:-4]
+        return json.loads(report.read_text())["epochs"][0], struct.unpack(f"{len(numbers) // 4}f", numbers), ran.stdout
+
+    def test_it_trains_what_the_host_trains(self):
+        for ranks, said in [(1, "1 rank (self), cuda (float32)\n"), (2, "cuda (float32), gradients summed by NCCL\n")]:
+            host, wanted, _ = self.train("cpu", ranks)
+            device, found, printed = self.train("cuda", ranks)
+            self.assertIn(said, printed)
+            for name in ("train_loss", "val_loss"):
+                self.assertAlmostEqual(device[name], host[name], delta=1e-4)
+            self.assertLess(max(abs(a - b) for a, b in zip(found, wanted)), 2e-3)
+
+    def test_what_a_device_does_not_have_is_a_line(self):
+        for flags, said in [(["--sync-batch-norm"], "each device has statistics of its own"),
+                            (["--virtual-shards", "2"], "need gradients on the host"),
+                            (["--optimizer", "lars"], "lars")]:
+            ran = subprocess.run([self.DOUBLE, "--device", "cuda", "--depth", "8", "--data", "cifar-like:10", *flags],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
+            lines = [line for line in ran.stderr.splitlines() if "TEST DOUBLE" not in line]
+            self.assertEqual((ran.returncode, len(lines)), (2, 1), ran.stderr)
+            self.assertIn(said, lines[0])
+
+
 class Flags(Case):
     def test_bad_input_is_one_line_and_a_status(self):
         for program, arguments in [("resnet", ["--depth", "21"]), ("resnet", ["--data", "mnist:x"]),

@@ -198,7 +198,8 @@ std::uint64_t nccl_state::put_on(std::span<const nccl::device_call> calls, devic
                                  clock::time_point until) {
   const bool grouped = calls.size() != 1;
   auto answer = grouped ? ncclGroupStart() : ncclSuccess;
-  for (std::size_t i = 0; i < calls.size() && is_good(answer); ++i) answer = put(calls[i], size_ == 1, comm_, stream.handle);
+  for (std::size_t i = 0; i < calls.size() && is_good(answer); ++i)
+    answer = put(calls[i], size_ == 1, comm_, stream.handle);
   if (grouped) {  // ended in any case, or the thread's next call would belong to it
     const auto ended = ncclGroupEnd();
     if (is_good(answer)) answer = ended;
@@ -295,8 +296,7 @@ void nccl_state::let_go() noexcept {
     const auto until = deadline_after(nccl_timing::abort);
     if (comm_ != nullptr) {
       const auto marks = std::make_shared<std::vector<device_event>>();
-      std::packaged_task<void()> abort(
-          [comm = std::exchange(comm_, nullptr), marks] { (void)ncclCommAbort(comm); });
+      std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr), marks] { (void)ncclCommAbort(comm); });
       const auto ended = abort.get_future();
       std::thread(std::move(abort)).detach();
       if (ended.wait_until(until) != std::future_status::ready) {

@@ -64,7 +64,7 @@ class nccl_state {
   std::exception_ptr failure_;
 
   friend class nccl_operation;
-  std::vector<const nccl_operation*> under_way_;  // those that a caller still holds
+  std::vector<const nccl_operation*> under_way_;              // those that a caller still holds
   std::shared_ptr<std::vector<device_event>> left_to_abort_;  // if ncclCommAbort has not returned
 };
 

@@ -1,0 +1,58 @@
+// The layers of a model by its name, for a network on the host or on a device.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+#include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+
+#include "assemble.hpp"
+#include "saved_model.hpp"
+
+namespace images {
+namespace detail {
+
+/// Of "resnet20-v1-B"; false if it is not of that form.
+inline bool read_residual(const model_description& what, nn::resnet_options& options) {
+  options.classes = what.classes;
+  options.input = what.input;
+  const std::string_view rest = std::string_view(what.name).substr(6);
+  const auto end = std::min(rest.find('-'), rest.size());
+  const auto depth = muster::parse_number<int>(rest.substr(0, end));
+  const auto kind = rest.substr(end);
+  if (!depth || kind.size() != 5 || !kind.starts_with("-v") || kind[3] != '-') return false;
+  options.depth = *depth;
+  options.version = kind[2] - '0';
+  options.shortcut = kind[4];
+  return true;
+}
+
+}  // namespace detail
+
+/// Puts an empty network together. Throws muster::configuration_error for a name that is none.
+template <class Net>
+void assemble_model(Net& net, const model_description& what) {
+  if (what.name == "resnet50") return nn::assemble_resnet50(net, what.classes);
+  if (what.name.starts_with("resnet")) {
+    nn::resnet_options options;
+    if (detail::read_residual(what, options)) return nn::assemble_resnet(net, options);
+  }
+  if (what.name == "vgg16") {
+    if (what.input != nn::extent{32, 32, 3}) {
+      throw muster::configuration_error(
+          "VGG16 of this form takes images of 32 x 32 pixels and 3 colours alone (the "
+          "data has others); use a residual network or the small one");
+    }
+    return nn::assemble_vgg16(net, what.classes);
+  }
+  using enum nn::cnn_variant;
+  if (what.name == "cnn") return nn::assemble_cnn(net, plain, what.classes);
+  if (what.name == "cnn-dropout") return nn::assemble_cnn(net, dropout, what.classes);
+  if (what.name == "cnn-batch-norm") return nn::assemble_cnn(net, batch_norm, what.classes);
+  throw muster::configuration_error("there is no model '" + what.name +
+                                    "' (known: resnetDEPTH-v1-A and the like, resnet50, vgg16, cnn, cnn-dropout, "
+                                    "cnn-batch-norm); use one of these");
+}
+
+}  // namespace images

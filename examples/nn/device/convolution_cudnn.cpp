@@ -1,0 +1,199 @@
+#include "convolution_cudnn.hpp"
+
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <muster/core/device/memory.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/float16.hpp>
+
+namespace nn::device {
+namespace {
+
+void check(cudnnStatus_t answer, const char* call) {
+  if (answer == CUDNN_STATUS_SUCCESS) return;
+  throw muster::error(muster::error_kind::other, std::string(call) + " failed (cuDNN says: " +
+                                                     cudnnGetErrorString(answer) + "); look at nvidia-smi");
+}
+
+/// One of cuDNN's descriptions.
+template <class T, cudnnStatus_t (*Make)(T*), cudnnStatus_t (*End)(T)>
+class owned {
+ public:
+  owned() { check(Make(&held_), "making a description for cuDNN"); }
+  owned(const owned&) = delete;
+  owned& operator=(const owned&) = delete;
+  ~owned() { (void)End(held_); }
+  operator T() const noexcept { return held_; }  // NOLINT: is used as what it owns
+
+ private:
+  T held_{};
+};
+using tensor = owned<cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
+using filter = owned<cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor>;
+using kernel = owned<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
+using library = owned<cudnnHandle_t, cudnnCreate, cudnnDestroy>;
+
+template <class A>
+constexpr cudnnDataType_t type_of = std::is_same_v<A, float> ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16;
+
+/// The description of a convolution, with the mathematics of one of its ways.
+struct way_kernel {
+  kernel held;
+  way_kernel(const convolution_shape& shape, cudnnMathType_t math) {
+    const auto padding = static_cast<int>(shape.padding), stride = static_cast<int>(shape.stride);
+    check(cudnnSetConvolution2dDescriptor(held, padding, padding, stride, stride, 1, 1, CUDNN_CROSS_CORRELATION,
+                                          CUDNN_DATA_FLOAT),
+          "cudnnSetConvolution2dDescriptor");
+    check(cudnnSetConvolutionMathType(held, math), "cudnnSetConvolutionMathType");
+  }
+};
+
+/// Of those that cuDNN has tried, the fastest that gives the same bits each time and fits the workspace.
+template <class Found, std::size_t N>
+Found fastest(const std::array<Found, N>& tried, int count, std::size_t memory, const char* what) {
+  for (int k = 0; k < count; ++k) {  // in the order of their times
+    const Found& one = tried[static_cast<std::size_t>(k)];
+    if (one.status == CUDNN_STATUS_SUCCESS && one.determinism == CUDNN_DETERMINISTIC && one.memory <= memory)
+      return one;
+  }
+  throw muster::error(muster::error_kind::other, std::string("cuDNN has no way of ") + what +
+                                                     " that gives the same bits each time (" + std::to_string(count) +
+                                                     " were tried); use another --precision");
+}
+
+constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
+constexpr std::size_t most_ways = 16;
+
+}  // namespace
+
+template <class A>
+struct cudnn_convolutions<A>::state {
+  library handle;
+  muster::device_buffer<char> workspace{workspace_bytes};
+  cudnnMathType_t math;
+};
+
+namespace {
+
+template <class A, class State>
+class by_cudnn final : public convolver<A> {
+ public:
+  by_cudnn(const convolution_shape& shape, std::shared_ptr<State> of) : shape_(shape), of_(std::move(of)) {
+    check(cudnnSetFilter4dDescriptor(weights_, type_of<A>, CUDNN_TENSOR_NHWC, static_cast<int>(shape.out_channels),
+                                     static_cast<int>(shape.in.channels), static_cast<int>(shape.kernel),
+                                     static_cast<int>(shape.kernel)),
+          "cudnnSetFilter4dDescriptor");
+  }
+
+  void prepare(std::size_t images, A* in, const packed_weights<A>& weights, A* out, A* in_gradient,
+               A* weights_gradient) override {
+    if (ways_.contains(images)) return;
+    auto& made = ways_[images];
+    made = std::make_unique<ways>(shape_, of_->math);
+    describe(made->in, images, shape_.in);
+    describe(made->out, images, shape_.out());
+    const way_kernel tried(shape_, of_->math);
+    int count = 0;
+    std::array<cudnnConvolutionFwdAlgoPerf_t, most_ways> forward{};
+    check(cudnnFindConvolutionForwardAlgorithmEx(of_->handle, made->in, in, weights_, weights.by_out, tried.held,
+                                                 made->out, out, most_ways, &count, forward.data(), work(),
+                                                 workspace_bytes),
+          "cudnnFindConvolutionForwardAlgorithmEx");
+    const auto chosen = fastest(forward, count, workspace_bytes, "convolving");
+    made->forward = chosen.algo;
+    check(cudnnSetConvolutionMathType(made->of_forward.held, chosen.mathType), "cudnnSetConvolutionMathType");
+    std::array<cudnnConvolutionBwdFilterAlgoPerf_t, most_ways> of_weights{};
+    check(cudnnFindConvolutionBackwardFilterAlgorithmEx(of_->handle, made->in, in, made->out, out, tried.held, weights_,
+                                                        weights_gradient, most_ways, &count, of_weights.data(), work(),
+                                                        workspace_bytes),
+          "cudnnFindConvolutionBackwardFilterAlgorithmEx");
+    const auto for_weights = fastest(of_weights, count, workspace_bytes, "finding the gradient of weights");
+    made->weights = for_weights.algo;
+    check(cudnnSetConvolutionMathType(made->of_weights.held, for_weights.mathType), "cudnnSetConvolutionMathType");
+    if (in_gradient == nullptr) return;
+    std::array<cudnnConvolutionBwdDataAlgoPerf_t, most_ways> of_data{};
+    check(cudnnFindConvolutionBackwardDataAlgorithmEx(of_->handle, weights_, weights.by_out, made->out, out, tried.held,
+                                                      made->in, in_gradient, most_ways, &count, of_data.data(), work(),
+                                                      workspace_bytes),
+          "cudnnFindConvolutionBackwardDataAlgorithmEx");
+    const auto for_data = fastest(of_data, count, workspace_bytes, "finding the gradient of images");
+    made->data = for_data.algo;
+    check(cudnnSetConvolutionMathType(made->of_data.held, for_data.mathType), "cudnnSetConvolutionMathType");
+  }
+
+  void forward(std::size_t images, const A* in, const packed_weights<A>& weights, A* out) override {
+    const ways& by = *ways_.at(images);
+    check(cudnnConvolutionForward(of_->handle, &one, by.in, in, weights_, weights.by_out, by.of_forward.held,
+                                  by.forward, work(), workspace_bytes, &zero, by.out, out),
+          "cudnnConvolutionForward");
+  }
+  void backward_data(std::size_t images, const A* slope, const packed_weights<A>& weights, A* gradient,
+                     bool adds) override {
+    const ways& by = *ways_.at(images);
+    check(cudnnConvolutionBackwardData(of_->handle, &one, weights_, weights.by_out, by.out, slope, by.of_data.held,
+                                       by.data, work(), workspace_bytes, adds ? &one : &zero, by.in, gradient),
+          "cudnnConvolutionBackwardData");
+  }
+  void backward_weights(std::size_t images, const A* in, const A* slope, A* gradient) override {
+    const ways& by = *ways_.at(images);
+    check(cudnnConvolutionBackwardFilter(of_->handle, &one, by.in, in, by.out, slope, by.of_weights.held, by.weights,
+                                         work(), workspace_bytes, &zero, weights_, gradient),
+          "cudnnConvolutionBackwardFilter");
+  }
+
+ private:
+  /// For so many images.
+  struct ways {
+    ways(const convolution_shape& shape, cudnnMathType_t math)
+        : of_forward(shape, math), of_data(shape, math), of_weights(shape, math) {}
+    tensor in, out;
+    way_kernel of_forward, of_data, of_weights;
+    cudnnConvolutionFwdAlgo_t forward{};
+    cudnnConvolutionBwdDataAlgo_t data{};
+    cudnnConvolutionBwdFilterAlgo_t weights{};
+  };
+
+  static void describe(const tensor& to, std::size_t images, const extent& shape) {
+    check(cudnnSetTensor4dDescriptor(to, CUDNN_TENSOR_NHWC, type_of<A>, static_cast<int>(images),
+                                     static_cast<int>(shape.channels), static_cast<int>(shape.height),
+                                     static_cast<int>(shape.width)),
+          "cudnnSetTensor4dDescriptor");
+  }
+  [[nodiscard]] void* work() const { return of_->workspace.span().data(); }
+
+  static constexpr float one = 1, zero = 0;
+  convolution_shape shape_;
+  std::shared_ptr<State> of_;
+  filter weights_;
+  std::map<std::size_t, std::unique_ptr<ways>> ways_;
+};
+
+}  // namespace
+
+template <class A>
+cudnn_convolutions<A>::cudnn_convolutions(muster::device_stream_ref stream, multiplication how)
+    : state_(std::make_shared<state>()) {
+  check(cudnnSetStream(state_->handle, stream.handle), "cudnnSetStream");
+  state_->math = !std::is_same_v<A, float>     ? CUDNN_TENSOR_OP_MATH
+                 : how == multiplication::tf32 ? CUDNN_DEFAULT_MATH
+                                               : CUDNN_FMA_MATH;
+}
+template <class A>
+cudnn_convolutions<A>::~cudnn_convolutions() = default;
+
+template <class A>
+std::unique_ptr<convolver<A>> cudnn_convolutions<A>::make(const convolution_shape& shape) {
+  return std::make_unique<by_cudnn<A, state>>(shape, state_);
+}
+
+template class cudnn_convolutions<float>;
+template class cudnn_convolutions<muster::bfloat16>;
+
+}  // namespace nn::device

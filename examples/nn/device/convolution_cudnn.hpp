@@ -1,0 +1,24 @@
+// Convolutions by NVIDIA's cuDNN.
+#pragma once
+
+#include <memory>
+
+#include "convolution.hpp"
+
+namespace nn::device {
+
+/// Makes convolvers that share a handle and a workspace of 256 MiB. Each tries, for each number of images, which of
+/// cuDNN's ways is the fastest, of those that give the same bits each time.
+template <class A>
+class cudnn_convolutions {
+ public:
+  cudnn_convolutions(muster::device_stream_ref stream, multiplication how);
+  ~cudnn_convolutions();
+  [[nodiscard]] std::unique_ptr<convolver<A>> make(const convolution_shape& shape);
+
+ private:
+  struct state;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace nn::device

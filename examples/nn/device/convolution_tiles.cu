@@ -1,0 +1,192 @@
+#include "convolution_tiles.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <type_traits>
+
+#include <muster/core/float16.hpp>
+
+#include "tile_products.hpp"
+
+namespace nn::device {
+namespace {
+
+/// The most of `channels` that divide it, at most `most`, in steps of a matrix unit.
+template <class A>
+int chunk_of(int channels, int most) {
+  constexpr int step = 32 / static_cast<int>(sizeof(A));
+  for (int chunk = most / step * step; chunk >= step; chunk -= step) {
+    if (channels % chunk == 0) return chunk;
+  }
+  return 0;
+}
+
+int largest_range(const tap_geometry& of, int pixels_here) {
+  int most = 0;
+  for (int first = 0; first < of.pixels; first += pixels_here) {
+    const auto range = of.range(first, std::min(pixels_here, of.pixels - first));
+    most = std::max(most, range.end - range.first);
+  }
+  return most;
+}
+
+/// How a product is cut: what fits the shared memory of a block, with as many blocks as keep the device busy.
+struct plan {
+  product_sizes sizes{};
+  int tiles = 0, warps = 0, memory = 0, blocks_x = 0, blocks_y = 0;
+};
+
+constexpr int most_memory = 200 * 1024;
+constexpr int processors = 132;  // that are to have work
+
+template <class A>
+plan plan_gather(const tap_geometry& of, int channels, int columns) {
+  plan made;
+  const int taps = of.kernel * of.kernel;
+  for (const int tiles : {8, 4, 2}) {
+    for (const int warps : {8, 4, 2}) {
+      if (tiles > 2 && columns <= 4 * tiles) continue;  // half of them would be enough
+      const int rows = largest_range(of, 16 * warps);
+      int chunk = 0, memory = 0;
+      for (const int most : {64, 32, 16}) {
+        chunk = chunk_of<A>(channels, most);
+        memory = 8 * tiles * pitch_of<A>(taps * chunk) + (rows + 1) * pitch_of<A>(chunk);
+        if (memory <= most_memory) break;
+      }
+      if (chunk == 0 || memory > most_memory) continue;
+      const plan one{
+          {of, channels, columns, chunk, rows},   tiles, warps, memory, (of.pixels + 16 * warps - 1) / (16 * warps),
+          (columns + 8 * tiles - 1) / (8 * tiles)};
+      const bool busy = one.blocks_x * one.blocks_y >= processors * 3 / 2 && memory <= most_memory / 2;
+      if (made.tiles == 0 || (one.blocks_x * one.blocks_y > made.blocks_x * made.blocks_y)) made = one;
+      if (busy) return one;
+    }
+  }
+  return made;
+}
+
+template <class A>
+plan plan_weights(const tap_geometry& of, int channels, int columns) {
+  if (columns % 16 != 0) return {};
+  plan made;
+  made.warps = 8;
+  const int rows = largest_range(of, 32 * made.warps);
+  for (const int tiles : {8, 4, 2}) {
+    if (channels % (8 * tiles) != 0) continue;
+    const int sums = made.warps * 16 * taps_at_once * 8 * tiles * 4;
+    const int memory =
+        std::max(sums, (32 * made.warps + 1) * column_pitch_of<A>(16) + (rows + 1) * column_pitch_of<A>(8 * tiles));
+    if (memory > most_memory) continue;
+    made.tiles = tiles;
+    made.memory = memory;
+    break;
+  }
+  if (made.tiles == 0) return {};
+  made.sizes = {of, channels, columns, 8 * made.tiles, rows};
+  const int taps = of.kernel * of.kernel;
+  made.blocks_y = (taps + taps_at_once - 1) / taps_at_once * (columns / 16) * (channels / (8 * made.tiles));
+  const int pieces = (of.pixels + 32 * made.warps - 1) / (32 * made.warps);
+  made.blocks_x = std::max(1, std::min(pieces, 3 * processors / made.blocks_y));
+  return made;
+}
+
+template <class Kernel, class... Arguments>
+void start_plan(Kernel kernel, const plan& by, muster::device_stream_ref stream, const Arguments&... arguments) {
+  start_kernel(kernel, by.blocks_x, by.blocks_y, 32 * by.warps, by.memory, stream, by.sizes, arguments...);
+}
+
+template <class A, int Split>
+class tiles final : public convolver<A> {
+ public:
+  tiles(const convolution_shape& shape, muster::device_stream_ref stream) : shape_(shape), stream_(stream) {}
+
+  /// Whether there is a plan for each of its products.
+  [[nodiscard]] bool fits() {
+    const auto& all = plans(1);
+    return all.forward.tiles != 0 && all.data.tiles != 0 && all.weights.tiles != 0;
+  }
+  void prepare(std::size_t images, A*, const packed_weights<A>&, A*, A*, A*) override { (void)plans(images); }
+
+  void forward(std::size_t images, const A* in, const packed_weights<A>& weights, A* out) override {
+    gather(plans(images).forward, in, weights.by_out, out, false);
+  }
+  void backward_data(std::size_t images, const A* slope, const packed_weights<A>& weights, A* gradient,
+                     bool adds) override {
+    gather(plans(images).data, slope, weights.by_in, gradient, adds);
+  }
+  void backward_weights(std::size_t images, const A* in, const A* slope, A* gradient) override {
+    const auto& all = plans(images);
+    const plan& by = all.weights;
+    float* const partial = all.partial.span().data();
+    switch (by.tiles) {
+      case 8:
+        start_plan(weight_product<A, Split, 8>, by, stream_, in, slope, partial);
+        break;
+      case 4:
+        start_plan(weight_product<A, Split, 4>, by, stream_, in, slope, partial);
+        break;
+      default:
+        start_plan(weight_product<A, Split, 2>, by, stream_, in, slope, partial);
+    }
+    const int size = static_cast<int>(shape_.weights());
+    start_kernel(sum_partials<A>, (size + 63) / 64, 1, 256, 256 * 4, stream_, static_cast<const float*>(partial),
+                 by.blocks_x, size, gradient);
+  }
+
+ private:
+  struct all_plans {
+    plan forward, data, weights;
+    mutable muster::device_buffer<float> partial;
+  };
+
+  const all_plans& plans(std::size_t images) {
+    auto& made = plans_[images];
+    if (made == nullptr) {
+      const int in = static_cast<int>(shape_.in.channels), out = static_cast<int>(shape_.out_channels);
+      made = std::make_unique<all_plans>();
+      made->forward = plan_gather<A>(tap_geometry(shape_, images, false), in, out);
+      made->data = plan_gather<A>(tap_geometry(shape_, images, true), out, in);
+      made->weights = plan_weights<A>(tap_geometry(shape_, images, false), in, out);
+      made->partial = muster::device_buffer<float>(static_cast<std::size_t>(made->weights.blocks_x) * shape_.weights());
+    }
+    return *made;
+  }
+
+  void gather(const plan& by, const A* source, const A* weights, A* out, bool adds) {
+    switch (by.tiles) {
+      case 8:
+        return start_plan(gather_product<A, Split, 8>, by, stream_, source, weights, out, adds);
+      case 4:
+        return start_plan(gather_product<A, Split, 4>, by, stream_, source, weights, out, adds);
+      default:
+        return start_plan(gather_product<A, Split, 2>, by, stream_, source, weights, out, adds);
+    }
+  }
+
+  convolution_shape shape_;
+  muster::device_stream_ref stream_;
+  std::map<std::size_t, std::unique_ptr<all_plans>> plans_;
+};
+
+}  // namespace
+
+template <class A>
+std::unique_ptr<convolver<A>> make_tiles(const convolution_shape& shape, multiplication how,
+                                         muster::device_stream_ref stream) {
+  const auto made = [&]<int Split>() -> std::unique_ptr<convolver<A>> {
+    auto one = std::make_unique<tiles<A, Split>>(shape, stream);
+    return one->fits() ? std::move(one) : nullptr;
+  };
+  if constexpr (std::is_same_v<A, float>) {
+    if (how == multiplication::float32) return made.template operator()<3>();
+  }
+  return made.template operator()<1>();
+}
+
+template std::unique_ptr<convolver<float>> make_tiles(const convolution_shape&, multiplication,
+                                                      muster::device_stream_ref);
+template std::unique_ptr<convolver<muster::bfloat16>> make_tiles(const convolution_shape&, multiplication,
+                                                                 muster::device_stream_ref);
+
+}  // namespace nn::device

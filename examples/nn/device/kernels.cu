@@ -1,0 +1,404 @@
+#include "kernels.hpp"
+
+#include <cmath>
+
+#include <muster/core/float16.hpp>
+
+#include "launch.hpp"
+
+namespace nn::device {
+namespace {
+
+// ---- biases ----
+
+template <class A>
+struct biased {
+  const float* bias;
+  A* to;
+  std::size_t width, biased_columns;
+  template <std::size_t W>
+  struct columns {
+    pack<W> bias;
+    A* to;
+    std::size_t width;
+    NN_BOTH void operator()(std::size_t row) const {
+      pack<W> x = load<W>(to + row * width);
+      for (std::size_t w = 0; w < W; ++w) x.at[w] += bias.at[w];
+      store(to + row * width, x);
+    }
+  };
+  template <std::size_t W>
+  NN_BOTH columns<W> at(std::size_t column) const {
+    columns<W> made{{}, to + column, width};
+    for (std::size_t w = 0; w < W; ++w) made.bias.at[w] = column + w < biased_columns ? bias[column + w] : 0.0f;
+    return made;
+  }
+};
+
+template <class A>
+struct rows_of {
+  const A* values;
+  std::size_t width;
+  template <std::size_t W>
+  struct columns {
+    const A* values;
+    std::size_t width;
+    NN_BOTH sums<1, W> operator()(std::size_t row) const {
+      const pack<W> x = load<W>(values + row * width);
+      sums<1, W> made;
+      for (std::size_t w = 0; w < W; ++w) made.at[0][w] = x.at[w];
+      return made;
+    }
+  };
+  template <std::size_t W>
+  NN_BOTH columns<W> at(std::size_t column) const {
+    return {values + column, width};
+  }
+};
+
+struct add_totals {
+  float* to;
+  std::size_t columns;
+  NN_BOTH void operator()(std::size_t c, const column_totals<1>& totals) const {
+    if (c < columns) to[c] += static_cast<float>(totals.at[0]);
+  }
+};
+
+// ---- functions of a row and a column ----
+
+/// each(row, column) for one column after the other, where neighbours are of no use to each other.
+template <class Each>
+struct cellwise {
+  Each each;
+  template <std::size_t W>
+  struct columns {
+    Each each;
+    std::size_t column;
+    NN_BOTH void operator()(std::size_t row) const {
+      for (std::size_t w = 0; w < W; ++w) each(row, column + w);
+    }
+  };
+  template <std::size_t W>
+  NN_BOTH columns<W> at(std::size_t column) const {
+    return {each, column};
+  }
+};
+template <class Each>
+void over_cells(muster::device_stream_ref stream, std::size_t rows, std::size_t columns, const Each& each) {
+  per_column(stream, rows, columns, cellwise<Each>{each});
+}
+
+template <class A>
+NN_BOTH void give(A* to, bool adds, float value) {
+  *to = A(adds ? static_cast<float>(*to) + value : value);
+}
+
+/// A pixel among those of all images.
+struct place {
+  std::size_t image, y, x;
+  NN_BOTH place(std::size_t row, const extent& of)
+      : image(row / (of.width * of.height)), y(row / of.width % of.height), x(row % of.width) {}
+};
+NN_BOTH inline std::size_t row_of(std::size_t image, std::size_t y, std::size_t x, const extent& of) {
+  return (image * of.height + y) * of.width + x;
+}
+
+template <class A>
+struct padded {
+  const A* in;
+  A* out;
+  extent from, to;
+  std::size_t stride, before;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    const place at(row, to);
+    const bool is_new = column < before || column >= before + from.channels;
+    out[row * to.channels + column] =
+        is_new ? A(0.0f) : in[row_of(at.image, at.y * stride, at.x * stride, from) * from.channels + column - before];
+  }
+};
+
+template <class A>
+struct unpadded {
+  const A* slope;
+  A* gradient;
+  extent from, to;
+  std::size_t stride, before;
+  bool adds;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    const place at(row, from);
+    const bool taken = at.y % stride == 0 && at.x % stride == 0;
+    const float value =
+        taken ? static_cast<float>(
+                    slope[row_of(at.image, at.y / stride, at.x / stride, to) * to.channels + before + column])
+              : 0.0f;
+    give(gradient + row * from.channels + column, adds, value);
+  }
+};
+
+template <class A>
+struct largest {
+  const A* in;
+  A* out;
+  std::uint8_t* taps;
+  extent from, to;
+  std::size_t kernel, stride, padding;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    const place at(row, to);
+    float best = 0;
+    unsigned tap = 255;  // none so far
+    for (std::size_t k = 0; k < kernel * kernel; ++k) {
+      const std::size_t y = at.y * stride + k / kernel - padding, x = at.x * stride + k % kernel - padding;
+      if (y >= from.height || x >= from.width) continue;  // beyond the edge, below zero too
+      const auto value = static_cast<float>(in[row_of(at.image, y, x, from) * from.channels + column]);
+      if (tap != 255 && !(value > best)) continue;
+      best = value;
+      tap = static_cast<unsigned>(k);
+    }
+    out[row * to.channels + column] = A(best);
+    taps[row * to.channels + column] = static_cast<std::uint8_t>(tap);
+  }
+};
+
+template <class A>
+struct unpooled {
+  const A* slope;
+  const std::uint8_t* taps;
+  A* gradient;
+  extent from, to;
+  std::size_t kernel, stride, padding;
+  bool adds;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    const place at(row, from);
+    float sum = 0;
+    for (std::size_t k = 0; k < kernel * kernel; ++k) {  // those windows whose k-th pixel this is
+      const std::size_t y = at.y + padding - k / kernel, x = at.x + padding - k % kernel;
+      if (y % stride != 0 || x % stride != 0 || y / stride >= to.height || x / stride >= to.width) continue;
+      const std::size_t cell = row_of(at.image, y / stride, x / stride, to) * to.channels + column;
+      if (taps[cell] == k) sum += static_cast<float>(slope[cell]);
+    }
+    give(gradient + row * from.channels + column, adds, sum);
+  }
+};
+
+template <class A>
+struct averaged {
+  const A* in;
+  A* out;
+  std::size_t pixels, width;
+  NN_BOTH void operator()(std::size_t image, std::size_t column) const {
+    float sum = 0;
+    for (std::size_t p = 0; p < pixels; ++p) sum += static_cast<float>(in[(image * pixels + p) * width + column]);
+    out[image * width + column] = A(sum / static_cast<float>(pixels));
+  }
+};
+
+template <class A>
+struct spread {
+  const A* slope;
+  A* gradient;
+  std::size_t pixels, width;
+  bool adds;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    give(gradient + row * width + column, adds,
+         static_cast<float>(slope[row / pixels * width + column]) / static_cast<float>(pixels));
+  }
+};
+
+template <class A>
+struct widened {
+  const float* in;
+  A* out;
+  std::size_t from, to;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    out[row * to + column] = A(column < from ? in[row * from + column] : 0.0f);
+  }
+};
+
+template <class A>
+struct as_float {
+  const A* in;
+  float* out;
+  std::size_t from, to;
+  NN_BOTH void operator()(std::size_t row, std::size_t column) const {
+    out[row * to + column] = static_cast<float>(in[row * from + column]);
+  }
+};
+
+template <class A>
+struct packed_weight {
+  const float* parameters;
+  const std::int32_t* at;
+  A* packed;
+  NN_BOTH void operator()(std::size_t i, std::size_t) const { packed[i] = A(at[i] < 0 ? 0.0f : parameters[at[i]]); }
+};
+
+template <class A>
+struct unpacked_gradient {
+  const A* packed;
+  const std::int32_t* at;
+  float* gradients;
+  NN_BOTH void operator()(std::size_t i, std::size_t) const {
+    if (at[i] >= 0) gradients[at[i]] += static_cast<float>(packed[i]);
+  }
+};
+
+// ---- the loss ----
+
+template <class A>
+struct cross_entropy {
+  const A* logits;
+  const float* labels;
+  A* gradient;
+  std::size_t width, classes;
+  double scale;
+  template <std::size_t W>  // there is one column
+  struct columns {
+    cross_entropy of;
+    NN_BOTH sums<3, W> operator()(std::size_t image) const {
+      const A* const row = of.logits + image * of.width;
+      const auto label = static_cast<std::size_t>(of.labels[image]);
+      const auto mine = static_cast<double>(static_cast<float>(row[label]));
+      double largest = mine;
+      std::size_t before = 0;
+      for (std::size_t c = 0; c < of.classes; ++c) {
+        const auto value = static_cast<double>(static_cast<float>(row[c]));
+        if (!(value <= largest)) largest = value;  // one that is no number makes the loss one
+        before += value > mine || (value == mine && c < label) ? 1 : 0;
+      }
+      double sum = 0;
+      for (std::size_t c = 0; c < of.classes; ++c)
+        sum += std::exp(static_cast<double>(static_cast<float>(row[c])) - largest);
+      for (std::size_t c = 0; c < of.classes; ++c) {
+        const double share = std::exp(static_cast<double>(static_cast<float>(row[c])) - largest) / sum;
+        of.gradient[image * of.width + c] = A(static_cast<float>(of.scale * (share - (c == label ? 1.0 : 0.0))));
+      }
+      for (std::size_t c = of.classes; c < of.width; ++c) of.gradient[image * of.width + c] = A(0.0f);
+      sums<3, W> made{};
+      made.at[0][0] = static_cast<float>(std::log(sum) + largest - mine);
+      made.at[1][0] = before < 1 ? 1.0f : 0.0f;
+      made.at[2][0] = before < 5 ? 1.0f : 0.0f;
+      return made;
+    }
+  };
+  template <std::size_t W>
+  NN_BOTH columns<W> at(std::size_t) const {
+    return {*this};
+  }
+};
+
+struct keep_totals {
+  double* to;
+  NN_BOTH void operator()(std::size_t, const column_totals<3>& totals) const {
+    for (std::size_t k = 0; k < 3; ++k) to[k] = totals.at[k];
+  }
+};
+
+}  // namespace
+
+template <class A>
+void add_bias(const float* bias, matrix_size size, std::size_t columns, A* to, muster::device_stream_ref stream) {
+  per_column(stream, size.rows, size.columns, biased<A>{bias, to, size.columns, columns});
+}
+
+template <class A>
+void add_bias_gradient(const A* slope, matrix_size size, std::size_t columns, float* to, column_scratch& scratch,
+                       muster::device_stream_ref stream) {
+  column_sums<1>(stream, scratch, size.rows, size.columns, rows_of<A>{slope, size.columns}, add_totals{to, columns});
+}
+
+template <class A>
+void pad_shortcut(const A* in, std::size_t images, const extent& from, const extent& to, std::size_t stride, A* out,
+                  muster::device_stream_ref stream) {
+  over_cells(stream, images * to.height * to.width, to.channels,
+             padded<A>{in, out, from, to, stride, (to.channels - from.channels) / 2});
+}
+
+template <class A>
+void pad_shortcut_backward(const A* slope, std::size_t images, const extent& from, const extent& to, std::size_t stride,
+                           A* gradient, bool adds, muster::device_stream_ref stream) {
+  over_cells(stream, images * from.height * from.width, from.channels,
+             unpadded<A>{slope, gradient, from, to, stride, (to.channels - from.channels) / 2, adds});
+}
+
+template <class A>
+void max_pool(const A* in, std::size_t images, const extent& from, const extent& to, const pool_window& window, A* out,
+              std::uint8_t* taps, muster::device_stream_ref stream) {
+  over_cells(stream, images * to.height * to.width, to.channels,
+             largest<A>{in, out, taps, from, to, window.kernel, window.stride, window.padding});
+}
+
+template <class A>
+void max_pool_backward(const A* slope, const std::uint8_t* taps, std::size_t images, const extent& from,
+                       const extent& to, const pool_window& window, A* gradient, bool adds,
+                       muster::device_stream_ref stream) {
+  over_cells(stream, images * from.height * from.width, from.channels,
+             unpooled<A>{slope, taps, gradient, from, to, window.kernel, window.stride, window.padding, adds});
+}
+
+template <class A>
+void average_pool(const A* in, std::size_t images, std::size_t pixels, std::size_t columns, A* out,
+                  muster::device_stream_ref stream) {
+  over_cells(stream, images, columns, averaged<A>{in, out, pixels, columns});
+}
+
+template <class A>
+void average_pool_backward(const A* slope, std::size_t images, std::size_t pixels, std::size_t columns, A* gradient,
+                           bool adds, muster::device_stream_ref stream) {
+  over_cells(stream, images * pixels, columns, spread<A>{slope, gradient, pixels, columns, adds});
+}
+
+template <class A>
+void widen(const float* in, matrix_size size, std::size_t out_columns, A* out, muster::device_stream_ref stream) {
+  over_cells(stream, size.rows, out_columns, widened<A>{in, out, size.columns, out_columns});
+}
+
+template <class A>
+void to_floats(const A* in, matrix_size size, std::size_t out_columns, float* out, muster::device_stream_ref stream) {
+  over_cells(stream, size.rows, out_columns, as_float<A>{in, out, size.columns, out_columns});
+}
+
+template <class A>
+void pack_weights(const float* parameters, const std::int32_t* at, std::size_t size, A* packed,
+                  muster::device_stream_ref stream) {
+  over_cells(stream, size, 1, packed_weight<A>{parameters, at, packed});
+}
+
+template <class A>
+void add_weight_gradients(const A* packed, const std::int32_t* at, std::size_t size, float* gradients,
+                          muster::device_stream_ref stream) {
+  over_cells(stream, size, 1, unpacked_gradient<A>{packed, at, gradients});
+}
+
+template <class A>
+void softmax_cross_entropy(const A* logits, const float* labels, matrix_size size, std::size_t classes, double scale,
+                           A* gradient, double* totals, column_scratch& scratch, muster::device_stream_ref stream) {
+  column_sums<3>(stream, scratch, size.rows, 1,
+                 cross_entropy<A>{logits, labels, gradient, size.columns, classes, scale}, keep_totals{totals});
+}
+
+#define NN_INSTANTIATE(A)                                                                                            \
+  template void add_bias(const float*, matrix_size, std::size_t, A*, muster::device_stream_ref);                     \
+  template void add_bias_gradient(const A*, matrix_size, std::size_t, float*, column_scratch&,                       \
+                                  muster::device_stream_ref);                                                        \
+  template void pad_shortcut(const A*, std::size_t, const extent&, const extent&, std::size_t, A*,                   \
+                             muster::device_stream_ref);                                                             \
+  template void pad_shortcut_backward(const A*, std::size_t, const extent&, const extent&, std::size_t, A*, bool,    \
+                                      muster::device_stream_ref);                                                    \
+  template void max_pool(const A*, std::size_t, const extent&, const extent&, const pool_window&, A*, std::uint8_t*, \
+                         muster::device_stream_ref);                                                                 \
+  template void max_pool_backward(const A*, const std::uint8_t*, std::size_t, const extent&, const extent&,          \
+                                  const pool_window&, A*, bool, muster::device_stream_ref);                          \
+  template void average_pool(const A*, std::size_t, std::size_t, std::size_t, A*, muster::device_stream_ref);        \
+  template void average_pool_backward(const A*, std::size_t, std::size_t, std::size_t, A*, bool,                     \
+                                      muster::device_stream_ref);                                                    \
+  template void widen(const float*, matrix_size, std::size_t, A*, muster::device_stream_ref);                        \
+  template void to_floats(const A*, matrix_size, std::size_t, float*, muster::device_stream_ref);                    \
+  template void pack_weights(const float*, const std::int32_t*, std::size_t, A*, muster::device_stream_ref);         \
+  template void add_weight_gradients(const A*, const std::int32_t*, std::size_t, float*, muster::device_stream_ref); \
+  template void softmax_cross_entropy(const A*, const float*, matrix_size, std::size_t, double, A*, double*,         \
+                                      column_scratch&, muster::device_stream_ref);
+NN_INSTANTIATE(float)
+NN_INSTANTIATE(muster::bfloat16)
+#undef NN_INSTANTIATE
+
+}  // namespace nn::device

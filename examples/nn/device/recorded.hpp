@@ -1,0 +1,61 @@
+// Work on a stream that is put there again and again.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+
+#include "launch.hpp"
+
+namespace nn::device {
+
+/// Records what puts work on a stream, kernels and copies of pinned memory, as a graph of CUDA's, which starts in one
+/// call what would take hundreds. The addresses and numbers in it stay as they were when it was recorded.
+class recorded_work {
+ public:
+  using key = std::tuple<std::size_t, bool, double>;
+
+#ifdef MUSTER_TEST_DOUBLE  // which has no graphs
+  template <class Work>
+  void run(const key&, muster::device_stream_ref, const Work& work) {
+    work();
+  }
+  void clear() noexcept {}
+#else
+  /// `work` is called the first time.
+  template <class Work>
+  void run(const key& which, muster::device_stream_ref stream, const Work& work) {
+    auto& graph = graphs_[which];
+    if (graph == nullptr) {
+      cudaGraph_t recorded = nullptr;
+      check_cuda(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+      try {
+        work();
+      } catch (...) {
+        if (cudaStreamEndCapture(stream.handle, &recorded) == cudaSuccess) (void)cudaGraphDestroy(recorded);
+        throw;
+      }
+      check_cuda(cudaStreamEndCapture(stream.handle, &recorded), "cudaStreamEndCapture");
+      cudaGraphExec_t made = nullptr;
+      const auto answer = cudaGraphInstantiate(&made, recorded, 0);
+      (void)cudaGraphDestroy(recorded);
+      check_cuda(answer, "cudaGraphInstantiate");
+      graph.reset(made);
+    }
+    check_cuda(cudaGraphLaunch(graph.get(), stream.handle), "cudaGraphLaunch");
+  }
+  /// Of memory that is no more.
+  void clear() noexcept { graphs_.clear(); }
+
+ private:
+  struct release {
+    void operator()(cudaGraphExec_t graph) const noexcept { (void)cudaGraphExecDestroy(graph); }
+  };
+  std::map<key, std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, release> > graphs_;
+#endif
+};
+
+}  // namespace nn::device
