@@ -13,9 +13,11 @@
 #ifdef __CUDACC__
 #define NN_KERNEL __global__
 #define NN_DEVICE_FUNCTION __device__ inline
+#define NN_UNROLL_8 _Pragma("unroll 8")
 #else
 #define NN_KERNEL
 #define NN_DEVICE_FUNCTION inline
+#define NN_UNROLL_8
 #include <emulated_block.hpp>
 #endif
 

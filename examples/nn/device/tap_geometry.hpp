@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "convolution.hpp"
 #include "launch.hpp"
@@ -11,6 +12,12 @@ namespace nn::device {
 /// A pixel of the result.
 struct pixel_place {
   int image, y, x;
+};
+/// Where the taps of a pixel lie: at `base` and an offset, those whose row and column have a bit; others are zeros.
+struct tap_row {
+  int base;
+  std::uint32_t rows, columns;
+  [[nodiscard]] NN_BOTH bool has(int down, int right) const { return (rows >> down & columns >> right & 1) != 0; }
 };
 /// Sources [first, end).
 struct source_range {
@@ -45,18 +52,21 @@ struct tap_geometry {
     const int row = pixel / width;
     return {row / height, row % height, pixel - row * width};
   }
-  /// Negative for one beyond the edge.
-  NN_BOTH int source(const pixel_place& at, int down, int right) const {
-    int y = backward ? at.y + padding - down : at.y * stride + down - padding;
-    int x = backward ? at.x + padding - right : at.x * stride + right - padding;
-    if (backward && stride > 1) {
-      if (y < 0 || x < 0 || y % stride != 0 || x % stride != 0) return -1;
-      y /= stride;
-      x /= stride;
+  NN_BOTH tap_row row(int pixel) const {
+    if (pixel >= pixels) return {0, 0, 0};
+    const pixel_place at = place(pixel);
+    const int y = backward ? (at.y + padding) / stride : at.y * stride - padding;
+    const int x = backward ? (at.x + padding) / stride : at.x * stride - padding;
+    tap_row made{(at.image * source_height + y) * source_width + x, 0, 0};
+    for (int tap = 0; tap < kernel; ++tap) {
+      made.rows |= static_cast<std::uint32_t>(inside(at.y, tap, source_height)) << tap;
+      made.columns |= static_cast<std::uint32_t>(inside(at.x, tap, source_width)) << tap;
     }
-    const bool inside = y >= 0 && y < source_height && x >= 0 && x < source_width;
-    const int found = (at.image * source_height + y) * source_width + x;
-    return inside && found < sources ? found : -1;
+    return made;
+  }
+  /// What a tap adds to the base of a row. Backward a pixel has taps at every `stride`-th place alone.
+  NN_BOTH int offset(int down, int right) const {
+    return backward ? -(down / stride * source_width + right / stride) : down * source_width + right;
   }
   /// All that `count` pixels read.
   NN_BOTH source_range range(int first, int count) const {
@@ -76,6 +86,13 @@ struct tap_geometry {
     low = low < 0 ? 0 : low;
     high = high >= sources ? sources - 1 : high;
     return {low, high < low ? low : high + 1};
+  }
+
+ private:
+  NN_BOTH bool inside(int at, int tap, int size) const {
+    const int from = backward ? at + padding - tap : at * stride + tap - padding;
+    if (!backward || stride == 1) return from >= 0 && from < size;
+    return from >= 0 && from % stride == 0 && from / stride < size;
   }
 };
 

@@ -67,7 +67,7 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
   const source_range range = of.range(first_pixel, pixels_here);
   const int zeros = range.end - range.first;
 
-  const pixel_place mine = of.place(first_pixel + warp * 16 + lane % 16);
+  const tap_row mine = of.row(first_pixel + warp * 16 + lane % 16);
   float sums[Tiles][4] = {};
   for (int channel = 0; channel < sizes.channels; channel += sizes.chunk) {
     synchronise_block();
@@ -86,9 +86,9 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
     wait_for_copies();
     synchronise_block();
     for (int tap = 0; tap < taps; ++tap) {
-      const int from = of.source(mine, tap / of.kernel, tap % of.kernel);
-      const unsigned char* const row =
-          sources_here + (from < 0 ? zeros : from - range.first) * source_pitch + lane / 16 * 16;
+      const int down = tap / of.kernel, right = tap - down * of.kernel;
+      const int from = mine.has(down, right) ? mine.base + of.offset(down, right) - range.first : zeros;
+      const unsigned char* const row = sources_here + from * source_pitch + lane / 16 * 16;
       const unsigned char* const column =
           weights_here + (lane % 8 + lane / 16 * 8) * weight_pitch + tap * sizes.chunk * bytes + lane / 8 % 2 * 16;
       for (int step = 0; step < sizes.chunk * bytes; step += 32) {
@@ -128,6 +128,7 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
 }
 
 constexpr int taps_at_once = 3;
+constexpr int row_bytes = 16;  // of shared memory for a tap_row
 
 /// partial[block][m][tap][c] = the sum over pixels of a block of slope[pixel][m] * source[that tap of the pixel][c],
 /// for 16 rows m, three taps and 8 * Tiles channels. The warps of a block share its pixels, 32 each at a time.
@@ -144,8 +145,15 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
   const int first_tap = job % tap_groups * taps_at_once, first_row = job / tap_groups % row_groups * 16;
   const int first_channel = job / tap_groups / row_groups * 8 * Tiles;
   const int source_pitch = column_pitch_of<A>(8 * Tiles), slope_pitch = column_pitch_of<A>(16);
-  unsigned char* const slopes_here = memory;
-  unsigned char* const sources_here = memory + (pixels_here + 1) * slope_pitch;
+  tap_row* const rows_here = reinterpret_cast<tap_row*>(memory);
+  unsigned char* const slopes_here = memory + pixels_here * row_bytes;
+  unsigned char* const sources_here = slopes_here + (pixels_here + 1) * slope_pitch;
+  int down[taps_at_once], right[taps_at_once], offset[taps_at_once];
+  for (int t = 0; t < taps_at_once; ++t) {
+    down[t] = (first_tap + t) / of.kernel;
+    right[t] = first_tap + t - down[t] * of.kernel;
+    offset[t] = of.offset(down[t], right[t]);
+  }
 
   float sums[taps_at_once][Tiles][4] = {};
   for (int first = static_cast<int>(block_x()) * pixels_here; first < of.pixels;
@@ -154,6 +162,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
     const source_range range = of.range(first, end - first);
     const int zeros = range.end - range.first;
     synchronise_block();
+    rows_here[thread_index()] = of.row(first + static_cast<int>(thread_index()));
     fetch_rows(slope, sizes.columns, first_row, first, end, 16, slope_pitch, slopes_here);
     fetch_rows(source, sizes.channels, first_channel, range.first, range.end, 8 * Tiles, source_pitch, sources_here);
     wait_for_copies();
@@ -162,11 +171,11 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
       const int base = warp * 32 + step;
       // The pixels whose rows this lane reads: one for 16-bit elements, of which a whole row is read; two for floats.
       constexpr int reads = sizeof(A) == 2 ? 1 : 2;
-      pixel_place mine[reads];
+      tap_row mine[reads];
       int slope_row[reads];
       for (int r = 0; r < reads; ++r) {
         const int pixel = base + (reads == 1 ? lane % 16 : lane % 4 + 4 * r);
-        mine[r] = of.place(first + pixel);
+        mine[r] = rows_here[pixel];
         slope_row[r] = first + pixel < end ? pixel : end - first;  // then the zeros
       }
       fragment<4> a;
@@ -185,8 +194,8 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
       for (int t = 0; t < taps_at_once && first_tap + t < taps; ++t) {
         const unsigned char* rows[reads];
         for (int r = 0; r < reads; ++r) {
-          const int from = of.source(mine[r], (first_tap + t) / of.kernel, (first_tap + t) % of.kernel);
-          rows[r] = sources_here + (from < 0 ? zeros : from - range.first) * source_pitch;
+          const int from = mine[r].has(down[t], right[t]) ? mine[r].base + offset[t] - range.first : zeros;
+          rows[r] = sources_here + from * source_pitch;
         }
         for (int pair = 0; pair < Tiles / 2; ++pair) {
           fragment<4> b;
@@ -238,6 +247,7 @@ NN_KERNEL void sum_partials(const float* partial, int rows, int columns, A* out)
   const int adder = static_cast<int>(thread_index()) / 64;
   float sum = 0;
   if (column < columns) {
+    NN_UNROLL_8
     for (int row = adder; row < rows; row += 4) sum += partial[static_cast<std::ptrdiff_t>(row) * columns + column];
   }
   sums[thread_index()] = sum;

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -75,7 +77,8 @@ inline void resume(thread_state& one) {
 
 /// Runs `kernel` for each thread of each block. Shared memory begins as garbage, and so does what lies behind it.
 inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::function<void()>& kernel) {
-  std::vector<vector_16> shared(static_cast<std::size_t>(bytes) / 16 + 1);
+  constexpr std::size_t margin = 256;  // behind what the kernel has asked for, which it must leave alone
+  std::vector<vector_16> shared((static_cast<std::size_t>(bytes) + 15) / 16 + margin);
   block_memory = reinterpret_cast<unsigned char*>(shared.data());
   body = &kernel;
   constexpr std::size_t stack_size = std::size_t{64} << 10;
@@ -105,6 +108,12 @@ inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::f
           any = true;
           resume(one);
         }
+      }
+      for (std::size_t k = shared.size() - margin; k < shared.size(); ++k) {
+        if (shared[k].x == 0xffffffffu) continue;
+        std::fprintf(stderr, "a kernel writes %zu bytes behind its %d bytes of shared memory\n",
+                     (k - shared.size() + margin) * 16, bytes);
+        std::abort();
       }
     }
   }
