@@ -18,22 +18,23 @@ namespace muster::inline v0::detail {
 
 /// Threads of a block, on a processor too: sums depend on it.
 inline constexpr unsigned block_threads = 256;
-
-#ifdef __CUDACC__
-
-/// Enough to fill any device there is; each thread goes on for as long as there is something to do.
-inline constexpr std::size_t most_blocks = 16384;
 /// Elements that a thread reads or writes at once: 16 bytes of floats.
 inline constexpr std::size_t pack_size = 4;
-/// Packs of each array that a thread reads before it goes on: what is under way must cover the time that memory takes
-/// to answer, and leave room for threads.
-template <class... T>
-inline constexpr std::size_t packs_at_once = sizeof...(T) > 2 ? 1 : 2;
 
 template <class T>
 struct alignas(pack_size * sizeof(T)) pack {
   T of[pack_size];
 };
+
+#ifdef __CUDACC__
+
+/// Enough to fill any device there is; each thread goes on for as long as there is something to do.
+inline constexpr std::size_t most_blocks = 16384;
+/// Packs of each array that a thread reads before it goes on: what is under way must cover the time that memory takes
+/// to answer, and leave room for threads.
+template <class... T>
+inline constexpr std::size_t packs_at_once = sizeof...(T) > 2 ? 1 : 2;
+
 template <std::size_t N, class T>
 struct packs_of_thread {
   pack<std::remove_const_t<T>> packs[N];
@@ -91,37 +92,72 @@ void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
+/// Each of `of` becomes, for all threads of the block, its sum over those of the same number modulo `To`: half of the
+/// threads adds the other half to itself, until so many are left.
+template <unsigned To, class T, unsigned N>
+__device__ void sum_threads(T (&of)[N]) {
+  __shared__ T all[N][block_threads];
+  const unsigned me = threadIdx.x;
+  for (unsigned k = 0; k < N; ++k) all[k][me] = of[k];
+  for (unsigned half = block_threads / 2; half >= To; half /= 2) {
+    __syncthreads();
+    for (unsigned k = 0; k < N && me < half; ++k) all[k][me] += all[k][me + half];
+  }
+  __syncthreads();
+  for (unsigned k = 0; k < N; ++k) of[k] = all[k][me % To];
+  __syncthreads();  // before the next sum
+}
+
 template <class F>
 __global__ void run_sums(std::size_t size, std::size_t part, F value, double* sums) {
   constexpr std::size_t at_once = 8;
-  __shared__ double lanes[block_threads];
   const unsigned lane = threadIdx.x;
   const std::size_t first = blockIdx.x * part, end = size < first + part ? size : first + part;
-  double sum = 0;
+  double sum[1] = {};
   for (std::size_t i = first + lane; i < end; i += at_once * block_threads) {
     double values[at_once];  // all are read before the first is added
     for (std::size_t j = 0; j < at_once; ++j) {
       const std::size_t at = i + j * block_threads;
       values[j] = at < end ? value(at) : 0;
     }
-    for (std::size_t j = 0; j < at_once; ++j) sum += values[j];
+    for (std::size_t j = 0; j < at_once; ++j) sum[0] += values[j];
   }
-  lanes[lane] = sum;
-  for (unsigned half = block_threads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (lane < half) lanes[lane] += lanes[lane + half];
-  }
-  if (lane == 0) sums[blockIdx.x] = lanes[0];
+  sum_threads<1>(sum);
+  if (lane == 0) sums[blockIdx.x] = sum[0];
 }
 
-/// sums[k] becomes the sum of value(i) for all i of the k-th part of those below `size`. Each of `block_threads` lanes
-/// adds every so many-th of them, and then half of the lanes adds the other half to itself, until one is left: an order
-/// that depends on nothing else.
+/// sums[k] becomes the sum of value(i) for all i of the k-th part of those below `size`. Each of `block_threads`
+/// threads adds every so many-th of them, and then sum_threads these: an order that depends on nothing else.
 template <class F>
 void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value, double* sums) {
   if (size == 0) return;
   run_sums<<<static_cast<unsigned>((size + part - 1) / part), block_threads, 0, stream.handle>>>(size, part, value,
                                                                                                  sums);
+  check_cuda(cudaGetLastError(), "starting a kernel");
+}
+
+/// Threads of a warp, and warps of a block; where blocks are loops each is one thread.
+inline constexpr unsigned lanes = 32, warps = block_threads / lanes;
+__device__ inline unsigned this_lane() { return threadIdx.x % lanes; }
+__device__ inline unsigned this_warp() { return threadIdx.x / lanes; }
+
+/// Each of `of` becomes its sum over the lanes of the warp, for all of them.
+template <unsigned N>
+__device__ void sum_lanes(float (&of)[N]) {
+  for (unsigned k = 0; k < N; ++k)
+    for (unsigned by = lanes / 2; by > 0; by /= 2) of[k] += __shfl_xor_sync(~0u, of[k], by);
+}
+
+// Three of them on a multiprocessor at least, whose threads have read enough ahead.
+template <class F>
+__global__ void __launch_bounds__(block_threads, 3) run_blocks(F f) {
+  f(blockIdx.x);
+}
+
+/// f(block) for each of so many blocks, by all threads of each; f is a lambda that is [=] __device__.
+template <class F>
+void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
+  run_blocks<<<blocks, block_threads, 0, stream.handle>>>(f);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
@@ -159,6 +195,21 @@ void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F v
       }
       sums[first / part] = lanes[0];
     }
+  });
+}
+
+inline constexpr unsigned lanes = 1, warps = 1;
+constexpr unsigned this_lane() { return 0; }
+constexpr unsigned this_warp() { return 0; }
+template <unsigned To, class T, unsigned N>
+void sum_threads(T (&)[N]) {}
+template <unsigned N>
+void sum_lanes(float (&)[N]) {}
+
+template <class F>
+void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
+  call_on_stream(stream, [=] {
+    for (unsigned block = 0; block < blocks; ++block) f(block);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <muster/train/settings.hpp>
 
 #include "../optimizers/optimizer_named.hpp"
+#include "device_gradients.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -30,28 +31,33 @@ void device_arena::download(arena& to, clock::time_point until) {
   wait_for(stream_, until);
 }
 
-// Nothing of it is restored on failure: what changes it waits for the commit.
-void device_arena::add_array(state_parts& parts, const std::string& name, device_span<float> array, state_kind kind,
-                             in_step) {
+void detail::add_array(state_parts& parts, const std::string& name, state_kind kind,
+                       std::function<device_span<float>()> array, device_stream_ref stream) {
   parts.add(
       name, kind,
-      [this, array] {
-        std::vector<std::byte> bytes(array.size_bytes());
-        copy(array, std::span(reinterpret_cast<float*>(bytes.data()), array.size()), stream_);
-        wait_for(stream_, deadline_after(for_copies));
+      [array, stream] {
+        std::vector<std::byte> bytes(array().size_bytes());
+        copy(array(), std::span(reinterpret_cast<float*>(bytes.data()), array().size()), stream);
+        wait_for(stream, deadline_after(for_copies));
         return bytes;
       },
-      [this, name, array](std::span<const std::byte> bytes) {
-        if (bytes.size() != array.size_bytes()) {
+      [array, stream, name](std::span<const std::byte> bytes) {
+        if (bytes.size() != array().size_bytes()) {
           throw configuration_error("the " + name + " cannot be taken over (there are " + std::to_string(bytes.size()) +
-                                    " bytes where " + std::to_string(array.size_bytes()) +
+                                    " bytes where " + std::to_string(array().size_bytes()) +
                                     " are needed); give it the model it was made with");
         }
-        std::vector<float> floats(array.size());  // aligned, which what was sent need not be
+        std::vector<float> floats(array().size());  // aligned, which what was sent need not be
         std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<std::byte*>(floats.data()));
-        copy(std::span<const float>(floats), array, stream_);
-        wait_for(stream_, deadline_after(for_copies));
+        copy(std::span<const float>(floats), array(), stream);
+        wait_for(stream, deadline_after(for_copies));
       });
+}
+
+void device_arena::add_array(state_parts& parts, const std::string& name, device_span<float> array, state_kind kind,
+                             in_step) {
+  detail::add_array(
+      parts, name, kind, [array] { return array; }, stream_);
 }
 
 template class optimizer_of<sgd_step<float>, device_arena>;

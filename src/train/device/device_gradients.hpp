@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <string>
 
 #include <muster/core/device/kernels.hpp>
@@ -12,6 +13,11 @@ namespace muster::inline v0::detail {
 
 /// What is left to do on a stream when all collectives are done takes no peer.
 inline constexpr seconds for_the_rest{60};
+
+/// Adds an array on a device, which is where `array` finds it, to a state: it is copied by way of the host. What
+/// changes it waits for a step's commit.
+void add_array(state_parts& parts, const std::string& name, state_kind kind, std::function<device_span<float>()> array,
+               device_stream_ref stream);
 
 class device_gradients : public gradient_backend {
  public:

@@ -1,18 +1,24 @@
+#include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
+#include <muster/core/hash.hpp>
+
+#include "../../core/device/powersgd.hpp"
+#include "../sync/compressed_gradients.hpp"
 #include "device_gradients.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
 /// Summed by NCCL, on the device.
-class summed_by_nccl final : public detail::device_gradients {
+class summed_by_nccl : public detail::device_gradients {
  public:
   summed_by_nccl(device_arena& of, nccl::communicator& devices, dtype send_as)
       : device_gradients(of, send_as), devices_(&devices) {}
 
-  void begin(group*, std::uint64_t) override { under_way_.clear(); }
+  void begin(group*, std::uint64_t) final { under_way_.clear(); }
 
   std::size_t start(std::size_t bucket) override {
     device_event(arena().stream()).hold_back(stream());
@@ -32,38 +38,161 @@ class summed_by_nccl final : public detail::device_gradients {
     return part.count * bytes_each();
   }
 
-  bool test(std::size_t) override { return false; }  // nothing is to be done before all of them are there
+  bool test(std::size_t) final { return false; }  // nothing is to be done before all of them are there
   // One stream has all: the first wait is for all, so that an optimizer's step, which changes parameters for good, is
   // put on the stream only when nothing can fail any more.
-  std::size_t wait(std::size_t) override {
+  std::size_t wait(std::size_t) final {
     for (auto& one : under_way_) one.wait();
     under_way_.clear();
     return 0;
   }
-  void abandon() noexcept override { under_way_.clear(); }
+  void abandon() noexcept final {
+    under_way_.clear();
+    try {
+      finish();      // what is behind the sums writes gradients, too
+    } catch (...) {  // the device's next call has it too
+    }
+  }
 
-  void put_head(const std::array<float, 2>& numbers) override {
+  void put_head(const std::array<float, 2>& numbers) final {
     muster::clear(head_of_all(), stream());
     for (std::size_t k = 0; k < numbers.size(); ++k) fill(head_of_all().subspan(k, 1), numbers[k], stream());
   }
-  std::array<float, 2> head() override {
+  std::array<float, 2> head() final {
     std::array<float, 2> numbers{};
     copy(head_of_all().first(numbers.size()), std::span<float>(numbers), stream());
     wait_for(stream(), deadline_after(detail::for_the_rest));
     return numbers;
   }
 
- private:
+ protected:
   [[nodiscard]] device_span<float> head_of_all() { return arena().gradients_with_head().first(device_arena::head); }
+  [[nodiscard]] nccl::communicator& devices() noexcept { return *devices_; }
+  void await(nccl::work one) { under_way_.push_back(std::move(one)); }
 
+ private:
   nccl::communicator* devices_;
   std::vector<nccl::work> under_way_;
+};
+
+// Of a matrix: kernels count in 32 bits.
+constexpr std::size_t most_sides = std::size_t{1} << 31;
+
+/// Summed by PowerSGD, as on the host; all of a bucket is put on the stream when it starts.
+class low_rank_by_nccl final : public summed_by_nccl {
+ public:
+  low_rank_by_nccl(device_arena& of, nccl::communicator& devices, std::size_t rank)
+      : summed_by_nccl(of, devices, dtype::float32), rank_(rank) {
+    if (rank == 0) throw configuration_error("PowerSGD cannot have rank 0 (nothing would be sent); give 1 or more");
+  }
+
+  void attach(std::span<const gradient_bucket> buckets) override {
+    std::vector<float> rights;
+    std::size_t lefts = 0, parts = 0;  // the most that is needed at once
+    for (const auto& bucket : buckets) {
+      auto& made = buckets_.emplace_back();
+      made.right = {rights.size(), 0};
+      for (const std::size_t tensor : bucket.tensors) {
+        const auto& place = arena().extents()[tensor];
+        const auto shape = detail::as_matrix(arena().shapes()[tensor].extents, rank_);
+        if (!shape.pays() || shape.rows + shape.columns > most_sides) {
+          if (made.plain.empty() || made.plain.back().first + made.plain.back().count != place.first)
+            made.plain.push_back({place.first, 0});
+          made.plain.back().count += place.count;
+          continue;
+        }
+        made.matrices.push_back({shape, place.first, made.lefts, rights.size()});
+        made.lefts += shape.left_size();
+        made.right.count += shape.right_size();
+        rights.resize(rights.size() + shape.right_size());
+        low_rank_restart(shape, digest().add(detail::seed).add(tensor).value(),
+                         std::span(rights).last(shape.right_size()));
+        parts = std::max(parts, detail::low_rank_parts(shape));
+      }
+      lefts = std::max(lefts, made.lefts);
+    }
+    for (auto& one : residuals_) one = device_buffer<float>(arena().gradients().size());
+    for (auto* one : {&rights_[0], &rights_[1], &own_rights_, &first_rights_})
+      *one = device_buffer<float>(rights.size());
+    lefts_ = device_buffer<float>(lefts);
+    parts_ = device_buffer<float>(parts);
+    for (auto* one : {&rights_[0], &first_rights_}) copy(std::span<const float>(rights), one->span(), stream());
+  }
+
+  std::size_t start(std::size_t index) override {
+    device_event(arena().stream()).hold_back(stream());
+    const auto& bucket = buckets_[index];
+    const auto lefts = lefts_.span().first(bucket.lefts);
+    muster::clear(lefts, stream());
+    for (const auto& one : bucket.matrices) low_rank_left(arrays(one), stream());
+    std::vector<device_span<float>> sums;
+    if (index == 0) sums.push_back(head_of_all());
+    if (!lefts.empty()) sums.push_back(lefts);
+    for (const auto& one : bucket.plain) sums.push_back(part_of(one));
+    if (!sums.empty()) await(devices().allreduce(std::span<const device_span<float>>(sums), sum, stream()));
+    for (const auto& one : bucket.matrices) low_rank_right(arrays(one), stream());
+    const device_span<const float> own = own_rights_.span().subspan(bucket.right.first, bucket.right.count);
+    const auto all = rights_[1].span().subspan(bucket.right.first, bucket.right.count);
+    if (!own.empty()) await(devices().allreduce(own, all, sum, stream()));
+    for (const auto& one : bucket.matrices) low_rank_end(arrays(one), stream());
+    std::size_t bytes = own.size_bytes() + lefts.size_bytes();
+    for (const auto& one : bucket.plain) bytes += part_of(one).size_bytes();
+    return bytes;
+  }
+
+  void commit() noexcept override {
+    std::swap(residuals_[0], residuals_[1]);
+    std::swap(rights_[0], rights_[1]);
+  }
+  void describe(state_parts& parts) override {
+    const auto add = [&](const char* name, state_kind kind, memory& of) {
+      detail::add_array(
+          parts, name, kind, [&of] { return of[0].span(); }, stream());
+    };
+    add("residuals of error feedback", state_kind::rank_local, residuals_);
+    add("factors of PowerSGD", state_kind::replicated, rights_);
+  }
+
+ private:
+  struct matrix {
+    low_rank_shape shape;
+    std::size_t values, left, right;  // where they begin: in gradients and residuals, in P and in Q
+  };
+  struct one_bucket {
+    std::vector<matrix> matrices;
+    std::vector<block> plain;  // gradients that are sent as they are
+    std::size_t lefts = 0;
+    block right{};
+  };
+  using memory = device_buffer<float>[2];  // of the last step that was committed, and of the present one
+
+  [[nodiscard]] detail::low_rank_arrays arrays(const matrix& of) {
+    return {of.shape,
+            arena().gradients().data() + of.values,
+            residuals_[0].span().data() + of.values,
+            residuals_[1].span().data() + of.values,
+            rights_[0].span().data() + of.right,
+            lefts_.span().data() + of.left,
+            own_rights_.span().data() + of.right,
+            rights_[1].span().data() + of.right,
+            first_rights_.span().data() + of.right,
+            parts_.span().data()};
+  }
+
+  std::size_t rank_;
+  std::vector<one_bucket> buckets_;
+  memory residuals_, rights_;
+  device_buffer<float> lefts_, own_rights_, first_rights_, parts_;  // one bucket is worked on at a time
 };
 
 }  // namespace
 
 std::unique_ptr<gradient_backend> gradients_on(device_arena& of, nccl::communicator& devices, dtype send_as) {
   return std::make_unique<summed_by_nccl>(of, devices, send_as);
+}
+
+std::unique_ptr<gradient_backend> powersgd_on(device_arena& of, nccl::communicator& devices, std::size_t rank) {
+  return std::make_unique<low_rank_by_nccl>(of, devices, rank);
 }
 
 }  // namespace muster::inline v0

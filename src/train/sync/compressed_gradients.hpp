@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <muster/core/buffer.hpp>
+#include <muster/core/codec/powersgd.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
 namespace muster::inline v0::detail {
@@ -91,6 +92,9 @@ class compressed_gradients : public host_gradients {
   work head_;
   std::uint64_t step_ = 0;
 };
+
+/// A tensor of these extents as PowerSGD sees it.
+[[nodiscard]] low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank);
 
 /// Those that are summed by PowerSGD.
 [[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& of, std::size_t rank);

@@ -15,20 +15,6 @@ std::span<float> take(std::span<float>& from, std::size_t count) {
   return taken;
 }
 
-/// The first extents for rows and the others for columns, cut where rows + columns are least: what is sent grows with
-/// them. A kernel of 3 x 3 x 16 x 16 is 144 rows of 16, and not, as its first extent alone would have it, 3 of 768.
-low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank) {
-  std::size_t all = 1;
-  for (const std::size_t extent : extents) all *= extent;
-  low_rank_shape best{1, all, rank};
-  std::size_t rows = 1;
-  for (const std::size_t extent : extents) {
-    rows *= extent;
-    if (rows != 0 && rows + all / rows < best.rows + best.columns) best = {rows, all / rows, rank};
-  }
-  return best;
-}
-
 class low_rank_gradients final : public compressed_gradients {
  public:
   low_rank_gradients(arena& of, std::size_t rank) : compressed_gradients(of), rank_(rank) {}
@@ -133,6 +119,20 @@ class low_rank_gradients final : public compressed_gradients {
 };
 
 }  // namespace
+
+// The first extents for rows and the others for columns, cut where rows + columns are least: what is sent grows with
+// them. A kernel of 3 x 3 x 16 x 16 is 144 rows of 16, and not, as its first extent alone would have it, 3 of 768.
+low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank) {
+  std::size_t all = 1;
+  for (const std::size_t extent : extents) all *= extent;
+  low_rank_shape best{1, all, rank};
+  std::size_t rows = 1;
+  for (const std::size_t extent : extents) {
+    rows *= extent;
+    if (rows != 0 && rows + all / rows < best.rows + best.columns) best = {rows, all / rows, rank};
+  }
+  return best;
+}
 
 std::unique_ptr<gradient_backend> powersgd_gradients(arena& of, std::size_t rank) {
   return std::make_unique<low_rank_gradients>(of, rank);

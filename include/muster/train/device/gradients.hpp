@@ -1,6 +1,7 @@
 // Gradients on a device, for a gradient_sync.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include <muster/comm/transports/nccl/communicator.hpp>
@@ -39,5 +40,12 @@ namespace muster::inline v0 {
 ///
 ///     muster::training training(context, muster::gradients_on(arena), optimizer, loader);
 [[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& of, dtype send_as = dtype::float32);
+
+/// Gradients of a device that NCCL sums by PowerSGD of a rank (core/codec/powersgd.hpp): `rank` * (rows + columns)
+/// floats of a matrix are sent. The tensors, the order and the state are those of `compress("powersgd:RANK")`; the
+/// results are the host's but for rounding, the same bits at every rank and in each run. A column of zeros begins anew
+/// with the same random numbers each time. Throws configuration_error for rank 0.
+[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& of, nccl::communicator& devices,
+                                                            std::size_t rank);
 
 }  // namespace muster::inline v0

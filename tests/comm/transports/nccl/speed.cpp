@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/device/kernels.hpp>
 #include <muster/core/update.hpp>
+#include <muster/train/device/gradients.hpp>
 
 #include "catch.hpp"
 #include "devices.hpp"
@@ -93,6 +95,41 @@ const measured_loop loops[] = {
        muster::update(adam, at[0], at[1], {at[2], at[3]}, on);
      }}};
 
+void print(const std::string& name, std::size_t bytes, double seconds, double speed, double copied) {
+  std::printf("%-18s %6zu KiB %8.1f us %5.0f GB/s %4.0f %%\n", name.c_str(), bytes >> 10, seconds * 1e6, speed * 1e-9,
+              100 * speed / copied);
+}
+
+/// All of PowerSGD for a square matrix of so many bytes, of one rank: its kernels read or write seven floats for each
+/// element. A sum of ones, which has rank 1, is found.
+void measure_powersgd(std::size_t bytes, int passes, double copied) {
+  const auto side = static_cast<std::size_t>(std::sqrt(static_cast<double>(bytes / sizeof(float))));
+  devices::run(1, [&](communicator& all, device_stream_ref stream) {
+    for (const std::size_t rank : {1u, 4u}) {
+      muster::device_arena arena({{"matrix", {side, side}}}, stream);
+      const auto gradients = muster::powersgd_on(arena, all, rank);
+      const muster::gradient_bucket bucket{{0, side * side}, {0}};
+      gradients->attach(std::span(&bucket, 1));
+      muster::fill(arena.gradients(), 1, stream);
+      const auto run = [&](int times) {
+        gradients->begin(nullptr, 0);
+        for (int i = 0; i < times; ++i) gradients->start(0);
+        gradients->wait(0);
+        gradients->finish();
+        muster::wait_for(stream, muster::deadline_after(devices::patience));
+      };
+      run(1);
+      device_buffer<double> sums(muster::sum_scratch(side * side));
+      muster::sum_of_squares(arena.gradients(), sums.span(), stream);
+      const double sum = devices::on_host(sums.span().first(1), stream)[0];
+      CHECK(sum / static_cast<double>(side * side) == Approx(1).epsilon(1e-4));
+      const double seconds = median_seconds(3, [&] { run(passes); }) / passes;
+      print("PowerSGD, rank " + std::to_string(rank), bytes, seconds, 28 * static_cast<double>(side * side) / seconds,
+            copied);
+    }
+  });
+}
+
 #ifdef MUSTER_TEST_DOUBLE
 constexpr const char* on = nccl_double::name;
 #else
@@ -174,10 +211,10 @@ TEST_CASE("loops over device memory of any size are right, and their bandwidth i
                                               done();
                                             }) *
                              static_cast<double>(size) / (passes * static_cast<double>(all));
-      const double speed = loop.bytes * static_cast<double>(size) / seconds * 1e-9;
+      const double speed = loop.bytes * static_cast<double>(size) / seconds;
       if (copied == 0) copied = speed;
-      std::printf("%-14s %6zu KiB %8.1f us %5.0f GB/s %4.0f %%\n", loop.name, bytes >> 10, seconds * 1e6, speed,
-                  100 * speed / copied);
+      print(loop.name, bytes, seconds, speed, copied);
     }
+    if (bytes >= most >> 2) measure_powersgd(bytes, passes, copied);
   }
 }

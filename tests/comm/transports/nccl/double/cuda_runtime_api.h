@@ -28,6 +28,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault = 4
 };
 
+#define __device__  // as for compilers of the host
 #define cudaHostAllocDefault 0x00
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDisableTiming 0x02
