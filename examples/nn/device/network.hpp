@@ -58,8 +58,8 @@ struct activation {
 
 /// The layers of nn::network, put together by the same functions and with the same parameters in the same order, on the
 /// current device. Activations are floats or bfloat16; parameters, their gradients, statistics and sums are floats. A
-/// pass is recorded once for each number of images, and started as a whole (a graph of CUDA's), unless somebody wants
-/// to hear of each gradient. Its memory is the activations of the largest batch. Used by one thread at a time.
+/// pass is recorded once for each number of images, and started as a whole (a graph of CUDA's), unless
+/// `pass::ready` is set. Its memory is the activations of the largest batch. Used by one thread at a time.
 ///
 /// The same bits in each run on one kind of device.
 template <class A>
