@@ -202,6 +202,11 @@ void connection::dispatch() {
 
 void connection::predict(bool is_v1) {
   auto& request = parser_->get();
+  const auto encoded = view(request[http::field::content_encoding]);
+  if (!encoded.empty() && encoded != "identity") {
+    throw request_error(
+        415, "Content-Encoding: is " + std::string(encoded) + ", and bodies are read as they are; send it plain");
+  }
   const auto& body = request.body();
   const auto& info = model_->requests.info();
   const std::size_t max_rows = model_->requests.options().max_batch;

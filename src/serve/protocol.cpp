@@ -261,6 +261,8 @@ bool wants_binary(const json& body, const model_info& model) {
   for (const json output : array_at(body, "outputs", "outputs")) {
     if (text_at(output, "name", "outputs.name") != model.output.name)
       refuse_field("outputs.name", "is no output of the model (it has '" + model.output.name + "')");
+    if (parameter_of<std::uint64_t>(output, "classification", "outputs.").value_or(0) > 0)
+      refuse_field("outputs.parameters.classification", "is an extension that is not here; ask for the values");
     binary = parameter_of<bool>(output, "binary_data", "outputs.").value_or(binary);
   }
   return binary;

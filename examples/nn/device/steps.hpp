@@ -19,8 +19,8 @@ namespace nn::device {
 /// Batch normalisation: its parameters, and the arrays of a pass.
 class norm {
  public:
-  norm(std::size_t channels, std::size_t scale, std::size_t shift)
-      : channels(channels), gamma(scale), beta(shift), memory_(7 * channels) {}
+  norm(std::size_t width, std::size_t scale, std::size_t shift)
+      : channels(width), gamma(scale), beta(shift), memory_(7 * width) {}
 
   void bind(muster::device_arena& arena, float* running) {
     float* next = memory_.span().data();

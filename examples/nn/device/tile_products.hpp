@@ -86,8 +86,8 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
     wait_for_copies();
     synchronise_block();
     for (int tap = 0; tap < taps; ++tap) {
-      const int down = tap / of.kernel, right = tap - down * of.kernel;
-      const int from = mine.has(down, right) ? mine.base + of.offset(down, right) - range.first : zeros;
+      const int down = tap / of.kernel, aside = tap - down * of.kernel;
+      const int from = mine.has(down, aside) ? mine.base + of.offset(down, aside) - range.first : zeros;
       const unsigned char* const row = sources_here + from * source_pitch + lane / 16 * 16;
       const unsigned char* const column =
           weights_here + (lane % 8 + lane / 16 * 8) * weight_pitch + tap * sizes.chunk * bytes + lane / 8 % 2 * 16;
@@ -148,11 +148,11 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
   tap_row* const rows_here = reinterpret_cast<tap_row*>(memory);
   unsigned char* const slopes_here = memory + pixels_here * row_bytes;
   unsigned char* const sources_here = slopes_here + (pixels_here + 1) * slope_pitch;
-  int down[taps_at_once], right[taps_at_once], offset[taps_at_once];
+  int down[taps_at_once], aside[taps_at_once], offset[taps_at_once];
   for (int t = 0; t < taps_at_once; ++t) {
     down[t] = (first_tap + t) / of.kernel;
-    right[t] = first_tap + t - down[t] * of.kernel;
-    offset[t] = of.offset(down[t], right[t]);
+    aside[t] = first_tap + t - down[t] * of.kernel;
+    offset[t] = of.offset(down[t], aside[t]);
   }
 
   float sums[taps_at_once][Tiles][4] = {};
@@ -194,7 +194,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
       for (int t = 0; t < taps_at_once && first_tap + t < taps; ++t) {
         const unsigned char* rows[reads];
         for (int r = 0; r < reads; ++r) {
-          const int from = mine[r].has(down[t], right[t]) ? mine[r].base + offset[t] - range.first : zeros;
+          const int from = mine[r].has(down[t], aside[t]) ? mine[r].base + offset[t] - range.first : zeros;
           rows[r] = sources_here + from * source_pitch;
         }
         for (int pair = 0; pair < Tiles / 2; ++pair) {
