@@ -7,6 +7,7 @@ import contextlib
 import csv
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -50,6 +51,39 @@ chmod +x bin/muster-pool
 
     def part(self):
         return PAGE.read_text().partition("\n## Replicas")[2]
+
+
+class Overload(PoolCase):
+    """More requests than replicas can have: those that are answered are as many as before, the others are told so at once."""
+
+    def resident(self):
+        """KiB of HAProxy and of the replicas together."""
+        pids = [*self.replicas(), *(pid for pid, _ in self.state()["haproxy"])]
+        return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) for pid in pids)
+
+    def answered(self, clients, seconds):
+        with Load(self.port, clients) as load:
+            time.sleep(1)  # until all queues are as long as they become
+            before, begin = load.counts.copy(), time.monotonic()
+            time.sleep(seconds)
+            counts, spent = load.counts - before, time.monotonic() - begin
+        self.assertEqual([each for each in load.failed if each != 429], [])
+        return counts, spent
+
+    def test_goodput_stays_and_memory_is_bounded(self):
+        seconds = float(os.environ.get("MUSTER_TEST_OVERLOAD_SECONDS", "3"))
+        self.start(service("line", slow(0.05, {"minReplicas": 2, "maxReplicas": 2, "containerConcurrency": 2}), **{"pool.muster__queue": "8"}))
+        self.until(lambda: len(self.replicas()) == 2)
+        peak, spent = self.answered(8, seconds)  # and none too many
+        at_peak, memory = peak[200] / spent, self.resident()
+        counts, spent = self.answered(60, seconds)
+        grown = self.resident() - memory
+        good, offered = counts[200] / spent, sum(counts.values()) / spent
+        print(f"peak {at_peak:.1f} requests/s; of {offered:.0f} a second {good:.1f} were answered ({good / at_peak:.2f}), the others with 429; {grown} KiB more")
+        self.assertGreater(counts[429], counts[200])
+        self.assertGreater(good, at_peak / 2)  # 0.9 and more on a machine that does nothing else
+        self.assertLess(grown, 64 << 10)
+        self.drain()
 
 
 class Faults(PoolCase):
