@@ -324,15 +324,20 @@ void sigmoid_layer<T>::multiply(const pass&, std::size_t, const T* results, std:
 }
 
 template <class T>
-void dropout<T>::apply(const pass& now, std::size_t image, std::span<T> values) const {
-  if (!now.training || probability_ == 0) return;
+void drop_out(const pass& now, double probability, std::uint64_t layer, std::size_t image, std::span<T> values) {
+  if (!now.training || probability == 0) return;
   if (now.samples.size() < now.images) {
     throw muster::configuration_error(
         "dropout needs the samples of the batch (they seed its choice); set pass::samples");
   }
-  muster::random_stream random(muster::mix(now.key) + number_, now.samples[image]);
-  const T factor = static_cast<T>(1 / (1 - probability_));
-  for (auto& x : values) x *= random.uniform() < probability_ ? T{0} : factor;
+  muster::random_stream random(muster::mix(now.key) + layer, now.samples[image]);
+  const T factor = static_cast<T>(1 / (1 - probability));
+  for (auto& x : values) x *= random.uniform() < probability ? T{0} : factor;
+}
+
+template <class T>
+void dropout<T>::apply(const pass& now, std::size_t image, std::span<T> values) const {
+  drop_out(now, probability_, number_, image, values);
 }
 
 template <class T>
@@ -356,6 +361,8 @@ template class average_pool<float>;
 template class average_pool<double>;
 template class sigmoid_layer<float>;
 template class sigmoid_layer<double>;
+template void drop_out<float>(const pass&, double, std::uint64_t, std::size_t, std::span<float>);
+template void drop_out<double>(const pass&, double, std::uint64_t, std::size_t, std::span<double>);
 template class dropout<float>;
 template class dropout<double>;
 

@@ -234,8 +234,13 @@ class sigmoid_layer final : public pointwise_layer<T> {
   void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const override;
 };
 
-/// Sets a part of the numbers to zero and scales the rest up (Srivastava et al. 2014). Which ones is a function of the
-/// pass's key, the sample and the layer: the same whatever the rank that has the sample.
+/// Sets a part of an image's numbers to zero and scales the rest up. Which ones is a function of the pass's key, the
+/// sample and the number of the layer: the same whatever the rank, or the device, that has the sample. Nothing in a
+/// pass that does not train. Throws muster::configuration_error without the samples.
+template <class T>
+void drop_out(const pass& now, double probability, std::uint64_t layer, std::size_t image, std::span<T> values);
+
+/// Dropout (Srivastava et al. 2014), by `drop_out`.
 template <class T>
 class dropout final : public pointwise_layer<T> {
  public:

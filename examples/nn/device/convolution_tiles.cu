@@ -75,9 +75,8 @@ plan plan_weights(const tap_geometry& of, int channels, int columns) {
   for (const int tiles : {8, 4, 2}) {
     if (channels % (8 * tiles) != 0) continue;
     const int sums = made.warps * 16 * taps_at_once * 8 * tiles * 4;
-    const int memory =
-        std::max(sums, 32 * made.warps * row_bytes + (32 * made.warps + 1) * column_pitch_of<A>(16) +
-                           (rows + 1) * column_pitch_of<A>(8 * tiles));
+    const int memory = std::max(sums, 32 * made.warps * row_bytes + (32 * made.warps + 1) * column_pitch_of<A>(16) +
+                                          (rows + 1) * column_pitch_of<A>(8 * tiles));
     if (memory > most_memory) continue;
     made.tiles = tiles;
     made.memory = memory;

@@ -205,6 +205,38 @@ struct spread {
 };
 
 template <class A>
+struct logistic {
+  const A* in;
+  A* out;
+  NN_BOTH void operator()(std::size_t i, std::size_t) const {
+    out[i] = A(1.0f / (1.0f + std::exp(-static_cast<float>(in[i]))));
+  }
+};
+
+template <class A>
+struct logistic_slope {
+  const A* slope;
+  const A* results;
+  A* gradient;
+  bool adds;
+  NN_BOTH void operator()(std::size_t i, std::size_t) const {
+    const auto y = static_cast<float>(results[i]);
+    give(gradient + i, adds, static_cast<float>(slope[i]) * y * (1.0f - y));
+  }
+};
+
+template <class A>
+struct multiplied {
+  const A* in;
+  const float* factors;
+  A* out;
+  bool adds;
+  NN_BOTH void operator()(std::size_t i, std::size_t) const {
+    give(out + i, adds, static_cast<float>(in[i]) * (factors == nullptr ? 1.0f : factors[i]));
+  }
+};
+
+template <class A>
 struct widened {
   const float* in;
   A* out;
@@ -348,6 +380,23 @@ void average_pool_backward(const A* slope, std::size_t images, std::size_t pixel
 }
 
 template <class A>
+void sigmoid(const A* in, std::size_t size, A* out, muster::device_stream_ref stream) {
+  over_cells(stream, size, 1, logistic<A>{in, out});
+}
+
+template <class A>
+void sigmoid_backward(const A* slope, const A* results, std::size_t size, A* gradient, bool adds,
+                      muster::device_stream_ref stream) {
+  over_cells(stream, size, 1, logistic_slope<A>{slope, results, gradient, adds});
+}
+
+template <class A>
+void multiply(const A* in, const float* factors, std::size_t size, A* out, bool adds,
+              muster::device_stream_ref stream) {
+  over_cells(stream, size, 1, multiplied<A>{in, factors, out, adds});
+}
+
+template <class A>
 void widen(const float* in, matrix_size size, std::size_t out_columns, A* out, muster::device_stream_ref stream) {
   over_cells(stream, size.rows, out_columns, widened<A>{in, out, size.columns, out_columns});
 }
@@ -391,6 +440,9 @@ void softmax_cross_entropy(const A* logits, const float* labels, matrix_size siz
   template void average_pool(const A*, std::size_t, std::size_t, std::size_t, A*, muster::device_stream_ref);        \
   template void average_pool_backward(const A*, std::size_t, std::size_t, std::size_t, A*, bool,                     \
                                       muster::device_stream_ref);                                                    \
+  template void sigmoid(const A*, std::size_t, A*, muster::device_stream_ref);                                       \
+  template void sigmoid_backward(const A*, const A*, std::size_t, A*, bool, muster::device_stream_ref);              \
+  template void multiply(const A*, const float*, std::size_t, A*, bool, muster::device_stream_ref);                  \
   template void widen(const float*, matrix_size, std::size_t, A*, muster::device_stream_ref);                        \
   template void to_floats(const A*, matrix_size, std::size_t, float*, muster::device_stream_ref);                    \
   template void pack_weights(const float*, const std::int32_t*, std::size_t, A*, muster::device_stream_ref);         \

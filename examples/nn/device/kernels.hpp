@@ -93,6 +93,17 @@ template <class A>
 void average_pool_backward(const A* slope, std::size_t images, std::size_t pixels, std::size_t columns, A* gradient,
                            bool adds, muster::device_stream_ref stream);
 
+/// out = 1 / (1 + exp(-in)); its gradient, from the results, is added or set.
+template <class A>
+void sigmoid(const A* in, std::size_t size, A* out, muster::device_stream_ref stream);
+template <class A>
+void sigmoid_backward(const A* slope, const A* results, std::size_t size, A* gradient, bool adds,
+                      muster::device_stream_ref stream);
+
+/// out = in * factors, or in where these are null; its gradient, from the slope, is added or set by the same function.
+template <class A>
+void multiply(const A* in, const float* factors, std::size_t size, A* out, bool adds, muster::device_stream_ref stream);
+
 /// From floats of `columns` channels to activations of at least as many, the others zeros.
 template <class A>
 void widen(const float* in, matrix_size size, std::size_t out_columns, A* out, muster::device_stream_ref stream);

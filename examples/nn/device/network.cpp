@@ -145,13 +145,20 @@ activation<A>& network<A>::average(activation<A>& in) {
 }
 
 template <class A>
-activation<A>& network<A>::sigmoid(activation<A>&) {
-  refuse("sigmoid");
+activation<A>& network<A>::sigmoid(activation<A>& in) {
+  auto& out = make(in.shape());
+  steps_.push_back(std::make_unique<sigmoid_step<A>>(in, out));
+  written_.push_back(&out);
+  return out;
 }
 
 template <class A>
-activation<A>& network<A>::drop(activation<A>&, double) {
-  refuse("dropout");
+activation<A>& network<A>::drop(activation<A>& in, double probability) {
+  if (in.used != in.shape().channels) refuse("dropout of channels that are no multiple of 16");
+  auto& out = make(in.shape());
+  steps_.push_back(std::make_unique<drop_step<A>>(in, out, probability, ++dropouts_));
+  written_.push_back(&out);
+  return out;
 }
 
 template <class A>
@@ -284,6 +291,7 @@ void network<A>::train(std::span<const float> images, std::span<const float> lab
   std::ranges::copy(images, host_images_.span().begin());
   std::ranges::copy(labels, host_labels_.span().begin());
   std::ranges::copy(statistics_, host_statistics_.span().begin());
+  for (auto& each : steps_) each->begin(now);
   const auto work = [&] {
     const pass_on_device here{now.images, true, stream_, scratch_.get()};
     muster::copy(std::span<const float>(host_labels_.span().first(now.images)), labels_.span().first(now.images),

@@ -128,7 +128,7 @@ class network {
   std::vector<activation<A>*> written_;  // by each of them
   std::vector<weighted> weighted_;
   activation<A>* output_ = nullptr;
-  std::size_t parameters_ = 0, widest_ = 1, weights_size_ = 0, reserved_ = 0;
+  std::size_t dropouts_ = 0, parameters_ = 0, widest_ = 1, weights_size_ = 0, reserved_ = 0;
   std::set<std::size_t> prepared_;
 
   muster::device_arena* arena_ = nullptr;

@@ -1,6 +1,7 @@
 // What a network on a device does, one step after the other.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -71,6 +72,8 @@ class step {
   virtual ~step() = default;
 
   virtual void take_turns() = 0;
+  /// On the host, before each training pass.
+  virtual void begin(const pass&) {}
   /// Memory for so many images.
   virtual void reserve(std::size_t) {}
   /// What is to be found out for so many images, once there is memory; may write to all of it.
@@ -259,6 +262,68 @@ class average_step final : public step<A> {
 
   reader<A> in_;
   activation<A>* out_;
+};
+
+template <class A>
+class sigmoid_step final : public step<A> {
+ public:
+  sigmoid_step(activation<A>& in, activation<A>& out) : in_(in), out_(&out) {}
+  void take_turns() override { in_.take_turn(); }
+  void forward(const pass_on_device& now) override {
+    device::sigmoid<A>(in_->values(), now.images * in_->shape().size(), out_->raw(), now.stream);
+  }
+  void backward(const pass_on_device& now) override {
+    if (in_->outside) return;
+    sigmoid_backward<A>(out_->gradient(), out_->raw(), now.images * in_->shape().size(), in_->gradient(), in_.adds,
+                        now.stream);
+  }
+
+ private:
+  reader<A> in_;
+  activation<A>* out_;
+};
+
+/// The host chooses what drops out, and the choice comes with the images.
+template <class A>
+class drop_step final : public step<A> {
+ public:
+  drop_step(activation<A>& in, activation<A>& out, double probability, std::size_t number)
+      : in_(in), out_(&out), probability_(probability), number_(number) {}
+
+  void take_turns() override { in_.take_turn(); }
+  void begin(const pass& now) override {
+    if (probability_ == 0) return;
+    const std::size_t size = in_->shape().size();
+    for (std::size_t image = 0; image < now.images; ++image) {
+      const auto factors = host_.span().subspan(image * size, size);
+      std::ranges::fill(factors, 1.0f);
+      drop_out(now, probability_, number_, image, factors);
+    }
+  }
+  void reserve(std::size_t images) override {
+    if (probability_ == 0) return;
+    host_ = muster::pinned_buffer<float>(images * in_->shape().size());
+    factors_ = muster::device_buffer<float>(host_.span().size());
+  }
+  void forward(const pass_on_device& now) override {
+    const std::size_t size = now.images * in_->shape().size();
+    const bool drops = now.training && probability_ > 0;
+    if (drops) muster::copy(std::span<const float>(host_.span().first(size)), factors_.span().first(size), now.stream);
+    multiply<A>(in_->values(), drops ? factors_.span().data() : nullptr, size, out_->raw(), false, now.stream);
+  }
+  void backward(const pass_on_device& now) override {
+    if (in_->outside) return;
+    multiply<A>(out_->gradient(), probability_ > 0 ? factors_.span().data() : nullptr, now.images * in_->shape().size(),
+                in_->gradient(), in_.adds, now.stream);
+  }
+
+ private:
+  reader<A> in_;
+  activation<A>* out_;
+  double probability_;
+  std::size_t number_;
+  muster::pinned_buffer<float> host_;
+  muster::device_buffer<float> factors_;
 };
 
 }  // namespace nn::device

@@ -2,6 +2,7 @@
 #include "device/network.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -47,6 +48,9 @@ std::vector<model> models() {
       residual("version 2, projecting", 2, 'B'),
       residual("version 2, padding", 2, 'A'),
       make("a small network", {18, 18, 1}, 10, 2, [](auto& net) { nn::assemble_cnn(net, nn::cnn_variant::plain, 10); }),
+      make("dropout", {18, 18, 1}, 10, 2, [](auto& net) { nn::assemble_cnn(net, nn::cnn_variant::dropout, 10); }),
+      make("sigmoids behind normalisations", {18, 18, 1}, 10, 2,
+           [](auto& net) { nn::assemble_cnn(net, nn::cnn_variant::batch_norm, 10); }),
       make("pools that overlap, of odd sizes", {9, 7, 3}, 7, 3, [](auto& net) {
         auto& first = net.relu(net.normalise(
             net.convolve(net.input(), {.channels = 16, .kernel = 3, .stride = 2, .padding = 1, .bias = true})));
@@ -66,6 +70,11 @@ double distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(off / size);
 }
 
+std::span<const muster::sample_id> samples(const model& of) {
+  static constexpr std::array<muster::sample_id, 3> all = {7, 1, 9};
+  return std::span(all).first(of.images);
+}
+
 struct outcome {
   nn::totals sums;
   std::vector<float> gradients, statistics, logits;
@@ -79,7 +88,7 @@ outcome on_host(const model& of, muster::arena& arena, std::span<const float> im
   outcome made;
   std::vector<float> slopes(of.images * of.classes);
   for (int pass = 0; pass < 2; ++pass) {
-    const nn::pass now{.images = of.images};
+    const nn::pass now{.images = of.images, .samples = samples(of), .key = 5};
     const auto logits = net.forward(images, now);
     made.sums = nn::softmax_cross_entropy<float>(logits, labels, of.classes, 0.5, slopes);
     net.backward(slopes, now);
@@ -109,7 +118,7 @@ outcome on_device(const model& of, const std::function<void(nn::device::network<
   net.bind(arena, host.statistics());
   outcome made;
   std::vector<int> told(start.shapes().size());
-  nn::pass now{.images = of.images};
+  nn::pass now{.images = of.images, .samples = samples(of), .key = 5};
   if (listens) now.ready = [&](std::size_t parameter) { ++told[parameter]; };
   for (int pass = 0; pass < 2; ++pass) {
     net.train(images, labels, 0.5, now);
@@ -186,7 +195,8 @@ TEST_CASE("a network on a device gives the same bits each time", "[nn]") {
   CHECK(first.logits == again.logits);
 }
 
-TEST_CASE("a network on a device refuses labels that are no classes, and layers that it does not have", "[nn]") {
+TEST_CASE("a network on a device refuses labels that are no classes, and shapes that matrix units do not take",
+          "[nn]") {
   MUSTER_NEEDS_DEVICE();
   const auto each = models()[4];
   const muster::device_stream stream;
@@ -199,5 +209,5 @@ TEST_CASE("a network on a device refuses labels that are no classes, and layers 
   const std::vector<float> images(each.input.size()), label(1, 10.0f);
   CHECK_THROWS_AS(net.train(images, label, 1, {.images = 1}), muster::data_error);
   nn::device::network<float> other({28, 28, 1}, nn::device::multiplication::float32, stream);
-  CHECK_THROWS_AS(nn::assemble_cnn(other, nn::cnn_variant::dropout, 10), muster::configuration_error);
+  CHECK_THROWS_AS(other.convolve(other.input(), {.channels = 6, .kernel = 3}), muster::configuration_error);
 }
