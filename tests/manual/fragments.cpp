@@ -109,13 +109,7 @@ void writes(const muster::any_record_source& source, std::span<const std::byte> 
 }  // namespace sources
 
 namespace nccl {
-void devices(int argc, char** argv, user_model& model, const muster::minibatch& minibatch,
-             const std::vector<muster::tensor_shape>& shapes, muster::session& session, muster::state& state,
-             const muster::schedule& schedule) {
-  struct {
-    std::size_t size() const;
-    operator const muster::minibatch&() const;
-  } batch;
+void devices(int argc, char** argv, user_model& model, muster::loader& loader) {
 #include "nccl_0.inc"
 }
 }  // namespace nccl
