@@ -45,7 +45,7 @@ class convolver {
 template <class A>
 class cudnn_convolutions;
 
-/// Makes the convolvers of a network, whose numbers of channels are multiples of 16: for few channels by tiles of ours
+/// Makes the convolvers of a network with multiples of 16 channels: for few channels by tiles of ours
 /// (convolution_tiles.hpp), for many by cuDNN where it was built with it (NN_CUDNN). Lives as long as they do.
 template <class A>
 class convolutions {

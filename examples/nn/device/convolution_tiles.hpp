@@ -9,7 +9,7 @@
 
 namespace nn::device {
 
-/// An implicit product of matrices, whose rows are gathered in shared memory with their neighbours, once for all taps.
+/// An implicit product of matrices: rows are gathered in shared memory with their neighbours, once for all taps.
 /// Floats are multiplied as they are by three products of TF32 (the parts of 10 bits and the rests), which is as exact
 /// as a fused multiply-add but for the last bits. The same bits each time. Null where it has no plan for the shape:
 /// numbers of channels that no matrix unit takes, or more weights than a block has memory for.

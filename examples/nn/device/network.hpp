@@ -1,4 +1,4 @@
-// A network whose activations and parameters are in a device's memory.
+// A network with its activations and parameters in a device's memory.
 #pragma once
 
 #include <cstddef>
@@ -94,7 +94,7 @@ class network {
 
   /// Puts a training pass on the stream: adds the gradients of scale * the loss of these images to the arena's. Does
   /// not wait, and has copied what it was given. Throws muster::data_error for a label that is no class. `now.ready` is
-  /// told of parameters whose gradient was put on the stream.
+  /// told of a parameter when its gradient was put on the stream.
   void train(std::span<const float> images, std::span<const float> labels, double scale, const pass& now);
   /// Waits for it: the sums over its images.
   totals finish_training();

@@ -81,7 +81,7 @@ class step {
   virtual void forward(const pass_on_device& now) = 0;
   virtual void backward(const pass_on_device& now) = 0;
 
-  std::vector<std::size_t> completes{};       ///< parameters whose gradients its backward pass completes
+  std::vector<std::size_t> completes{};       ///< parameters: its backward pass completes their gradients
   std::size_t first_weight = 0, weights = 0;  ///< its packed weights, among those of all
 };
 

@@ -13,7 +13,7 @@ namespace nn::device {
 struct pixel_place {
   int image, y, x;
 };
-/// Where the taps of a pixel lie: at `base` and an offset, those whose row and column have a bit; others are zeros.
+/// Where the taps of a pixel lie: at `base` and an offset, if their row and column have a bit; others are zeros.
 struct tap_row {
   int base;
   std::uint32_t rows, columns;

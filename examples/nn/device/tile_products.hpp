@@ -1,4 +1,4 @@
-// The kernels of convolution_tiles: products of matrices whose rows are gathered in shared memory.
+// The kernels of convolution_tiles: products of matrices, with rows that are gathered in shared memory.
 #pragma once
 
 #include <cstddef>
@@ -169,7 +169,8 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
     synchronise_block();
     for (int step = 0; step < 32; step += depth) {
       const int base = warp * 32 + step;
-      // The pixels whose rows this lane reads: one for 16-bit elements, of which a whole row is read; two for floats.
+      // This lane reads the rows of these pixels: one for 16-bit elements, of which a whole row is read; two for
+      // floats.
       constexpr int reads = sizeof(A) == 2 ? 1 : 2;
       tap_row mine[reads];
       int slope_row[reads];

@@ -84,7 +84,7 @@ struct unpooled {
   NN_BOTH void operator()(std::size_t row, std::size_t column) const {
     const place at(row, from);
     float sum = 0;
-    for (std::size_t k = 0; k < kernel * kernel; ++k) {  // those windows whose k-th pixel this is
+    for (std::size_t k = 0; k < kernel * kernel; ++k) {  // the windows that have this as their k-th pixel
       const std::size_t y = at.y + padding - k / kernel, x = at.x + padding - k % kernel;
       if (y % stride != 0 || x % stride != 0 || y / stride >= to.height || x / stride >= to.width) continue;
       const std::size_t cell = row_of(at.image, y / stride, x / stride, to) * to.channels + column;

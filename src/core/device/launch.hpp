@@ -1,5 +1,5 @@
 // Loops on a device. nvcc makes kernels of them; where the sources are compiled without it, for the test double, they
-// are functions that the stream calls. What they are given are functors whose operator() is constexpr, which nvcc takes
+// are functions that the stream calls. What they are given are functors with a constexpr operator(), which nvcc takes
 // for device code too (--expt-relaxed-constexpr).
 #pragma once
 
@@ -148,7 +148,7 @@ __device__ void sum_lanes(float (&of)[N]) {
     for (unsigned by = lanes / 2; by > 0; by /= 2) of[k] += __shfl_xor_sync(~0u, of[k], by);
 }
 
-// Three of them on a multiprocessor at least, whose threads have read enough ahead.
+// At least three on a multiprocessor, so that enough reads are under way.
 template <class F>
 __global__ void __launch_bounds__(block_threads, 3) run_blocks(F f) {
   f(blockIdx.x);

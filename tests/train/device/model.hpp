@@ -70,7 +70,7 @@ inline void fill(muster::arena& arena, int ranks, std::uint64_t step) {
   }
 }
 
-/// A rank of a training whose gradients are summed by NCCL, or by the group.
+/// A rank of a training; its gradients are summed by NCCL, or by the group.
 struct rank {
   muster::group& world;
   muster::nccl::communicator* nccl;  ///< null: by the group

@@ -17,7 +17,7 @@ namespace device_powersgd {
 
 using values = std::vector<float>;
 
-/// Matrices of more than one block, whose rows are and are not multiples of 16 bytes, that are short and wide and
+/// Matrices of more than one block, with rows that are and are not multiples of 16 bytes, that are short and wide and
 /// narrow and tall; and what is not compressed: vectors, what is small, what is empty.
 std::vector<muster::tensor_shape> shapes() {
   return {{"large", {300, 264}},      {"bias", {24}},     {"one", {}},         {"none", {0, 3}},

@@ -169,7 +169,7 @@ std::vector<std::string> transports() {
 
 }  // namespace
 
-TEST_CASE("a rank of a job whose processes share a device", "[.shares-a-device]") {
+TEST_CASE("a rank of a job of processes that share a device", "[.shares-a-device]") {
   MUSTER_NEEDS_DEVICE();
   test::command_line line({"app"});
   muster::context context(line.argc, line.argv());

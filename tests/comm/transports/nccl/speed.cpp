@@ -43,7 +43,7 @@ struct measured_loop {
   const char* name;
   double bytes;  ///< that an element must move: each input is read once, each output written once
   float second;
-  std::size_t result;  ///< the array whose mean square is `mean_square` after it
+  std::size_t result;  ///< the array with `mean_square` as its mean square after it
   double mean_square;
   void (*run)(const arrays& at, device_span<double> sums, device_stream_ref stream);
 };

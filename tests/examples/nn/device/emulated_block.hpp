@@ -124,7 +124,7 @@ inline float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 /// To nearest, halves away from zero, 10 bits of mantissa.
 inline std::uint32_t to_tf32(float value) { return (bits_of(value) + 0x1000u) & 0xffffe000u; }
 
-/// ldmatrix.x4: register i of lane t is word t % 4 of row t / 4 of the i-th matrix, whose rows lanes 8 i + r show;
+/// ldmatrix.x4: register i of lane t is word t % 4 of row t / 4 of the i-th matrix; lanes 8 i + r show its rows;
 /// transposed, its 16-bit elements (2 (t % 4), t / 4) and (2 (t % 4) + 1, t / 4).
 inline void load_matrices(std::uint32_t (&to)[4], const unsigned char* row, bool transposed) {
   self().row = row;
