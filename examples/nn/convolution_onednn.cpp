@@ -7,6 +7,8 @@
 #include <omp.h>
 #include <dnnl.hpp>
 
+#include <muster/core/buffer.hpp>
+
 namespace nn {
 namespace {
 
@@ -42,7 +44,8 @@ class onednn_convolution final : public convolution<float> {
     auto& with = prepared(images);
     with.forward.execute(stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
                                    {DNNL_ARG_WEIGHTS, of(with.weights, const_cast<float*>(weights_.data()))},
-                                   {DNNL_ARG_DST, of(with.out, out)}});
+                                   {DNNL_ARG_DST, of(with.out, out)},
+                                   {DNNL_ARG_SCRATCHPAD, of(with.forward_scratch, scratch_)}});
     stream_.wait();
     const std::size_t channels = shape().out_channels;
     for (std::size_t i = 0; bias != nullptr && i < images * shape().out().size(); ++i) out[i] += bias[i % channels];
@@ -53,7 +56,8 @@ class onednn_convolution final : public convolution<float> {
     float* const to = add ? sum_.data() : in;
     with.data.execute(stream_, {{DNNL_ARG_DIFF_DST, of(with.out, slope_.data())},
                                 {DNNL_ARG_WEIGHTS, of(with.weights, const_cast<float*>(weights_.data()))},
-                                {DNNL_ARG_DIFF_SRC, of(with.in, to)}});
+                                {DNNL_ARG_DIFF_SRC, of(with.in, to)},
+                                {DNNL_ARG_SCRATCHPAD, of(with.data_scratch, scratch_)}});
     stream_.wait();
     for (std::size_t i = 0; add && i < images * shape().in.size(); ++i) in[i] += sum_[i];
   }
@@ -63,7 +67,8 @@ class onednn_convolution final : public convolution<float> {
     with.slopes.execute(
         stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
                   {DNNL_ARG_DIFF_DST, of(with.out, slopes != nullptr ? const_cast<float*>(slopes) : slope_.data())},
-                  {DNNL_ARG_DIFF_WEIGHTS, of(with.weights, weight_sum_.data())}});
+                  {DNNL_ARG_DIFF_WEIGHTS, of(with.weights, weight_sum_.data())},
+                  {DNNL_ARG_SCRATCHPAD, of(with.slopes_scratch, scratch_)}});
     stream_.wait();
     for (std::size_t i = 0; i < weight_sum_.size(); ++i) weights[i] += weight_sum_[i];
   }
@@ -71,7 +76,7 @@ class onednn_convolution final : public convolution<float> {
  private:
   /// What oneDNN makes for a number of images.
   struct primitives {
-    memory::desc in, weights, out;
+    memory::desc in, weights, out, forward_scratch, data_scratch, slopes_scratch;
     dnnl::primitive forward, data, slopes;
   };
 
@@ -79,6 +84,9 @@ class onednn_convolution final : public convolution<float> {
     return {all.data() + k * size.size(), size.height, size.width, size.channels, size.width * size.channels};
   }
   static memory of(const memory::desc& what, float* data) { return {what, engine(), data}; }
+  static memory of(const memory::desc& what, muster::buffer<std::byte>& bytes) {
+    return {what, engine(), bytes.data()};
+  }
 
   primitives& prepared(std::size_t images) {
     const auto found = made_.find(images);
@@ -97,14 +105,25 @@ class onednn_convolution final : public convolution<float> {
     };
     const memory::dims behind = {behind_of(s.in.height, out.height), behind_of(s.in.width, out.width)};
     constexpr auto direct = dnnl::algorithm::convolution_auto;
+    // oneDNN's own scratchpad is the thread's that makes a primitive, and lanes move between threads.
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::convolution_forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, direct, with.in, with.weights, with.out, strides, before, behind},
-        engine());
+        attributes, engine());
+    const dnnl::convolution_backward_data::primitive_desc data(
+        {direct, with.in, with.weights, with.out, strides, before, behind}, attributes, engine(), forward);
+    const dnnl::convolution_backward_weights::primitive_desc slopes(
+        {direct, with.in, with.weights, with.out, strides, before, behind}, attributes, engine(), forward);
     with.forward = dnnl::convolution_forward(forward);
-    with.data = dnnl::convolution_backward_data(
-        {{direct, with.in, with.weights, with.out, strides, before, behind}, engine(), forward});
-    with.slopes = dnnl::convolution_backward_weights(
-        {{direct, with.in, with.weights, with.out, strides, before, behind}, engine(), forward});
+    with.data = dnnl::convolution_backward_data(data);
+    with.slopes = dnnl::convolution_backward_weights(slopes);
+    with.forward_scratch = forward.scratchpad_desc();
+    with.data_scratch = data.scratchpad_desc();
+    with.slopes_scratch = slopes.scratchpad_desc();
+    const std::size_t most =
+        std::max({with.forward_scratch.get_size(), with.data_scratch.get_size(), with.slopes_scratch.get_size()});
+    if (most > scratch_.size()) scratch_ = muster::buffer<std::byte>(most);
     return made_.emplace(images, std::move(with)).first->second;
   }
 
@@ -113,6 +132,7 @@ class onednn_convolution final : public convolution<float> {
   std::vector<float> input_, slope_, sum_, weight_sum_;
   std::span<const float> weights_;
   std::unordered_map<std::size_t, primitives> made_;
+  muster::buffer<std::byte> scratch_;
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include "convolution_winograd.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <muster/core/error.hpp>
@@ -165,6 +167,41 @@ TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
     for (const auto backend : nn::convolution_names()) {
       for (const auto kernels : nn::kernel_names())
         compare<float>(std::string(backend), kernels, shape, 3, ++seed, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("what one thread has prepared another one computes", "[nn]") {
+  const nn::convolution_shape shapes[] = {
+      {{28, 28, 1}, 32, 3, 1, 0}, {{8, 8, 64}, 64, 3, 1, 1}, {{9, 7, 5}, 11, 3, 2, 1}};
+  for (const auto& shape : shapes) {
+    for (const auto backend : nn::convolution_names()) {
+      INFO(backend);
+      const auto how = nn::make_convolution<float>(backend, shape, nn::find_kernels<float>());
+      const std::size_t images = std::min<std::size_t>(how->block(), 3);
+      const auto weights = test::numbers<float>(1, shape.weights());
+      const auto pixels = test::numbers<double>(2, shape.in.size());
+      const auto slopes = test::numbers<double>(3, shape.out().size());
+      const auto compute = [&] {
+        std::vector<float> out(images * shape.out().size()), in(images * shape.in.size()), sums(shape.weights());
+        how->begin(weights);
+        for (std::size_t k = 0; k < images; ++k) {
+          fill(how->input(k), pixels.data());
+          fill(how->slope(k), slopes.data());
+        }
+        how->forward(images, nullptr, out.data());
+        for (std::size_t k = 0; k < images; ++k) fill(how->input(k), pixels.data());
+        how->backward_weights(images, nullptr, sums.data());
+        how->backward_data(images, in.data(), false);
+        how->finish(sums.data());
+        out.insert(out.end(), in.begin(), in.end());
+        out.insert(out.end(), sums.begin(), sums.end());
+        return out;
+      };
+      const auto here = compute();
+      std::vector<float> there;
+      std::jthread([&] { there = compute(); }).join();
+      CHECK(std::memcmp(here.data(), there.data(), here.size() * sizeof(float)) == 0);
     }
   }
 }
