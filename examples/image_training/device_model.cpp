@@ -20,7 +20,9 @@ std::unique_ptr<device_model> make_device_model(muster::context&, muster::group&
 #include <optional>
 
 #include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/codec/compression.hpp>
 #include <muster/core/float16.hpp>
+#include <muster/ps/settings.hpp>
 #include <muster/train/device/arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
@@ -49,6 +51,7 @@ class on_device final : public device_model {
   on_device(muster::context& context, muster::group& world, const options& chosen, const model_description& what,
             nn::network<float>& host, const muster::arena& start)
       : precision_(chosen.precision),
+        compression_(muster::parse_compression(context.configuration().value(muster::setting::compress))),
         alone_(world.size() == 1 && !context.elastic()),
         arena_(host.shapes(), stream_),
         net_(what.input,
@@ -66,7 +69,18 @@ class on_device final : public device_model {
     return "cuda (" + precision_ + ")" + (alone_ ? "" : sums);
   }
   std::unique_ptr<muster::gradient_backend> gradients() override {
-    return devices_ ? muster::gradients_on(arena_, *devices_) : muster::gradients_on(arena_);
+    using enum muster::compression_method;
+    const auto method = compression_.method;
+    if (method == powersgd && devices_) return muster::powersgd_on(arena_, *devices_, compression_.rank);
+    if (method != none && method != float16 && method != bfloat16) {
+      throw muster::configuration_error("--compress " + muster::to_string(compression_) +
+                                        " cannot be used with --device cuda (devices have float16 and bfloat16, and "
+                                        "powersgd where NCCL sums their gradients); use one of these");
+    }
+    const auto sent = method == float16    ? muster::dtype::float16
+                      : method == bfloat16 ? muster::dtype::bfloat16
+                                           : muster::dtype::float32;
+    return devices_ ? muster::gradients_on(arena_, *devices_, sent) : muster::gradients_on(arena_, sent);
   }
   muster::any_optimizer& optimizer() override { return *optimizer_; }
   void meet(muster::group& ranks) override {
@@ -89,6 +103,7 @@ class on_device final : public device_model {
 
  private:
   std::string precision_;
+  muster::compression compression_;
   bool alone_;
   muster::device_stream stream_;
   muster::device_arena arena_;

@@ -27,7 +27,8 @@ class device_model {
 
   /// "cuda (tf32), gradients summed by NCCL".
   [[nodiscard]] virtual std::string description() const = 0;
-  /// For the training; once.
+  /// For the training, compressed by `--compress`; once. Throws muster::configuration_error for a method that devices
+  /// do not have.
   [[nodiscard]] virtual std::unique_ptr<muster::gradient_backend> gradients() = 0;
   [[nodiscard]] virtual muster::any_optimizer& optimizer() = 0;
   /// Collective: these are the ranks from now on.

@@ -49,7 +49,9 @@ class run {
       training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_, statistics());
     } else {
       device_ = make_device_model(context, world, chosen, what_, *net_, arena_);
-      training_.emplace(context, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
+      auto how = muster::training::sync_of_job(context);
+      how.codec = {};  // the device's gradients have one of their own
+      training_.emplace(context, how, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
                         statistics());
     }
   }

@@ -227,8 +227,17 @@ class Device(Case):
                 self.assertAlmostEqual(device[name], host[name], delta=1e-4)
             self.assertLess(max(abs(a - b) for a, b in zip(found, wanted)), 2e-3)
 
+    def test_gradients_are_compressed(self):
+        plain = self.train("cuda", 2)[0]
+        for method in ("bfloat16", "powersgd:1"):
+            coded = self.train("cuda", 2, "--compress", method)[0]
+            self.assertNotEqual(coded["val_loss"], plain["val_loss"])
+            self.assertAlmostEqual(coded["val_loss"], plain["val_loss"], delta=0.1)
+
     def test_what_a_device_does_not_have_is_a_line(self):
-        for flags, said in [(["--sync-batch-norm"], "each device has statistics of its own"),
+        for flags, said in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
+                            (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank alone
+                            (["--sync-batch-norm"], "each device has statistics of its own"),
                             (["--virtual-shards", "2"], "need gradients on the host"),
                             (["--optimizer", "lars"], "lars")]:
             ran = subprocess.run([self.DOUBLE, "--device", "cuda", "--depth", "8", "--data", "cifar-like:10", *flags],
