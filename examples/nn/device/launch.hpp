@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include <muster/core/device/memory.hpp>
@@ -18,6 +17,9 @@
 #define NN_BOTH __host__ __device__
 #else
 #define NN_BOTH
+#endif
+#ifdef MUSTER_TEST_DOUBLE
+#include <call_on_stream.hpp>
 #endif
 
 namespace nn::device {
@@ -223,25 +225,11 @@ void column_sums(muster::device_stream_ref stream, column_scratch& scratch, std:
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
-#else
-
-template <class F>
-void call_on_stream(muster::device_stream_ref stream, F f) {
-  auto held = std::make_unique<F>(f);
-  check_cuda(cudaLaunchHostFunc(
-                 stream.handle,
-                 [](void* given) {
-                   const std::unique_ptr<F> mine(static_cast<F*>(given));
-                   (*mine)();
-                 },
-                 held.get()),
-             "cudaLaunchHostFunc");
-  (void)held.release();  // the stream's now
-}
+#elif defined(MUSTER_TEST_DOUBLE)
 
 template <class F>
 void per_column(muster::device_stream_ref stream, std::size_t rows, std::size_t columns, F f) {
-  call_on_stream(stream, [=] {
+  nccl_double::call_on_stream(stream, [=] {
     const auto run = [&]<std::size_t W>() {
       for (std::size_t column = 0; column < columns; column += W) {
         const auto each = f.template at<W>(column);
@@ -255,7 +243,7 @@ void per_column(muster::device_stream_ref stream, std::size_t rows, std::size_t 
 template <std::size_t K, class F, class Finish>
 void column_sums(muster::device_stream_ref stream, column_scratch&, std::size_t rows, std::size_t columns, F f,
                  Finish finish) {
-  call_on_stream(stream, [=] {
+  nccl_double::call_on_stream(stream, [=] {
     const auto run = [&]<std::size_t W>() {
       for (std::size_t column = 0; column < columns; column += W) {
         const auto each = f.template at<W>(column);

@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 
 #include <muster/core/device/stream.hpp>
 
 #include "check.hpp"
+#ifndef __CUDACC__
+#include <call_on_stream.hpp>  // the test double's
+#endif
 
 namespace muster::inline v0::detail {
 
@@ -163,30 +165,16 @@ void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
 
 #else
 
-template <class F>
-void call_on_stream(device_stream_ref stream, F f) {
-  auto held = std::make_unique<F>(f);
-  check_cuda(cudaLaunchHostFunc(
-                 stream.handle,
-                 [](void* given) {
-                   const std::unique_ptr<F> mine(static_cast<F*>(given));
-                   (*mine)();
-                 },
-                 held.get()),
-             "cudaLaunchHostFunc");
-  (void)held.release();  // the stream's now
-}
-
 template <class F, class... T>
 void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
-  call_on_stream(stream, [=] {
+  nccl_double::call_on_stream(stream, [=] {
     for (std::size_t i = 0; i < size; ++i) f(arrays[i]...);
   });
 }
 
 template <class F>
 void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value, double* sums) {
-  call_on_stream(stream, [=] {
+  nccl_double::call_on_stream(stream, [=] {
     for (std::size_t first = 0; first < size; first += part) {
       double lanes[block_threads] = {};
       for (std::size_t i = 0; i < part && first + i < size; ++i) lanes[i % block_threads] += value(first + i);
@@ -208,7 +196,7 @@ void sum_lanes(float (&)[N]) {}
 
 template <class F>
 void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
-  call_on_stream(stream, [=] {
+  nccl_double::call_on_stream(stream, [=] {
     for (unsigned block = 0; block < blocks; ++block) f(block);
   });
 }

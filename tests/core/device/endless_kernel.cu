@@ -26,7 +26,7 @@ void spin_until(const int* flag, muster::device_stream_ref stream) {
 #else
 
 void spin_until(const int* flag, muster::device_stream_ref stream) {
-  muster::detail::call_on_stream(stream, [flag] {
+  nccl_double::call_on_stream(stream, [flag] {
     while (__atomic_load_n(flag, __ATOMIC_SEQ_CST) == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   });
 }
