@@ -55,21 +55,27 @@ struct way_kernel {
   }
 };
 
-/// Of those that cuDNN has tried, the fastest that gives the same bits each time and fits the workspace.
-template <class Found, std::size_t N>
-Found fastest(const std::array<Found, N>& tried, int count, std::size_t memory, const char* what) {
+constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
+constexpr std::size_t most_ways = 16;
+
+/// Has cuDNN try its ways, and takes the fastest that gives the same bits each time and fits the workspace; `kernel`
+/// gets its mathematics.
+template <class Found, class Find>
+auto fastest(const way_kernel& chosen, const char* what, const Find& find) {
+  std::array<Found, most_ways> tried{};
+  int count = 0;
+  check(find(&count, tried.data()), what);
   for (int k = 0; k < count; ++k) {  // in the order of their times
     const Found& one = tried[static_cast<std::size_t>(k)];
-    if (one.status == CUDNN_STATUS_SUCCESS && one.determinism == CUDNN_DETERMINISTIC && one.memory <= memory)
-      return one;
+    if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC || one.memory > workspace_bytes)
+      continue;
+    check(cudnnSetConvolutionMathType(chosen.held, one.mathType), "cudnnSetConvolutionMathType");
+    return one.algo;
   }
   throw muster::error(muster::error_kind::other, std::string("cuDNN has no way of ") + what +
                                                      " that gives the same bits each time (" + std::to_string(count) +
                                                      " were tried); use another --precision");
 }
-
-constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
-constexpr std::size_t most_ways = 16;
 
 }  // namespace
 
@@ -100,32 +106,26 @@ class by_cudnn final : public convolver<A> {
     describe(made->in, images, shape_.in);
     describe(made->out, images, shape_.out());
     const way_kernel tried(shape_, of_->math);
-    int count = 0;
-    std::array<cudnnConvolutionFwdAlgoPerf_t, most_ways> forward{};
-    check(cudnnFindConvolutionForwardAlgorithmEx(of_->handle, made->in, in, weights_, weights.by_out, tried.held,
-                                                 made->out, out, most_ways, &count, forward.data(), work(),
-                                                 workspace_bytes),
-          "cudnnFindConvolutionForwardAlgorithmEx");
-    const auto chosen = fastest(forward, count, workspace_bytes, "convolving");
-    made->forward = chosen.algo;
-    check(cudnnSetConvolutionMathType(made->of_forward.held, chosen.mathType), "cudnnSetConvolutionMathType");
-    std::array<cudnnConvolutionBwdFilterAlgoPerf_t, most_ways> of_weights{};
-    check(cudnnFindConvolutionBackwardFilterAlgorithmEx(of_->handle, made->in, in, made->out, out, tried.held, weights_,
-                                                        weights_gradient, most_ways, &count, of_weights.data(), work(),
-                                                        workspace_bytes),
-          "cudnnFindConvolutionBackwardFilterAlgorithmEx");
-    const auto for_weights = fastest(of_weights, count, workspace_bytes, "finding the gradient of weights");
-    made->weights = for_weights.algo;
-    check(cudnnSetConvolutionMathType(made->of_weights.held, for_weights.mathType), "cudnnSetConvolutionMathType");
+    made->forward = fastest<cudnnConvolutionFwdAlgoPerf_t>(
+        made->of_forward, "convolving", [&](int* count, cudnnConvolutionFwdAlgoPerf_t* found) {
+          return cudnnFindConvolutionForwardAlgorithmEx(of_->handle, made->in, in, weights_, weights.by_out, tried.held,
+                                                        made->out, out, most_ways, count, found, work(),
+                                                        workspace_bytes);
+        });
+    made->weights = fastest<cudnnConvolutionBwdFilterAlgoPerf_t>(
+        made->of_weights, "finding the gradient of weights",
+        [&](int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found) {
+          return cudnnFindConvolutionBackwardFilterAlgorithmEx(of_->handle, made->in, in, made->out, out, tried.held,
+                                                               weights_, weights_gradient, most_ways, count, found,
+                                                               work(), workspace_bytes);
+        });
     if (in_gradient == nullptr) return;
-    std::array<cudnnConvolutionBwdDataAlgoPerf_t, most_ways> of_data{};
-    check(cudnnFindConvolutionBackwardDataAlgorithmEx(of_->handle, weights_, weights.by_out, made->out, out, tried.held,
-                                                      made->in, in_gradient, most_ways, &count, of_data.data(), work(),
-                                                      workspace_bytes),
-          "cudnnFindConvolutionBackwardDataAlgorithmEx");
-    const auto for_data = fastest(of_data, count, workspace_bytes, "finding the gradient of images");
-    made->data = for_data.algo;
-    check(cudnnSetConvolutionMathType(made->of_data.held, for_data.mathType), "cudnnSetConvolutionMathType");
+    made->data = fastest<cudnnConvolutionBwdDataAlgoPerf_t>(
+        made->of_data, "finding the gradient of images", [&](int* count, cudnnConvolutionBwdDataAlgoPerf_t* found) {
+          return cudnnFindConvolutionBackwardDataAlgorithmEx(of_->handle, weights_, weights.by_out, made->out, out,
+                                                             tried.held, made->in, in_gradient, most_ways, count, found,
+                                                             work(), workspace_bytes);
+        });
   }
 
   void forward(std::size_t images, const A* in, const packed_weights<A>& weights, A* out) override {

@@ -143,6 +143,18 @@ struct host_memory {
   }
 };
 
+/// A network of the host with an arena of its own, where training starts.
+struct started {
+  host_memory memory{};
+  nn::network<float> net;
+  muster::arena arena;
+
+  started(const model& of, std::uint64_t seed) : net(of.input), arena(memory, (of.on_host(net), net.shapes())) {
+    net.bind(arena);
+    net.initialise(seed);
+  }
+};
+
 void compare(const outcome& device, const outcome& host, double within) {
   CAPTURE(within, device.sums.loss, host.sums.loss, distance(device.gradients, host.gradients));
   CHECK(std::abs(device.sums.loss - host.sums.loss) <= within * std::abs(host.sums.loss));
@@ -158,38 +170,28 @@ TEST_CASE("a network on a device is the host's: loss, gradients, statistics, pre
   MUSTER_NEEDS_DEVICE();
   for (const auto& each : models()) {
     CAPTURE(each.name);
-    host_memory memory;
-    nn::network<float> net(each.input);
-    each.on_host(net);
-    muster::arena arena(memory, net.shapes());
-    net.bind(arena);
-    net.initialise(3);
+    started at(each, 3);
     const auto images = test::numbers<float>(1, each.images * each.input.size(), 2);
     std::vector<float> labels(each.images);
     for (std::size_t k = 0; k < labels.size(); ++k) labels[k] = static_cast<float>(k * 5 % each.classes);
-    const auto expected = on_host(each, arena, images, labels);
-    const auto found = on_device<float>(each, each.on_device, arena, images, labels, false);
+    const auto expected = on_host(each, at.arena, images, labels);
+    const auto found = on_device<float>(each, each.on_device, at.arena, images, labels, false);
     compare(found, expected, 2e-5);
     CHECK(found.sums.top1 == expected.sums.top1);
     CHECK(found.sums.top5 == expected.sums.top5);
     // Half the bits: as far off as rounding of each activation makes it.
-    compare(on_device<muster::bfloat16>(each, each.in_halves, arena, images, labels, true), expected, 0.25);
+    compare(on_device<muster::bfloat16>(each, each.in_halves, at.arena, images, labels, true), expected, 0.25);
   }
 }
 
 TEST_CASE("a network on a device gives the same bits each time", "[nn]") {
   MUSTER_NEEDS_DEVICE();
   const auto each = models()[0];
-  host_memory memory;
-  nn::network<float> net(each.input);
-  each.on_host(net);
-  muster::arena arena(memory, net.shapes());
-  net.bind(arena);
-  net.initialise(4);
+  const started at(each, 4);
   const auto images = test::numbers<float>(2, each.images * each.input.size(), 2);
   const std::vector<float> labels(each.images, 3.0f);
-  const auto first = on_device<float>(each, each.on_device, arena, images, labels, false);
-  const auto again = on_device<float>(each, each.on_device, arena, images, labels, true);
+  const auto first = on_device<float>(each, each.on_device, at.arena, images, labels, false);
+  const auto again = on_device<float>(each, each.on_device, at.arena, images, labels, true);
   CHECK(first.gradients == again.gradients);
   CHECK(first.statistics == again.statistics);
   CHECK(first.logits == again.logits);
