@@ -139,6 +139,13 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
   (void)muster::parse_schedule(o.schedule);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
+  for (const char* flag : {"--backend", "--kernels", "--precision"}) {
+    const bool of_device = flag == std::string_view("--precision");
+    if (line.app.count(flag) > 0 && of_device == (o.device == "cpu"))
+      examples::refuse(std::string(flag) + " cannot be used with --device " + o.device + " (it is for the " +
+                           (of_device ? "device" : "processor") + ")",
+                       "leave it out");
+  }
   if (o.share_statistics && o.device != "cpu")
     examples::refuse("--sync-batch-norm cannot be used with --device cuda (each device has statistics of its own)",
                      "leave it out");

@@ -211,7 +211,8 @@ class Device(Case):
     def train(self, device, ranks, *more):
         saved, report = self.folder / f"{device}{ranks}", self.folder / "report.json"
         words = ["--depth", "8", "--data", "cifar-like:10", "--limit", "4", "--batch", "2", "--epochs", "1", "--schedule", "constant:0.05",
-                 "--augment", "off", "--device", device, "--precision", "float32", "--save", saved, "--json", report]
+                 "--augment", "off", "--device", device, "--save", saved, "--json", report]
+        words += ["--precision", "float32"] if device == "cuda" else []
         ran = subprocess.run([self.DOUBLE, *map(str, words), "--ranks", str(ranks), *more], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, timeout=HANG)
         self.assertEqual(ran.returncode, 0, ran.stderr)
@@ -237,10 +238,12 @@ class Device(Case):
     def test_what_a_device_does_not_have_is_a_line(self):
         for flags, said in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
                             (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank alone
+                            (["--backend", "direct"], "--backend cannot be used with --device cuda"),
+                            (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
                             (["--sync-batch-norm"], "each device has statistics of its own"),
                             (["--virtual-shards", "2"], "need gradients on the host"),
                             (["--optimizer", "lars"], "lars")]:
-            ran = subprocess.run([self.DOUBLE, "--device", "cuda", "--depth", "8", "--data", "cifar-like:10", *flags],
+            ran = subprocess.run([self.DOUBLE, "--depth", "8", "--data", "cifar-like:10", *([] if "--device" in flags else ["--device", "cuda"]), *flags],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
             lines = [line for line in ran.stderr.splitlines() if "TEST DOUBLE" not in line]
             self.assertEqual((ran.returncode, len(lines)), (2, 1), ran.stderr)
