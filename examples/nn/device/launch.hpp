@@ -76,6 +76,8 @@ struct column_totals {
   double at[K];
 };
 
+constexpr unsigned block_size = 512;  // threads, and so columns, of a block
+
 /// What sums of columns need between their kernels. Those of one stream may share it.
 class column_scratch {
  public:
@@ -83,15 +85,13 @@ class column_scratch {
 
   /// For matrices of up to so many columns.
   explicit column_scratch(std::size_t columns)
-      : partial(most_blocks * most_sums * columns), counters((columns + 255) / 256) {}
+      : partial(most_blocks * most_sums * columns), counters((columns + block_size - 1) / block_size) {}
 
   muster::device_buffer<float> partial;
   muster::device_buffer<unsigned> counters;  // zeros between the calls
 };
 
 #ifdef __CUDACC__
-
-constexpr unsigned block_size = 512;
 
 /// How threads of a block share a matrix: each has a pack of columns and every `lanes`-th row.
 template <std::size_t W>
