@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """A network served: muster beside ONNX Runtime in process, and serve beside servers in Python that have ONNX Runtime behind them.
 
-    bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,mosec,litserve,bentoml]
+    bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,mosec,litserve,bentoml,ray,pytriton]
 
-PYTHON is an interpreter that has onnxruntime, mosec, litserve and bentoml; /usr/bin/python3 has Debian's python3-onnx. The CNN
+PYTHON is an interpreter that has onnxruntime, mosec, litserve, bentoml, ray[serve] and nvidia-pytriton; /usr/bin/python3 has Debian's python3-onnx. The CNN
 has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, one thread each; a
 server has one thread or process for the model, batches of at most 32, and waits for none. The client is wrk on the same machine.
-Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor, mosec's body, and
-base64 in JSON for the others.
+Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor (muster and pytriton), the
+body (mosec and ray), and base64 in JSON for the others.
 """
 import argparse
 import base64
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -78,6 +79,28 @@ class Model:
     @bentoml.api(batchable=True, max_batch_size=BATCH, max_latency_ms=1000)
     def predict(self, images: list[str]) -> list[list[float]]:
         return run([base64.b64decode(each) for each in images]).tolist()
+""",
+    "ray": """
+import ray.serve
+@ray.serve.deployment(max_ongoing_requests=1000)
+class Model:
+    @ray.serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=0)
+    async def predict(self, images): return run(images).tolist()
+    async def __call__(self, request): return await self.predict(await request.body())
+def main():
+    ray.init(include_dashboard=False)
+    ray.serve.start(http_options={"port": PORT})
+    ray.serve.run(Model.bind(), blocking=True)
+""",
+    "pytriton": """
+import pytriton.decorators, pytriton.model_config as model_config, pytriton.triton as triton
+@pytriton.decorators.batch
+def infer(image): return [session.run(None, {"image": image})[0]]
+with triton.Triton(config=triton.TritonConfig(http_port=PORT, grpc_port=PORT + 2, metrics_port=PORT + 3)) as server:
+    server.bind(model_name="cnn", infer_func=infer, inputs=[model_config.Tensor(name="image", dtype=numpy.uint8, shape=(3, 32, 32))],
+                outputs=[model_config.Tensor(name="probabilities", dtype=numpy.float32, shape=(10,))],
+                config=model_config.ModelConfig(max_batch_size=BATCH, batcher=model_config.DynamicBatcher(max_queue_delay_microseconds=0)))
+    server.serve()
 """,
 }
 
@@ -138,8 +161,9 @@ class Bench:
         """The command of a server, and what its clients send."""
         image = self.images[:BYTES]
         path, headers, body = "/predict", {"Content-Type": "application/json"}, json.dumps({"image": base64.b64encode(image).decode()}).encode()
+        head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
+        infer = "/v2/models/cnn/infer", {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}, head + image
         if name.startswith("muster"):
-            head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
             words = [self.build / "examples/serve", "--models", self.folder / "models", "--listen", f"127.0.0.1:{port}", "--max-batch", batch]
             if name == "muster behind haproxy":
                 words[4] = f"127.0.0.1:{port + 1}"
@@ -147,12 +171,17 @@ class Bench:
                                                          f"frontend f\n bind 127.0.0.1:{port}\n default_backend b\nbackend b\n balance leastconn\n http-reuse safe\n"
                                                          f" option httpchk GET /v2/health/ready\n server a 127.0.0.1:{port + 1} check inter 500ms\n")
                 words = ["sh", "-c", '"$@" & exec haproxy -q -f haproxy.cfg', "-", *words]
-            return words, "/v2/models/cnn/infer", {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}, head + image
+            return (words, *infer)
         program = self.folder / f"{name}_{batch}.py"
         program.write_text(f"MODEL, BATCH, PORT = {str(self.folder / 'cnn.onnx')!r}, {batch}, {port}\n{SESSION}{PROGRAMS[name]}")
         words = [self.arguments.peers, program]
         if name == "mosec":
             words, path, headers, body = [*words, "--port", port, "--log-level", "warning"], "/inference", {}, image
+        if name == "ray":
+            words = [self.arguments.peers, "-c", f"import {program.stem}; {program.stem}.main()"]  # an imported class needs no pickling of its session
+            path, headers, body = "/", {}, image
+        if name == "pytriton":
+            path, headers, body = infer
         if name == "bentoml":
             words = [pathlib.Path(self.arguments.peers).parent / "bentoml", "serve", f"{program.stem}:Model", "--port", port, "--host", "127.0.0.1"]
             path, body = "/predict", json.dumps({"images": [base64.b64encode(image).decode()]}).encode()
@@ -209,17 +238,25 @@ class Bench:
                   f"{middle['cpu']:.2f} CPU s per 1,000, {sum(each['failed'] for each in all_rounds):.0f} failed", flush=True)
 
     def swap(self):
-        """A new version each second, beside none."""
+        """A new version each second, beside none. Versions are made before, and appear by rename: copying them is not what is measured."""
         found = {"none": [], "swaps": []}
+        number = 1
         with self.serving("muster") as load:
             for _ in range(self.arguments.rounds):
                 found["none"].append(load(5, self.arguments.seconds))
-                adding = subprocess.Popen(["sh", "-c", "v=$(ls models/cnn | sort -n | tail -n 1); while :; do v=$((v + 1)); cp -r models/cnn/1 models/cnn/.new && "
-                                           "mv models/cnn/.new models/cnn/$v; sleep 1; done"], cwd=self.folder)
+                made = [shutil.copytree(self.folder / "models/cnn/1", self.folder / f"made/{number + k + 1}") for k in range(self.arguments.seconds)]
+                over = threading.Event()
+
+                def add():
+                    for version in made:
+                        version.rename(self.folder / "models/cnn" / version.name)
+                        over.wait(1)
+                adding = threading.Thread(target=add)
+                adding.start()
                 found["swaps"].append(load(5, self.arguments.seconds))
-                adding.kill()
-                adding.wait()
-                shutil.rmtree(self.folder / "models/cnn/.new", ignore_errors=True)
+                over.set()
+                adding.join()
+                number += len(made)
         for name, each in found.items():
             print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
 
@@ -230,7 +267,7 @@ def main():
     parser.add_argument("--build", default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--only", default="process,swap,mosec,litserve,bentoml")
+    parser.add_argument("--only", default="process,swap,mosec,litserve,bentoml,ray,pytriton")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     with tempfile.TemporaryDirectory(prefix="muster-serve-") as folder:
@@ -239,7 +276,7 @@ def main():
             bench.in_process()
         if "swap" in chosen:
             bench.swap()
-        peers = [name for name in ("mosec", "litserve", "bentoml") if name in chosen]
+        peers = [name for name in ("mosec", "litserve", "bentoml", "ray", "pytriton") if name in chosen]
         if peers or "muster" in chosen:
             bench.compare([("muster", 32), ("muster", 1), ("muster behind haproxy", 32), *((name, 32) for name in peers)])
 

@@ -1,11 +1,14 @@
 #include <muster/serve/repository.hpp>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <compare>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -48,8 +51,10 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+constexpr int warm_up_nice_value = 10;
+
 // One row, then a full batch, as the threads that serve will call it: memory is there and code is loaded afterwards.
-void warm_up(any_predictor& model, std::size_t max_batch) {
+void predict_zeros(any_predictor& model, std::size_t max_batch) {
   const std::vector<std::byte> zeros(model.info().input.row_bytes());
   for (const std::size_t size : {std::size_t{1}, max_batch}) {
     const std::vector<std::span<const std::byte>> rows(size, zeros);
@@ -57,6 +62,15 @@ void warm_up(any_predictor& model, std::size_t max_batch) {
     prediction_batch batch(rows, output.span());
     model.predict(batch);
   }
+}
+
+// In a thread of low priority, for what is served meanwhile needs the processors. Loading is not: threads that a model
+// starts there would keep that priority.
+void warm_up(any_predictor& model, std::size_t max_batch) {
+  std::async(std::launch::async, [&] {
+    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), warm_up_nice_value);  // of this thread, on Linux
+    predict_zeros(model, max_batch);
+  }).get();
 }
 
 }  // namespace

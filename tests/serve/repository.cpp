@@ -1,5 +1,8 @@
 #include <muster/serve/repository.hpp>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <future>
 #include <thread>
@@ -142,6 +145,54 @@ TEST_CASE("versions that appear under load are served without a failed request")
   CHECK(failed == 0);
   CHECK(version_of(models, "a") == 29);
   CHECK(models.failed_loads() == 6);
+}
+
+TEST_CASE("a version is warmed up at a lower priority than it serves at") {
+  /// Adds the nice value at which it is called to a list.
+  struct watched : sums {
+    std::vector<int>* values = nullptr;
+    void predict(serve::prediction_batch& batch) const {
+      values->push_back(::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())));
+      sums::predict(batch);
+    }
+  };
+  const models_folder files;
+  files.add("a", 1, "1");
+  std::vector<int> values;
+  const auto load_watched = [&](const std::string& /*folder*/) {
+    watched model;
+    model.values = &values;
+    return serve::any_predictor(std::move(model));
+  };
+  serve::repository models(files.path(), load_watched, {}, never);
+  models.look();
+  CHECK(predict(*models.find("a")) == 4);
+  REQUIRE(values.size() == 3);
+  CHECK(values[0] > values[2]);
+  CHECK(values[1] > values[2]);
+  CHECK(values[2] == ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())));
+}
+
+TEST_CASE("a version whose warm-up fails is left aside") {
+  struct failing : sums {
+    void predict(serve::prediction_batch& batch) const {
+      if (factor == 2) throw std::runtime_error("it has a damaged layer");
+      sums::predict(batch);
+    }
+  };
+  const models_folder files;
+  files.add("a", 1, "1");
+  files.add("a", 2, "2");
+  const auto load_failing = [](const std::string& folder) {
+    failing model;
+    model.factor = folder.ends_with("2") ? 2 : 1;
+    return serve::any_predictor(std::move(model));
+  };
+  const test::heard_log heard;
+  serve::repository models(files.path(), load_failing, {}, never);
+  models.look();
+  CHECK(version_of(models, "a") == 1);
+  CHECK(models.failed_loads() == 1);
 }
 
 TEST_CASE("a repository looks by itself") {
