@@ -5,6 +5,7 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
+#include "../core/scheduling.hpp"
 #include "statistics.hpp"
 
 namespace muster::inline v0::serve {
@@ -42,6 +43,7 @@ std::size_t batcher::waiting() const {
 }
 
 void batcher::run() {
+  detail::shorten_slices_of_this_thread();  // clients wait for what it does
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });

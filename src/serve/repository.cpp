@@ -1,8 +1,6 @@
 #include <muster/serve/repository.hpp>
 
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <compare>
@@ -17,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
+#include "../core/scheduling.hpp"
 #include "statistics.hpp"
 
 namespace muster::inline v0::serve {
@@ -51,8 +50,6 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-constexpr int warm_up_nice_value = 10;
-
 // One row, then a full batch, as the threads that serve will call it: memory is there and code is loaded afterwards.
 void predict_zeros(any_predictor& model, std::size_t max_batch) {
   const std::vector<std::byte> zeros(model.info().input.row_bytes());
@@ -68,7 +65,7 @@ void predict_zeros(any_predictor& model, std::size_t max_batch) {
 // starts there would keep that priority.
 void warm_up(any_predictor& model, std::size_t max_batch) {
   std::async(std::launch::async, [&] {
-    (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), warm_up_nice_value);  // of this thread, on Linux
+    detail::lower_priority_of_this_thread();
     predict_zeros(model, max_batch);
   }).get();
 }

@@ -24,6 +24,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include "../core/descriptor.hpp"
+#include "../core/scheduling.hpp"
 #include "connection.hpp"
 
 namespace muster::inline v0::serve {
@@ -201,6 +202,7 @@ std::uint16_t server::port() const noexcept { return port_; }
 void server::drain() { state_->drain(); }
 
 void server::run() {
+  detail::shorten_slices_of_this_thread();  // clients wait for what it does; the other threads inherit it
   auto& threads = state_->threads;
   std::optional<asio::signal_set> signals;
   if (state_->shared.options.drain_on_sigterm) {

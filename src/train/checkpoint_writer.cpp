@@ -1,24 +1,18 @@
 #include "checkpoint_writer.hpp"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include "../core/scheduling.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
 // Rank 0 looks so often for the files of the others: no message tells it, so that a rank may die at any moment.
 constexpr std::chrono::milliseconds between_looks(5);
-
-// A thread of this nice value gets a tenth of a core that a rank computes on: a step beside it takes as long as without
-// one, and where cores are idle it takes all it can use.
-constexpr int nice_value = 10;
 
 // Long enough for a rank that lives to write its part; so long an error of rank 0 may take to be told where a rank has
 // died amid a save.
@@ -51,7 +45,7 @@ void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_
     ++pieces_;
     changed_.notify_all();
   };
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice_value);  // of this thread alone, on Linux
+  lower_priority_of_this_thread();
   checkpoint_head head = files.head;
   try {
     head.rank = files.rank;

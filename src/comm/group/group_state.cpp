@@ -7,6 +7,7 @@
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/log.hpp>
+#include "../../core/scheduling.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -39,6 +40,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
+  shorten_slices_of_this_thread();  // the other ranks wait for what it does; the progress thread inherits it
   if (may_be_threaded(settings)) become_threaded();
 }
 

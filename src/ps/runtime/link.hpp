@@ -15,6 +15,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 
+#include "../../core/scheduling.hpp"
 #include "../protocol/message.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -149,7 +150,9 @@ class frame_link {
   }
   /// Gives the processor away until something may have come, at the latest until then.
   void pause(clock::time_point until) {
-    if (!has_news()) over_->pause(until);
+    if (has_news()) return;
+    muster::detail::shorten_slices_of_this_thread();  // the others wait for what it does when it is woken
+    over_->pause(until);
   }
   [[nodiscard]] bool should_yield() const { return over_->should_yield(); }
   /// Calls tell(rank, may_return, why) for each that was found since the last call to be gone, or the connection to it

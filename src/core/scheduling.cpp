@@ -1,0 +1,52 @@
+#include "scheduling.hpp"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// Of a core that a rank computes on it gets a tenth: a step beside it takes as long as without, and where cores are
+// idle it takes all it can use.
+constexpr int background_nice_value = 10;
+constexpr std::uint64_t shortest_slice = 100'000;  // nanoseconds: Linux has none below
+
+/// Linux's struct sched_attr in its first form: glibc 2.36 does not declare it, and the kernel's header cannot stand
+/// beside <sched.h>.
+struct scheduling_attributes {
+  std::uint32_t size = sizeof(scheduling_attributes);
+  std::uint32_t policy = 0;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime = 0;  // of SCHED_OTHER: the slice
+  std::uint64_t deadline = 0;
+  std::uint64_t period = 0;
+};
+
+void shorten_slices() noexcept {
+  constexpr std::uint32_t other = 0;  // SCHED_OTHER
+  scheduling_attributes found;
+  if (::syscall(SYS_sched_getattr, 0, &found, sizeof found, 0) != 0) return;
+  if (found.policy != other || found.runtime <= shortest_slice) return;
+  found.runtime = shortest_slice;
+  (void)::syscall(SYS_sched_setattr, 0, &found, 0);
+}
+
+}  // namespace
+
+void lower_priority_of_this_thread() noexcept {
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), background_nice_value);  // on Linux of a thread
+}
+
+void shorten_slices_of_this_thread() noexcept {
+  thread_local bool asked = false;
+  if (asked) return;
+  asked = true;
+  shorten_slices();
+}
+
+}  // namespace muster::inline v0::detail
