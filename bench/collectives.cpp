@@ -82,7 +82,8 @@ class table {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
-        const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(bytes) : bench::iterations_for(bytes));
+        const auto some =
+            c.measure(memory_, round < 0 ? bench::warm_up_for(c.what, bytes) : bench::iterations_for(c.what, bytes));
         if (round >= 0) times[name].insert(times[name].end(), some.begin(), some.end());
       }
     }
@@ -155,8 +156,8 @@ void take_turns(const bench::contest& contest, muster::context& context, int ran
     });
     if (c == contest.all().end())
       throw muster::configuration_error(turn->contender + " is not here (it was given a turn)");
-    (void)c->measure(memory, bench::warm_up_for(size));
-    const auto times = c->measure(memory, bench::iterations_for(size));
+    (void)c->measure(memory, bench::warm_up_for(turn->what, size));
+    const auto times = c->measure(memory, bench::iterations_for(turn->what, size));
     if (rank == 0) bench::answer(*turn, times);
   }
 }
@@ -172,7 +173,8 @@ int main(int argc, char** argv) {
       throw muster::configuration_error("a flag is not known (it is named above); --help lists all");
     }
     const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
-    const bench::contest contest(context, mpi, taken.algorithms);
+    const bench::contest contest(context, mpi, taken.algorithms,
+                                 taken.turns.empty() ? bench::collectives : std::span(bench::all_ops));
     if (!taken.turns.empty()) {
       take_turns(contest, context, rank, taken.turns);
       return;

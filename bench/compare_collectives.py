@@ -2,8 +2,10 @@
 """Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned, and Gloo's.
 
     bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--only muster_tcp --only gloo] [--json FILE]
+    bench/compare_collectives.py --busy [--ranks 2] [--ranks 3]
 
-In place, float32, sum, root 0. Every contender is a job of its own; all are started at once, all their ranks sleep, and
+In place, float32, sum, root 0. `written` is an allreduce of a buffer that every rank has just written. With --busy another
+program computes on each core all the time, and what is measured is a step: some 15 us of work and an allreduce of 1 KiB. Every contender is a job of its own; all are started at once, all their ranks sleep, and
 one at a time is told what to measure: in every round of a size each has its turn within a fraction of a second, so a
 machine whose speed drifts is as slow for one as for the other. The time of a call is its slowest rank's; a figure is
 the median over the iterations of a turn, then over the rounds. A ratio is the median over the rounds of what it was in
@@ -17,6 +19,7 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -24,7 +27,7 @@ from compare import goals
 from compare.jobs import Job, JobFailed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OPS = ("allreduce", "broadcast", "reduce")
+OPS = ("allreduce", "broadcast", "reduce", "written")
 SIZES = [4 << 2 * i for i in range(13)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 65536, 1 << 20]
 
@@ -41,13 +44,14 @@ def main():
     results, left_out = {}, []
     for ranks in options.ranks or [2, 4]:
         results[ranks] = measure(programs, ranks, cores, options, left_out)
-        for op in OPS:
+        for op in options.ops:
             print_medians(op, ranks, results[ranks], options.sizes)
     print(f"\nLibraries: {'; '.join(sorted(Job.libraries)) or 'none'}")
     for line in left_out:
         print(f"Left out: {line}")
-    lines = goals.judge(results, cores)
-    print_goals(lines)
+    lines = [] if options.busy else goals.judge(results, cores)
+    if lines:
+        print_goals(lines)
     if options.json:
         options.json.write_text(json.dumps(
             {"machine": machine_line(cores), "libraries": sorted(Job.libraries), "rounds": options.rounds,
@@ -69,13 +73,15 @@ def parse_arguments():
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
                         help="a contender whose turn takes longer is left out (default: 60)")
+    parser.add_argument("--busy", action="store_true", help="steps of a training, beside a program on each core")
     parser.add_argument("--quick", action="store_true", help="three sizes and one round: only to see that it works")
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 1 if options.quick else 9
     if options.rounds < 1 or min(options.ranks or [2]) < 2:
         parser.error("there is nothing to compare (--rounds is 1 or more, --ranks 2 or more)")
-    options.sizes = QUICK_SIZES if options.quick else SIZES
+    options.sizes = [1024] if options.busy else QUICK_SIZES if options.quick else SIZES
+    options.ops = ("step",) if options.busy else OPS
     return options
 
 
@@ -87,12 +93,14 @@ def load_programs(build):
                  f"{build}); run cmake --preset release && cmake --build --preset release")
 
 
-def contenders(programs, ranks, cores):
+def contenders(programs, ranks, cores, busy):
     """Each job: its name, what row each of its contenders is for (None: none) by what it calls itself, its command."""
     crowded = ranks > cores
     pin = {"openmpi": ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core:if-supported"],
            "mpich": [] if crowded else ["-bind-to", "core"]}
-    tune = {"openmpi": ["-x", "=".join(TUNING)], "mpich": ["-genv", *TUNING]}
+    ways = {"openmpi": {"openmpi_tuned": ["-x", "=".join(TUNING)], "openmpi": []}, "mpich": {"mpich_tuned": ["-genv", *TUNING], "mpich": []}}
+    if busy:  # it matters how they wait; by default Open MPI yields where ranks are more than cores
+        ways = {"openmpi": {f"openmpi_{how}": ["--mca", "mpi_yield_when_idle", str(value)] for value, how in enumerate(("spins", "yields"))}, "mpich": {"mpich": []}}
     muster = programs["muster"]
 
     def as_called(contender):
@@ -106,13 +114,13 @@ def contenders(programs, ranks, cores):
             yield "muster_tcp", {"muster_tcp": "muster_tcp"}.get, [*start, "--transport", "tcp"]
     else:
         yield "muster", as_called, [muster["program"], "--ranks", str(ranks)]
-    for mpi in ("openmpi", "mpich"):
-        for name, flags in ((f"{mpi}_tuned", tune[mpi]), (mpi, [])):
+    for mpi, flags_of in ways.items():
+        for name, flags in flags_of.items():
             peer = programs.get(mpi)
             yield name, {"mpi": name}.get, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
-    for limit in ("memory_limit", "loopback_limit") if ranks == 2 else ():
+    for limit in ("memory_limit", "loopback_limit") if ranks == 2 and not busy else ():
         yield limit, as_called, [programs[limit]["program"]]
-    if crowded:
+    if crowded and not busy:
         yield "switch_limit", as_called, [programs["switch_limit"]["program"], str(ranks)]
     gloo = programs.get("gloo")
     yield "gloo", as_called, gloo and [gloo["program"], str(ranks)]
@@ -124,19 +132,21 @@ def measure(programs, ranks, cores, options, left_out):
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
         jobs = []
-        for name, called, command in contenders(programs, ranks, cores):
+        if options.busy:
+            stack.enter_context(load_on_each_core())
+        for name, called, command in contenders(programs, ranks, cores, options.busy):
             if options.only and name not in options.only:
                 continue
             try:
                 if command is None:
                     raise JobFailed("it is not installed, or was not when muster was configured")
-                if ranks > cores and name.startswith("mpich"):
+                if ranks > cores and name.startswith("mpich") and not options.busy:
                     raise JobFailed("more ranks than cores, and it spins through its time slices: milliseconds a call")
                 jobs.append(stack.enter_context(Job(name, called, command, folder, ranks, options.timeout)))
             except JobFailed as failure:
                 left_out.append(f"{name}, {ranks} ranks: {failure}")
         for size in options.sizes:
-            for op in OPS:
+            for op in options.ops:
                 progress(f"{ranks} ranks, {op} of {goals.bytes_text(size)}")
                 for round_ in range(-1, options.rounds):  # -1 warms up
                     for job in list(jobs):
@@ -150,6 +160,19 @@ def measure(programs, ranks, cores, options, left_out):
                             job.end()
     progress("")
     return results
+
+
+@contextlib.contextmanager
+def load_on_each_core():
+    """A program that computes, bound to each core."""
+    loads = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}))
+             for core in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for each in loads:
+            each.kill()
+            each.wait()
 
 
 def progress(text):

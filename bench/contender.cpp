@@ -27,7 +27,7 @@ void workspace::resize(std::size_t bytes) {
 namespace {
 
 muster::collective kind_of(op what) {
-  switch (what) {
+  switch (called(what)) {
     case op::broadcast:
       return muster::collective::broadcast;
     case op::reduce:
@@ -38,8 +38,8 @@ muster::collective kind_of(op what) {
 }
 
 void call_muster(op what, muster::group& world, std::span<float> data, muster::algorithm how) {
-  switch (what) {
-    case op::allreduce:
+  switch (called(what)) {
+    default:
       muster::allreduce(world, data, muster::sum, {.algorithm = how});
       break;
     case op::broadcast:
@@ -55,7 +55,7 @@ std::vector<double> time_group(op what, muster::group& world, std::span<float> d
                                muster::algorithm how) {
   check_result(what, world.rank(), world.size(), data,
                [&](std::span<float> all) { call_muster(what, world, all, how); });
-  return slowest_times(what, world, iterations, [&] { call_muster(what, world, data, how); });
+  return slowest_times(what, world, data, iterations, [&] { call_muster(what, world, data, how); });
 }
 
 // mpirun binds each process to a core of its own, which all its threads inherit. So each thread gets one of its own too
@@ -101,7 +101,7 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
     }
   };
   check_result(op::allreduce, apart.rank(), apart.size(), data, [&](std::span<float>) { once(); });
-  auto stamps = call_stamps(op::allreduce, iterations, once, once);
+  auto stamps = call_stamps(op::allreduce, data, iterations, once, once);
   muster::allreduce(apart, stamps, muster::max);
   return seconds_of(stamps);
 }

@@ -31,14 +31,14 @@ void mpi_session::end(int status) const {
   if (there_ && (status == 0 || status == static_cast<int>(muster::error_kind::configuration))) MPI_Finalize();
 }
 
-contest::contest(muster::context& context, const mpi_session& mpi, bool algorithms) {
+contest::contest(muster::context& context, const mpi_session& mpi, bool algorithms, std::span<const op> ops) {
   if (mpi.there()) {
     over_mpi_ = std::make_unique<muster::group>(muster::adopt_mpi(MPI_COMM_WORLD), context.world().settings());
     library_ = mpi_library();
     if (library_.starts_with("Open MPI")) peer_ = "openmpi";
     if (library_.starts_with("MPICH")) peer_ = "mpich";
   }
-  for (const auto what : all_ops) {
+  for (const auto what : ops) {
     auto some = muster_contenders(what, context, over_mpi_.get(), algorithms);
     std::move(some.begin(), some.end(), std::back_inserter(all_));
     if (!over_mpi_) continue;
@@ -52,8 +52,8 @@ contest::contest(muster::context& context, const mpi_session& mpi, bool algorith
 mpi_session::mpi_session() = default;
 void mpi_session::end(int) const {}
 
-contest::contest(muster::context& context, const mpi_session&, bool algorithms) {
-  for (const auto what : all_ops) {
+contest::contest(muster::context& context, const mpi_session&, bool algorithms, std::span<const op> ops) {
+  for (const auto what : ops) {
     auto some = muster_contenders(what, context, nullptr, algorithms);
     std::move(some.begin(), some.end(), std::back_inserter(all_));
   }

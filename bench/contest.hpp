@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,10 @@ class mpi_session {
   bool there_ = false;
 };
 
-/// The contenders of every collective. Collective over processes; lives no longer than the context.
+/// The contenders of each of `ops`. Collective over processes; lives no longer than the context.
 class contest {
  public:
-  contest(muster::context& context, const mpi_session& mpi, bool algorithms);
+  contest(muster::context& context, const mpi_session& mpi, bool algorithms, std::span<const op> ops);
 
   [[nodiscard]] const std::vector<contender>& all() const noexcept { return all_; }
   /// What plain MPI is called in the rows: "openmpi".

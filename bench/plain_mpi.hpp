@@ -15,8 +15,8 @@ namespace bench {
 /// One collective over all of MPI_COMM_WORLD, in place, float32, sum, root 0.
 inline void call_mpi(op what, int rank, std::span<float> data) {
   const int count = static_cast<int>(data.size());
-  switch (what) {
-    case op::allreduce:
+  switch (called(what)) {
+    default:
       MPI_Allreduce(MPI_IN_PLACE, data.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
       break;
     case op::broadcast:
@@ -37,7 +37,7 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
   auto stamps = call_stamps(
-      what, iterations, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
+      what, data, iterations, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
   MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return seconds_of(stamps);
 }

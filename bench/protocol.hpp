@@ -13,25 +13,44 @@
 
 namespace bench {
 
-enum class op { allreduce, broadcast, reduce };
+/// What is timed. `written` is an allreduce of a buffer that each rank has just written, as in a training: what it
+/// reads is in the writer's cache. `step` is work() and then an allreduce, timed as a whole.
+enum class op { allreduce, broadcast, reduce, written, step };
 
-inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce};
+inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce, op::written, op::step};
+/// Those of which every size is a row of its own.
+inline constexpr std::span collectives(all_ops, 3);
 
 [[nodiscard]] constexpr std::string_view to_string(op what) noexcept {
-  constexpr std::string_view names[] = {"allreduce", "broadcast", "reduce"};
+  constexpr std::string_view names[] = {"allreduce", "broadcast", "reduce", "written", "step"};
   return names[static_cast<std::size_t>(what)];
+}
+
+/// The collective that is called.
+[[nodiscard]] constexpr op called(op what) noexcept {
+  return what == op::broadcast || what == op::reduce ? what : op::allreduce;
 }
 
 inline constexpr std::size_t smallest = 4;
 inline constexpr std::size_t largest = std::size_t{64} << 20;
 
 /// How often a call of that size is repeated in a round.
-[[nodiscard]] inline int iterations_for(std::size_t bytes) {
+[[nodiscard]] inline int iterations_for(op what, std::size_t bytes) {
+  if (what == op::step) return 3000;  // with other programs on the cores, time slices come and go
   return static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300));
 }
 
 /// How often before the first round, untimed.
-[[nodiscard]] inline int warm_up_for(std::size_t bytes) { return std::min(10, iterations_for(bytes)); }
+[[nodiscard]] inline int warm_up_for(op what, std::size_t bytes) { return std::min(10, iterations_for(what, bytes)); }
+
+/// Some 15 us of computation that takes the same number of instructions each time.
+inline void work() {
+  constexpr int multiplications = 12'000;
+  volatile float result = 1;
+  float product = result;
+  for (int i = 0; i < multiplications; ++i) product *= 1.0000001f;
+  result = product;
+}
 
 /// Calls `in_place(data)` once with numbers that tell whether it works, and leaves zeros behind: these stay what they
 /// are however often they are summed. It also makes sure that every page of `data` is there before a clock runs.
@@ -39,6 +58,7 @@ inline constexpr std::size_t largest = std::size_t{64} << 20;
 template <class Call>
 void check_result(op what, int rank, int ranks, std::span<float> data, Call in_place) {
   const bool root = rank == 0;
+  what = called(what);
   std::fill(data.begin(), data.end(), what == op::broadcast && !root ? 0.0f : 1.0f);
   in_place(data);
   const bool summed = what == op::allreduce || (what == op::reduce && root);
@@ -49,20 +69,30 @@ void check_result(op what, int rank, int ranks, std::span<float> data, Call in_p
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-/// Two numbers for each of `iterations` calls at this rank. When of each the largest of all ranks is taken,
-/// `seconds_of` makes times of them: of an allreduce that of its slowest rank; of the others, by which the ranks are
-/// not kept together, what it took from the first rank's call to the last one's return (the clock is the host's), and
-/// they meet at `barrier` before each call. Else a root that runs ahead, or a rank that comes when all is done, would
-/// hide it.
+/// Two numbers for each of `iterations` calls with `data` at this rank; of steps for all of them together. When of each
+/// the largest of all ranks is taken, `seconds_of` makes times of them: of an allreduce that of its slowest rank; of
+/// the others, by which the ranks are not kept together, what it took from the first rank's call to the last one's
+/// return (the clock is the host's), and they meet at `barrier` before each call. Else a root that runs ahead, or a
+/// rank that comes when all is done, would hide it.
 template <class Barrier, class Call>
-[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, int iterations, Barrier barrier, Call call) {
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, std::span<float> data, int iterations, Barrier barrier,
+                                                    Call call) {
   const auto now = [] {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();
     return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
   };
-  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(iterations));
   barrier();
+  if (what == op::step) {
+    const auto begin = now();
+    for (int i = 0; i < iterations; ++i) {
+      work();
+      call();
+    }
+    return {0, (now() - begin) / iterations};
+  }
+  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(iterations));
   for (std::size_t i = 0; i < stamps.size(); i += 2) {
+    if (what == op::written) std::fill(data.begin(), data.end(), 0.0f);
     if (what != op::allreduce) barrier();
     const auto begin = now();
     call();

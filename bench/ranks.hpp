@@ -2,6 +2,7 @@
 // rank's time, and one report.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -29,11 +30,11 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Seconds of each of `iterations` calls. Collective over `ranks`; the same at every rank.
+/// Seconds of each of `iterations` calls with `data`. Collective over `ranks`; the same at every rank.
 template <class Call>
-std::vector<double> slowest_times(op what, muster::group& ranks, int iterations, Call call) {
+std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, int iterations, Call call) {
   auto stamps = call_stamps(
-      what, iterations, [&] { muster::barrier(ranks); }, call);
+      what, data, iterations, [&] { muster::barrier(ranks); }, call);
   muster::allreduce(ranks, stamps, muster::max);
   return seconds_of(stamps);
 }

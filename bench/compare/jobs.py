@@ -58,7 +58,10 @@ class Job:
     def take_turn(self, op, size):
         """Yields (contender, median seconds) for each contender of the job, one after the other."""
         for contender, row in self._rows.items():
-            if op != "allreduce" and (contender in ("memory_limit", "loopback_limit", "muster_shm_bare") or contender.startswith("gloo")):
+            only_allreduce = contender in ("memory_limit", "loopback_limit", "muster_shm_bare")
+            if only_allreduce and op != "allreduce" or contender.startswith("gloo") and op in ("broadcast", "reduce"):
+                continue
+            if contender == "switch_limit" and op == "written":  # it has no data
                 continue
             if size > {"muster_shm_bare": 4, "switch_limit": 1024}.get(contender, size):
                 continue

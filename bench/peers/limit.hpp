@@ -62,7 +62,7 @@ class meeting {
   template <class Call>
   std::vector<double> times_of(op what, int rank, int iterations, Call call) {
     const auto stamps = call_stamps(
-        what, iterations, [&] { meet(); }, call);
+        what, {}, iterations, [&] { meet(); }, call);
     std::copy(stamps.begin(), stamps.end(), stamps_[static_cast<std::size_t>(rank)].begin());
     meet();
     std::vector<std::int64_t> slowest(stamps.size());

@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
     return bench::run_limit(argc, argv, "loopback_limit", bench::limit_ranks,
                             [&](const bench::turn& now, bench::meeting& node_id, int rank) {
                               const auto once = [&] { exchange(between.ends[rank], room, now.bytes); };
-                              (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
-                              return node_id.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
+                              (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.what, now.bytes), once);
+                              return node_id.times_of(now.what, rank, bench::iterations_for(now.what, now.bytes), once);
                             });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());

@@ -14,8 +14,8 @@ void take_turns(bench::turns turns, int rank) {
   while (const auto turn = turns.next()) {
     const auto count = turn->bytes / sizeof(float);
     if (data.size() != count) data = std::vector<float>(count);
-    (void)bench::time_mpi(turn->what, data, bench::warm_up_for(turn->bytes));
-    const auto times = bench::time_mpi(turn->what, data, bench::iterations_for(turn->bytes));
+    (void)bench::time_mpi(turn->what, data, bench::warm_up_for(turn->what, turn->bytes));
+    const auto times = bench::time_mpi(turn->what, data, bench::iterations_for(turn->what, turn->bytes));
     if (rank == 0) bench::answer(*turn, times);
   }
 }
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   if (rank == 0) bench::say_ready(names, bench::mpi_library());
   try {
     const auto folder = bench::folder_of_turns(argc, argv);
-    take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, bench::all_ops), rank);
+    take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, bench::collectives), rank);
   } catch (const std::exception& failure) {
     if (rank == 0) std::fprintf(stderr, "%s: error: %s\n", argv[0], failure.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   return bench::run_limit(argc - 1, argv + 1, "switch_limit", ranks,
                           [&](const bench::turn& now, bench::meeting& node_id, int rank) {
                             const auto once = [&] { all.call(now.what, rank, ++calls); };
-                            (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
-                            return node_id.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
+                            (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.what, now.bytes), once);
+                            return node_id.times_of(now.what, rank, bench::iterations_for(now.what, now.bytes), once);
                           });
 }
