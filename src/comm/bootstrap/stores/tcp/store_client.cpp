@@ -6,6 +6,7 @@
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 #include "store_file.hpp"
 
@@ -207,13 +208,11 @@ std::string name_of(std::string_view where) {
 
 std::vector<detail::address> addresses_of(std::string_view list) {
   std::vector<detail::address> all;
-  for (;;) {
-    const auto comma = list.find(',');
-    const auto more = detail::resolve(detail::parse_host_port(list.substr(0, comma), "the address of a store"));
+  for (const auto word : detail::split(list, ',')) {
+    const auto more = detail::resolve(detail::parse_host_port(word, "the address of a store"));
     all.insert(all.end(), more.begin(), more.end());
-    if (comma == std::string_view::npos) return all;
-    list.remove_prefix(comma + 1);
   }
+  return all;
 }
 
 std::shared_ptr<detail::store_client> connect(std::string_view where, std::string_view token, clock::time_point until) {
