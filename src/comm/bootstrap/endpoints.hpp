@@ -23,7 +23,4 @@ namespace muster::inline v0::detail {
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
 
-/// Collective: what each rank says, by rank.
-[[nodiscard]] std::vector<std::string> words_of_all(group& ranks, const std::string& mine);
-
 }  // namespace muster::inline v0::detail

@@ -18,6 +18,7 @@
 #include "../../../core/random_bytes.hpp"
 #include "../../../core/wire.hpp"
 #include "../../bootstrap/endpoints.hpp"
+#include "../../group/words.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
@@ -136,8 +137,7 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
     endpoints.insert(endpoints.end(), of_all.begin(), of_all.end());
   }
   // The group is connected to no other process, so what rank 0 draws is known to no other.
-  auto drawn = random_token();
-  broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(drawn.data()), drawn.size()), 0);
+  const auto drawn = word_of(ranks, random_token(), 0);
   const auto until = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,
