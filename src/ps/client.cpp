@@ -118,12 +118,6 @@ void pending::swap(pending& other) noexcept {
   pull_.swap(other.pull_);
 }
 
-bool pending::test() {
-  if (of_ == nullptr || of_->is_done(*this)) return true;
-  of_->progress();
-  return of_->is_done(*this);
-}
-
 void pending::wait() {
   if (of_ == nullptr || of_->is_done(*this)) return;
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
