@@ -36,8 +36,6 @@ inline constexpr int closings_of_a_stranger = 3;
 class store_client {
  public:
   store_client(tcp_socket socket, std::string where);
-  store_client(const store_client&) = delete;
-  store_client& operator=(const store_client&) = delete;
   ~store_client();
 
   /// An answer with a text of its own.
