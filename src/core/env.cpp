@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/version.hpp>
 

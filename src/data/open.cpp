@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <limits>
 #include <mutex>
-#include <optional>
-#include <utility>
 
 #include <muster/data/mixture.hpp>
 #include <muster/data/records/reader.hpp>

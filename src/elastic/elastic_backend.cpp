@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>

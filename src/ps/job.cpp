@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
-#include <random>
 #include <sstream>
 #include <thread>
 
@@ -12,7 +11,6 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/settings.hpp>
-#include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/elastic/departure.hpp>

@@ -1,12 +1,9 @@
 #include <muster/train/statistics.hpp>
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
 
-#include <muster/comm/collectives/allreduce.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/error.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/record_source.hpp>

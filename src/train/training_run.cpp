@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <optional>
 #include <set>
 
 #include <muster/comm/collectives/allgather.hpp>

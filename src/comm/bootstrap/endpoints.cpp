@@ -1,13 +1,7 @@
 #include "endpoints.hpp"
 
-#include <algorithm>
-#include <cstdint>
 #include <future>
-#include <random>
 
-#include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>

@@ -1,7 +1,6 @@
 // A server of HTTP or S3 as requests see it; private to muster::http.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 

@@ -1,11 +1,9 @@
 #include "batch_sampler.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>

@@ -9,7 +9,6 @@
 #include <limits>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/mapped_file.hpp>

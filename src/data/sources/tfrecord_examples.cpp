@@ -1,7 +1,6 @@
 #include <muster/data/sources/tfrecord_examples.hpp>
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // What becomes of a group after its members have stopped: which of them stay, which may decide, and the next
 // generation.
 #include <algorithm>
-#include <utility>
 
 #include "../../core/text.hpp"
 #include "membership.hpp"

@@ -10,7 +10,6 @@
 #include <muster/comm/bootstrap/exchange.hpp>
 #include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
