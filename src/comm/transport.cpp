@@ -1,7 +1,6 @@
 #include <muster/comm/transport.hpp>
 
 #include <algorithm>
-#include <cstring>
 
 #include <muster/core/error.hpp>
 

@@ -1,4 +1,4 @@
-// A file descriptor with one owner.
+// What the system or a library gave, with one owner.
 #pragma once
 
 #include <unistd.h>
@@ -7,6 +7,13 @@
 
 namespace muster::inline v0::detail {
 
+/// Gives something back by this function: the deleter of a std::unique_ptr.
+template <auto Function>
+struct freed_by {
+  void operator()(auto* what) const noexcept { (void)Function(what); }
+};
+
+/// A file descriptor.
 class descriptor {
  public:
   descriptor() = default;

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/version.hpp>
+
+#include "text.hpp"
 
 namespace muster::inline v0 {
 namespace setting {
@@ -150,13 +151,11 @@ void settings::check_numbers() const {
 }
 
 std::size_t settings::choice(const setting_info& which, const std::vector<std::string>& choices) const {
-  std::string list;
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i] == value(which)) return i;
-    list += (i > 0 ? ", " : "") + choices[i];
-  }
+  const auto found = std::ranges::find(choices, value(which));
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
   const auto meant = closest(value(which), choices);
-  throw configuration_error(origin(which) + " cannot be '" + value(which) + "' (known: " + list + ")" +
+  throw configuration_error(origin(which) + " cannot be '" + value(which) +
+                            "' (known: " + detail::joined(choices, ", ") + ")" +
                             (meant ? "; did you mean " + *meant + "?" : "; choose one of these"));
 }
 

@@ -5,14 +5,10 @@
 #include <charconv>
 #include <span>
 
+#include "text.hpp"
+
 namespace muster::inline v0 {
 namespace {
-
-std::string list_of(const std::vector<std::string>& words) {
-  std::string list;
-  for (const auto& word : words) list += (list.empty() ? "" : ", ") + word;
-  return list;
-}
 
 std::string decoded(std::string_view text) {
   std::string plain;
@@ -29,20 +25,10 @@ std::string decoded(std::string_view text) {
   return plain;
 }
 
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> words;
-  for (;;) {
-    const auto end = text.find(at);
-    words.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return words;
-    text.remove_prefix(end + 1);
-  }
-}
-
 }  // namespace
 
 spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(what), text_(text) {
-  const auto words = split(text, ',');
+  const auto words = detail::split(text, ',');
   const auto colon = words.front().find(':');
   name_ = words.front().substr(0, colon);
   const bool valued = colon != std::string_view::npos;
@@ -71,7 +57,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
   if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
-    for (const auto word : split(path.substr(mark + 1), '&')) {
+    for (const auto word : detail::split(path.substr(mark + 1), '&')) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
         made.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & is between two of them",
@@ -102,7 +88,7 @@ void spec_reader::refuse_word(const std::string& called, std::string_view word, 
   const auto colon = std::min(word.find(':'), word.size());  // a key's value stands behind an equals sign
   const bool is_key = colon < word.size() && meant && *meant == word.substr(0, colon);
   refuse(called + "'" + std::string(word) + "' is " +
-             (known.empty() ? "one too many: it takes no keys" : "not one of " + list_of(known)),
+             (known.empty() ? "one too many: it takes no keys" : "not one of " + detail::joined(known, ", ")),
          is_key  ? "write " + *meant + '=' + std::string(word.substr(colon + 1))
          : meant ? "did you mean '" + *meant + "'?"
                  : otherwise);
@@ -126,7 +112,7 @@ const std::string& spec_reader::value(std::string_view called) {
 
 std::vector<std::string> spec_reader::paths(std::size_t least, std::size_t most) {
   std::vector<std::string> found;
-  for (const auto word : split(value("path"), ',')) found.push_back(decoded(word));
+  for (const auto word : detail::split(value("path"), ',')) found.push_back(decoded(word));
   const bool named = std::ranges::none_of(found, [](const auto& path) { return path.empty(); });
   if (named && found.size() >= least && found.size() <= most) return found;
   refuse(named ? "it names " + std::to_string(found.size()) + " files" : "there is nothing between two commas",

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace muster::inline v0::detail {
 
@@ -49,6 +50,11 @@ class wire_writer {
     text_.append(text);
   }
   [[nodiscard]] std::string take() noexcept { return std::move(text_); }
+  /// A copy.
+  [[nodiscard]] std::vector<std::byte> bytes() const {
+    const auto all = std::as_bytes(std::span(text_));
+    return {all.begin(), all.end()};
+  }
 
  private:
   std::string text_;

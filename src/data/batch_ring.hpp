@@ -54,8 +54,6 @@ class batch_ring {
   /// Of the records that the last step of a chain makes.
   batch_ring(const record_step& last, bool keeps_bad, int threads);
   ~batch_ring();
-  batch_ring(const batch_ring&) = delete;
-  batch_ring& operator=(const batch_ring&) = delete;
 
   /// The slots that are made or being made; the first is the one in use.
   [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }

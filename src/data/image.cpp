@@ -1,7 +1,6 @@
 #include <muster/data/image.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include <muster/core/error.hpp>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <optional>
 #include <string_view>
 
 #include <muster/core/error.hpp>
@@ -11,6 +10,7 @@
 #include <muster/core/spec.hpp>
 #include <muster/data/pipeline.hpp>
 #include <muster/data/standardise.hpp>
+#include "../core/text.hpp"
 #include "resample.hpp"
 
 namespace muster::inline v0 {
@@ -45,22 +45,12 @@ image_layout layout_of(spec_reader& from) {
   return from.choice_of("layout", image_layout::hwc, {{"hwc", image_layout::hwc}, {"chw", image_layout::chw}});
 }
 
-std::vector<std::string_view> parts_of(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  for (std::size_t end = 0; end != std::string_view::npos; text.remove_prefix(std::min(end + 1, text.size()))) {
-    end = text.find(at);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) break;
-  }
-  return parts;
-}
-
 // One number for all channels, or three.
 std::array<float, 3> three_of(spec_reader& from, const std::string& key, float fallback) {
   std::array<float, 3> numbers = {fallback, fallback, fallback};
   const auto text = from.take(key);
   if (!text) return numbers;
-  const auto parts = parts_of(*text, '/');
+  const auto parts = detail::split(*text, '/');
   if (parts.size() != 1 && parts.size() != 3)
     from.refuse(key + " is not one number or three", "write such as " + key + "=0.485/0.456/0.406");
   for (std::size_t c = 0; c < 3; ++c) {
@@ -74,7 +64,7 @@ std::array<float, 3> three_of(spec_reader& from, const std::string& key, float f
 std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& from) {
   constexpr std::uint64_t most = 1 << 16;
   const std::string text = from.value("size");
-  const auto parts = parts_of(text, 'x');
+  const auto parts = detail::split(text, 'x');
   if (parts.size() != 2)
     from.refuse("size '" + text + "' is not two numbers with x between them", "write such as 224x224");
   const auto side = [&](std::size_t k) {
@@ -178,7 +168,7 @@ prepare::prepare(const source_statistics& standardised, image_layout output)
 
 loader operator|(loader from, const prepare& steps) {
   if (steps.text.empty()) return from;
-  for (const auto step : parts_of(steps.text, '|'))
+  for (const auto step : detail::split(steps.text, '|'))
     read_step(step, [&](auto function) { from = std::move(from) | map(std::move(function)); });
   return from;
 }
@@ -190,7 +180,7 @@ preparation::preparation(const prepare& steps, const record_schema& records) : o
     steps_.push_back({std::move(function), buffer<std::byte>(size)});
   };
   if (steps.text.empty()) return;
-  for (const auto text : parts_of(steps.text, '|')) read_step(text, add);
+  for (const auto text : detail::split(steps.text, '|')) read_step(text, add);
 }
 
 void preparation::operator()(std::span<const std::byte> from, std::span<std::byte> to) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <numeric>
 #include <utility>
 

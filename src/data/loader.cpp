@@ -4,7 +4,6 @@
 #include <cstring>
 #include <exception>
 #include <string>
-#include <vector>
 
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <limits>
 #include <mutex>
-#include <optional>
-#include <utility>
 
 #include <muster/data/mixture.hpp>
 #include <muster/data/records/reader.hpp>
@@ -21,6 +19,7 @@
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
+#include "../core/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -88,13 +87,8 @@ char delimiter_of(spec_reader& from) {
 }
 
 std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(','), text.size());
-    words.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return words;
+  const auto words = detail::listed(text);
+  return {words.begin(), words.end()};
 }
 
 missing_values missing_of(spec_reader& from) {
@@ -175,14 +169,12 @@ std::vector<std::uint64_t> shape_of(spec_reader& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
   if (!text) return shape;
-  for (std::string_view rest = *text;;) {
-    const auto end = rest.find('x');
-    const auto extent = parse_number<std::uint64_t>(rest.substr(0, end));
+  for (const auto word : detail::split(*text, 'x')) {
+    const auto extent = parse_number<std::uint64_t>(word);
     if (!extent) from.refuse("shape '" + *text + "' is not numbers with x between them", "write such as shape=3x32x32");
     shape.push_back(*extent);
-    if (end == std::string_view::npos) return shape;
-    rest.remove_prefix(end + 1);
   }
+  return shape;
 }
 
 opened_source open_raw_files(spec_reader& from, const read_options& /*options*/) {

@@ -1,5 +1,7 @@
 #include <muster/data/record_schema.hpp>
 
+#include "../core/text.hpp"
+
 namespace muster::inline v0 {
 
 dtype detail::dtype_named(std::string_view name) noexcept {
@@ -22,8 +24,7 @@ std::string to_string(const record_schema& schema) {
   if (schema.form == record_form::bytes) add("bytes");
   if (schema.form == record_form::sparse) add("sparse float32 of " + std::to_string(schema.features) + " features");
   for (const record_field& field : schema.fields) {
-    std::string shape;
-    for (const std::uint64_t extent : field.shape) shape += (shape.empty() ? "" : "x") + std::to_string(extent);
+    const std::string shape = detail::joined(field.shape, "x", [](auto extent) { return std::to_string(extent); });
     add(field.name + " " + std::string(to_string(field.type)) + (shape.empty() ? "" : "[" + shape + "]"));
   }
   for (const std::string& label : schema.labels) add("label " + label);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include <nlohmann/json.hpp>

@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
@@ -94,16 +93,10 @@ class elastic_backend final : public session_backend {
   }
 
   ~elastic_backend() override {
-    try {
-      if (group_) {
-        service().tell([](auto& protocol, auto now) { protocol.leave(now); });
-        // A process that ends because of an error does not wait for the others.
-        if (std::uncaught_exceptions() == 0) service().await_others_leaving(deadline_after(elastic_timing::farewell));
-        service().tell([](auto& protocol, auto now) { protocol.stopped(now); });
-      }
-    } catch (...) {  // it leaves without announcing it: the others see that soon
+    if (group_) {
+      member_->leave();
+      retire_group();
     }
-    if (group_) retire_group();
     former_.clear();
   }
 

@@ -84,6 +84,16 @@ class job_member {
                            std::move(known), given_up);
   }
 
+  /// For good. A process that ends because of an error does not wait for the others.
+  void leave() noexcept {
+    try {
+      service_->tell([](auto& protocol, auto now) { protocol.leave(now); });
+      if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(elastic_timing::farewell));
+      service_->tell([](auto& protocol, auto now) { protocol.stopped(now); });
+    } catch (...) {  // it leaves without announcing it: the others see that soon
+    }
+  }
+
   /// The members that a timeout names; those of a generation that is over anyway are late for that reason.
   void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& why) {
     for (const int rank : late.missing()) {

@@ -20,14 +20,7 @@ member_links::member_links(const context& of, const std::shared_ptr<any_store>& 
 member_links::~member_links() {
   thread_.request_stop();
   thread_.join();
-  try {
-    auto& membership = member_->service();
-    membership.tell([](auto& protocol, auto now) { protocol.leave(now); });
-    // A process that ends because of an error does not wait for the others.
-    if (std::uncaught_exceptions() == 0) membership.await_others_leaving(deadline_after(elastic_timing::farewell));
-    membership.tell([](auto& protocol, auto now) { protocol.stopped(now); });
-  } catch (...) {  // it leaves without announcing it: the others see that soon
-  }
+  member_->leave();
 }
 
 bool member_links::take(const mover& move) {

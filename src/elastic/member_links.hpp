@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -39,8 +38,6 @@ class member_links {
 
   /// Announces this process with that number, which no other has. The context outlives it.
   member_links(const context& of, const std::shared_ptr<any_store>& store, std::uint32_t order);
-  member_links(const member_links&) = delete;
-  member_links& operator=(const member_links&) = delete;
   /// Leaves the job.
   ~member_links();
 

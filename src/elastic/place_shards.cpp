@@ -18,6 +18,7 @@
 #include <muster/data/records/shards.hpp>
 #include <muster/data/records/writer.hpp>
 
+#include "../comm/group/words.hpp"
 #include "../core/wire.hpp"
 #include "../data/records/layout.hpp"
 #include "../data/records/manifest_file.hpp"
@@ -26,14 +27,6 @@ namespace muster::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string broadcast_text(group& ranks, std::string text, int root) {
-  std::uint64_t size = text.size();
-  broadcast(ranks, size, root);
-  text.resize(size);
-  if (size != 0) broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(text.data()), text.size()), root);
-  return text;
-}
 
 std::string shard_file_of(int rank, std::uint64_t set) {
   char name[48];
@@ -128,7 +121,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
 
   const std::string schema_text =
-      broadcast_text(ranks, is_root ? detail::records::schema_to_json(from->schema()) : "", how.root);
+      detail::word_of(ranks, is_root ? detail::records::schema_to_json(from->schema()) : "", how.root);
   const record_schema schema = detail::records::schema_from_json(schema_text, folder, 0);
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
   constexpr std::uint64_t most_of_run = 4096;

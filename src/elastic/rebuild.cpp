@@ -1,7 +1,6 @@
 #include "rebuild.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <string_view>
 
 #include <muster/comm/settings.hpp>
@@ -13,7 +12,6 @@
 #include "../comm/transports/hierarchical/transport.hpp"
 #include "../comm/transports/shm/connect.hpp"
 #include "../comm/transports/tcp/transport.hpp"
-#include "timing.hpp"
 
 namespace muster::inline v0::detail {
 namespace {

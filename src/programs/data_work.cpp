@@ -21,15 +21,12 @@
 #include <muster/data/open.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
+#include "../core/text.hpp"
 #include "../data/parallel.hpp"
 
 namespace {
 
-std::string hex(std::uint64_t digest) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
-  return text;
-}
+using muster::detail::hex;
 
 json describe_bad(const muster::bad_record& bad) {
   json entry = {{"id", bad.id}, {"file", bad.where.file}};

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <muster/data/bad_records.hpp>
 #include <muster/data/records/writer.hpp>

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>

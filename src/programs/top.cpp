@@ -38,6 +38,7 @@ int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
 
 #include "../comm/bootstrap/stores/tcp/store_file.hpp"
 #include "../comm/net/socket.hpp"
+#include "../core/text.hpp"
 #include "../elastic/membership/datagrams.hpp"
 #include "../elastic/membership/record.hpp"
 #include "print.hpp"
@@ -83,9 +84,8 @@ std::string file_in(const std::string& folder, const muster::settings& configura
            "); if there is one elsewhere, set --rendezvous to what its ranks have");
   }
   std::ranges::sort(found);
-  std::string names;
-  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
-  refuse("finds " + std::to_string(found.size()) + " running jobs (" + names + "); choose one by --job NAME");
+  refuse("finds " + std::to_string(found.size()) + " running jobs (" + muster::detail::joined(found, ", ") +
+         "); choose one by --job NAME");
 }
 
 // The store is open for a moment alone: a job that begins anew there must find that all others have left.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include <muster/core/error.hpp>
@@ -116,12 +115,6 @@ void pending::swap(pending& other) noexcept {
   std::swap(first_, other.first_);
   more_.swap(other.more_);
   pull_.swap(other.pull_);
-}
-
-bool pending::test() {
-  if (of_ == nullptr || of_->is_done(*this)) return true;
-  of_->progress();
-  return of_->is_done(*this);
 }
 
 void pending::wait() {

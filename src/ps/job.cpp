@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
-#include <random>
 #include <sstream>
 #include <thread>
 
@@ -12,13 +11,14 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/settings.hpp>
-#include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/ps/settings.hpp>
 
 #include "../comm/bootstrap/endpoints.hpp"
+#include "../comm/group/words.hpp"
+#include "../core/random_bytes.hpp"
 #include "job_checks.hpp"
 #include "runtime/server_process.hpp"
 #include "runtime/worker_process.hpp"
@@ -42,26 +42,14 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
 
 // Under which the job keeps its map: new for every job in a store.
 std::string name_of_job(group& ranks) {
-  std::uint64_t number[] = {0};
-  if (ranks.rank() == 0) number[0] = (std::uint64_t{std::random_device()()} << 32) ^ std::random_device()();
-  broadcast(ranks, std::span(number), 0);
-  return "ps/" + std::to_string(number[0]);
+  return "ps/" + muster::detail::word_of(ranks, muster::detail::random_token().substr(0, 16), 0);
 }
 
 // One for all threads of a process; for processes what the settings and the launcher lead to.
 std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self") return open_store(of.configuration(), of.launcher());
-  std::shared_ptr<any_store> store;
-  std::uint64_t where[] = {0};
-  if (ranks.rank() == 0) {
-    store = std::make_shared<memory_store>();
-    where[0] = reinterpret_cast<std::uint64_t>(&store);
-  }
-  broadcast(ranks, std::span(where), 0);
-  if (ranks.rank() != 0) store = *reinterpret_cast<const std::shared_ptr<any_store>*>(where[0]);
-  barrier(ranks);  // rank 0's stays until all have theirs
-  return store;
+  return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
 }
 
 // The map as a job begins: places are ranks of the launch, of which these are there.

@@ -1,7 +1,6 @@
 #include "job_checks.hpp"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include <muster/core/error.hpp>
-#include <muster/core/spec.hpp>
 #include <muster/core/update.hpp>
 
 namespace muster::inline v0::ps {

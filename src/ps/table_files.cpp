@@ -134,8 +134,7 @@ std::vector<std::uint8_t> encode(state_position where) {
 }  // namespace
 
 void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes) {
-  to.add(table);
-  to.add(std::uint64_t{bytes.size()});
+  to.add(table, std::uint64_t{bytes.size()});
   to.add_bytes(bytes);
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <utility>
 
 #include <muster/core/events.hpp>
 

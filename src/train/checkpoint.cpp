@@ -15,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../comm/group/words.hpp"
 #include "checkpoint_writer.hpp"
 
 namespace muster::inline v0 {
@@ -28,15 +29,6 @@ namespace {
 // Bytes as collectives take them.
 std::span<std::uint8_t> octets(std::span<std::byte> bytes) noexcept {
   return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
-/// Sends text from one rank to all; empty means that all is well.
-std::string tell_all(group& ranks, std::string text, int from) {
-  std::uint64_t size = text.size();
-  broadcast(ranks, std::span(&size, 1), from);
-  text.resize(static_cast<std::size_t>(size));
-  if (size > 0) broadcast(ranks, octets(std::as_writable_bytes(std::span(text))), from);
-  return text;
 }
 
 /// Calls `part` at every rank, with something that it calls whenever it has got on, and returns what went wrong at the
@@ -60,7 +52,7 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   const auto first = std::ranges::find(all, std::uint8_t{troubled});
   if (first == all.end()) return {};
   const int rank = static_cast<int>(first - all.begin());
-  const std::string text = tell_all(ranks, mine, rank);
+  const std::string text = detail::word_of(ranks, mine, rank);
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
@@ -277,7 +269,7 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) con
   if (ranks.rank() == 0) left = list(folder_);
   std::string newest;
   for (;;) {
-    const std::string name = tell_all(ranks, left.empty() ? "" : left.back(), 0);
+    const std::string name = detail::word_of(ranks, left.empty() ? "" : left.back(), 0);
     if (name.empty()) break;
     content one;
     const std::string why = read_one(ranks, of, name, one);

@@ -26,13 +26,7 @@ constexpr std::size_t head_bytes = 8 + 4 + 4 + 4 + 4 + 8 + 8 + sizeof(state_posi
 
 std::string head_text(const checkpoint_head& head) {
   wire_writer text{std::string(checkpoint_magic)};
-  text.add(current_version);
-  text.add(byte_order());
-  text.add(head.rank);
-  text.add(head.ranks);
-  text.add(head.id);
-  text.add(head.metric);
-  text.add(head.position);
+  text.add(current_version, byte_order(), head.rank, head.ranks, head.id, head.metric, head.position);
   std::string written = text.take();
   wire_writer with_crc(written);
   with_crc.add(crc32c(std::as_bytes(std::span(written))));
@@ -60,11 +54,7 @@ checkpoint_head parse_head(std::span<const std::byte> begin, const std::string& 
                   "); use the muster it was written with");
   }
   checkpoint_head head;
-  head.rank = text.number<std::int32_t>();
-  head.ranks = text.number<std::int32_t>();
-  head.id = text.number<std::uint64_t>();
-  head.metric = text.number<double>();
-  head.position = text.number<state_position>();
+  text.read(head.rank, head.ranks, head.id, head.metric, head.position);
   if (text.number<std::uint32_t>() != crc32c(begin.first(head_bytes - sizeof(std::uint32_t))))
     refuse(0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
   return head;

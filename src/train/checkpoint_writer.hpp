@@ -26,9 +26,6 @@ struct checkpoint_files {
 /// Writes one checkpoint after another, each from copies and on a thread of its own.
 class checkpoint_writer {
  public:
-  checkpoint_writer() = default;
-  checkpoint_writer(const checkpoint_writer&) = delete;
-  checkpoint_writer& operator=(const checkpoint_writer&) = delete;
   /// Waits for this rank's files, and at rank 0 some seconds for those of the others, which may be at their end too.
   ~checkpoint_writer();
 

@@ -1,41 +1,32 @@
 #include <muster/train/statistics.hpp>
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
 
-#include <muster/comm/collectives/allreduce.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/error.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/record_source.hpp>
 
+#include "../comm/group/words.hpp"
+#include "../core/wire.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
-// Texts that one rank each has: all of them at all ranks. Lengths and characters of the others are 0, so that a sum
-// is what its rank has.
+// Texts that one rank each has, and the others have empty: all of them at all ranks.
 std::vector<std::string> texts_of_all(group& among, const std::vector<std::string>& mine, std::exception_ptr failure) {
-  std::vector<std::uint64_t> lengths(mine.size() + 1);
-  std::ranges::transform(mine, lengths.begin(), [](const std::string& text) { return text.size(); });
-  lengths.back() = failure ? 1 : 0;
-  allreduce(among, lengths, muster::sum);
+  detail::wire_writer writer;
+  for (const std::string& text : mine) writer.add_text(text);
+  const auto of_all = detail::words_of_all(among, failure ? "" : writer.take());
   if (failure) std::rethrow_exception(failure);
-  if (lengths.back() != 0) {
-    throw data_error({"statistics"}, "cannot be had (another rank cannot read its part); see what that rank says");
+  std::vector<std::string> texts(mine.size());
+  for (const std::string& said : of_all) {
+    if (said.empty())
+      throw data_error({"statistics"}, "cannot be had (another rank cannot read its part); see what that rank says");
+    detail::wire_reader reader(said);
+    for (std::string& text : texts) text += reader.text();
   }
-  std::uint64_t all = 0;
-  for (const std::uint64_t length : lengths) all += length;
-  std::vector<std::uint8_t> characters(all);
-  auto at = characters.begin();
-  for (std::size_t k = 0; k < mine.size(); at += static_cast<std::ptrdiff_t>(lengths[k++]))
-    std::copy(mine[k].begin(), mine[k].end(), at);
-  allreduce(among, characters, muster::sum);
-  std::vector<std::string> texts;
-  at = characters.begin();
-  for (std::size_t k = 0; k < mine.size(); at += static_cast<std::ptrdiff_t>(lengths[k++]))
-    texts.emplace_back(at, at + static_cast<std::ptrdiff_t>(lengths[k]));
   return texts;
 }
 

@@ -182,9 +182,7 @@ void tracker::describe(state_parts& parts) {
         detail::wire_writer writer;
         writer.add(course_);
         for (const auto& epoch : epochs_) writer.add(epoch);
-        const std::string text = writer.take();
-        const auto bytes = std::as_bytes(std::span(text));
-        return std::vector<std::byte>(bytes.begin(), bytes.end());
+        return writer.bytes();
       },
       [this](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);

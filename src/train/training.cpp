@@ -279,21 +279,15 @@ void training::describe(state_parts& parts) {
       "course of the training", state_kind::replicated,
       [this] {
         detail::wire_writer writer;
-        writer.add(here_.samples);
-        writer.add(failures_ + (goes_on_ ? 1 : 0));
+        writer.add(here_.samples, failures_ + (goes_on_ ? 1 : 0));
         for (const auto& one : epochs_) {
-          writer.add(one.epoch);
-          writer.add(one.samples);
-          writer.add(one.seconds);
-          writer.add(std::uint64_t{one.reports.size()});
+          writer.add(one.epoch, one.samples, one.seconds, std::uint64_t{one.reports.size()});
           for (const auto& [name, value] : one.reports) {
             writer.add_text(name);
             writer.add(value);
           }
         }
-        const std::string text = writer.take();
-        const auto bytes = std::as_bytes(std::span(text));
-        return std::vector<std::byte>(bytes.begin(), bytes.end());
+        return writer.bytes();
       },
       [this](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <optional>
 #include <set>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -15,6 +14,7 @@
 #include <muster/elastic/departure.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
+#include "../comm/group/words.hpp"
 #include "../core/wire.hpp"
 #include "speed_balance.hpp"
 
@@ -41,18 +41,9 @@ std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
 std::set<std::string> names_of_all(group& ranks, const std::vector<std::string>& mine) {
   detail::wire_writer writer;
   for (const auto& name : mine) writer.add_text(name);
-  const std::string own = writer.take();
-  const auto size = static_cast<std::size_t>(ranks.size());
-  std::vector<std::uint64_t> lengths(size);
-  const std::uint64_t length = own.size();
-  allgather(ranks, std::span(&length, 1), lengths);
-  const auto longest = static_cast<std::size_t>(std::ranges::max(lengths));
-  std::vector<std::uint8_t> padded(longest), all(longest * size);
-  std::ranges::copy(own, padded.begin());
-  if (longest > 0) allgather(ranks, padded, all);
   std::set<std::string> names;
-  for (std::size_t r = 0; r < size; ++r) {
-    detail::wire_reader reader(std::as_bytes(std::span(all).subspan(r * longest, lengths[r])));
+  for (const auto& said : detail::words_of_all(ranks, writer.take())) {
+    detail::wire_reader reader(said);
     while (reader.good() && !reader.rest().empty()) names.emplace(reader.text());
   }
   return names;

@@ -29,8 +29,6 @@ class [[nodiscard]] pending {
   pending& operator=(pending&&) noexcept;
   ~pending();
 
-  /// Makes progress; true when it is done.
-  bool test();
   /// Waits for it. Throws timeout_error, naming the servers that do not answer, tables_lost where all that held a range
   /// have died, peer_failure where this worker was fenced, and configuration_error with a server's words where it
   /// refused it.

@@ -6,6 +6,8 @@
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/spec.hpp>
 
+#include "../../core/text.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
@@ -73,26 +75,20 @@ algorithm_rules::algorithm_rules(algorithm how) {
 
 algorithm_rules algorithm_rules::parse(std::string_view text, std::string_view origin) {
   algorithm_rules made;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', begin), text.size());
-    const rule next = read_rule({origin, text.substr(begin, comma - begin)});
+  for (const auto word : detail::split(text, ',')) {
+    const rule next = read_rule({origin, word});
     if (next == rule{}) {
       made.rules_.clear();  // "auto" takes back all before it
     } else {
       made.rules_.push_back(next);
     }
-    begin = comma + 1;
   }
   return made;
 }
 
 std::string algorithm_rules::to_string() const {
-  std::string text;
-  for (const rule& r : rules_) {
-    if (!text.empty()) text += ',';
-    text += muster::to_string(r);
-  }
-  return text.empty() ? "auto" : text;
+  if (rules_.empty()) return "auto";
+  return detail::joined(rules_, ",", [](const rule& one) { return muster::to_string(one); });
 }
 
 algorithm algorithm_rules::at(collective kind, std::size_t bytes) const noexcept {

@@ -4,7 +4,6 @@
 #include <array>
 #include <deque>
 #include <map>
-#include <vector>
 
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/core/error.hpp>

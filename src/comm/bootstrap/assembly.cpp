@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include <muster/comm/bootstrap/exchange.hpp>
 #include <muster/comm/bootstrap/host_identity.hpp>

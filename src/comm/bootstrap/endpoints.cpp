@@ -1,17 +1,13 @@
 #include "endpoints.hpp"
 
-#include <algorithm>
-#include <cstdint>
 #include <future>
-#include <random>
 
-#include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../core/random_bytes.hpp"
+#include "../group/words.hpp"
 #include "../transports/shm/connect.hpp"
 #include "transport_choice.hpp"
 
@@ -22,15 +18,7 @@ using ends = std::vector<std::unique_ptr<transport>>;
 
 // Ranks that are threads: rank 0 makes the hub that all use.
 ends over_local(group& ranks, int count) {
-  std::shared_ptr<local_hub> hub;
-  std::uint64_t where[] = {0};
-  if (ranks.rank() == 0) {
-    hub = std::make_shared<local_hub>(count * ranks.size());
-    where[0] = reinterpret_cast<std::uint64_t>(&hub);
-  }
-  broadcast(ranks, std::span(where), 0);
-  if (ranks.rank() != 0) hub = *reinterpret_cast<const std::shared_ptr<local_hub>*>(where[0]);
-  barrier(ranks);  // rank 0's stays until all have theirs
+  const auto hub = made_by_first(ranks, [&] { return std::make_shared<local_hub>(count * ranks.size()); });
   ends made;
   for (int k = 0; k < count; ++k) {
     made.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
@@ -40,12 +28,9 @@ ends over_local(group& ranks, int count) {
 
 // Those of a host meet in one place, which takes as many threads as there are ends to be met.
 ends over_memory(const settings& configuration, group& ranks, int count) {
-  std::uint64_t number[] = {0};
-  if (ranks.rank() == 0) number[0] = (std::uint64_t{std::random_device()()} << 32) ^ std::random_device()();
-  broadcast(ranks, std::span(number), 0);
   launch_env launch;
   launch.job = "ends";
-  const std::string suffix = "/ends-" + std::to_string(number[0]);
+  const std::string suffix = "/ends-" + word_of(ranks, random_token().substr(0, 16), 0);
   return connect_at_once(count, [&](int k) {
     return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
   });
@@ -60,23 +45,6 @@ std::vector<std::unique_ptr<transport>> connect_at_once(
   ends made;
   for (auto& one : coming) made.push_back(one.get());
   return made;
-}
-
-std::vector<std::string> words_of_all(group& ranks, const std::string& mine) {
-  const std::uint64_t length[] = {mine.size()};
-  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, length, lengths);
-  const auto longest = *std::max_element(lengths.begin(), lengths.end());
-  std::vector<std::uint8_t> padded(longest);
-  std::copy(mine.begin(), mine.end(), padded.begin());
-  std::vector<std::uint8_t> all(longest * lengths.size());
-  allgather(ranks, padded, all);
-  std::vector<std::string> words;
-  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * longest);
-    words.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(lengths[rank]));
-  }
-  return words;
 }
 
 std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks, int count) {

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <muster/comm/group.hpp>
@@ -22,8 +21,5 @@ namespace muster::inline v0::detail {
 /// what the first that failed threw.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
-
-/// Collective: what each rank says, by rank.
-[[nodiscard]] std::vector<std::string> words_of_all(group& ranks, const std::string& mine);
 
 }  // namespace muster::inline v0::detail

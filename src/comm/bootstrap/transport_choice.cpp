@@ -6,7 +6,6 @@
 
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/comm/algorithms/tree.hpp>
-#include <muster/comm/settings.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>

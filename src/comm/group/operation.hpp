@@ -15,8 +15,6 @@ class group_state;
 class operation_state {
  public:
   operation_state(group_state& owner, collective_call&& what) noexcept;
-  operation_state(const operation_state&) = delete;
-  operation_state& operator=(const operation_state&) = delete;
 
   /// The coroutine that does it, over `steps`.
   void begin(task how) noexcept {

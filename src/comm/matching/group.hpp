@@ -17,8 +17,6 @@ class matching_group {
  public:
   /// `members` are peers, `rank` this process's place among them.
   matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers);
-  matching_group(const matching_group&) = delete;
-  matching_group& operator=(const matching_group&) = delete;
   virtual ~matching_group() = default;
 
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }

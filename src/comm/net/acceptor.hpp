@@ -25,8 +25,6 @@ class acceptor {
   /// `listening`: where others connect; `self`: what they ask for; `most`: pending connections at a time.
   acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
            std::size_t most, judge wants, taker take);
-  acceptor(const acceptor&) = delete;
-  acceptor& operator=(const acceptor&) = delete;
 
   /// Drops pending connections after their time, and listens again where it could not. To be called at `next` at the
   /// latest.

@@ -16,6 +16,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
+#include "../../core/text.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -25,21 +27,21 @@ std::optional<unsigned> number(std::string_view text, unsigned most) {
 }
 
 // "host:port" or "[host]:port" in two; nothing when it is neither.
-struct split {
+struct host_and_port {
   std::string_view host;
   std::string_view port;
   bool bracketed = false;
 };
 
-std::optional<split> split_port(std::string_view text) {
+std::optional<host_and_port> split_port(std::string_view text) {
   if (text.starts_with('[')) {
     const auto end = text.find(']');
     if (end == std::string_view::npos || end + 1 >= text.size() || text[end + 1] != ':') return std::nullopt;
-    return split{text.substr(1, end - 1), text.substr(end + 2), true};
+    return host_and_port{text.substr(1, end - 1), text.substr(end + 2), true};
   }
   const auto colon = text.find(':');
   if (colon == std::string_view::npos || text.find(':', colon + 1) != std::string_view::npos) return std::nullopt;
-  return split{text.substr(0, colon), text.substr(colon + 1)};
+  return host_and_port{text.substr(0, colon), text.substr(colon + 1)};
 }
 
 address from_number(std::string_view host, std::uint16_t port) noexcept {
@@ -97,9 +99,8 @@ std::vector<address> chosen_by(std::string_view word, const std::vector<interfac
 }
 
 std::string list_of(const std::vector<interface_address>& all) {
-  std::string text;
-  for (const auto& one : all) text += (text.empty() ? "" : ", ") + one.interface + " " + one.where.host();
-  return text.empty() ? "none" : text;
+  if (all.empty()) return "none";
+  return joined(all, ", ", [](const auto& one) { return one.interface + " " + one.where.host(); });
 }
 
 }  // namespace
@@ -228,9 +229,8 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
     }
     throw configuration_error("this host has no address (no network interface is up); bring one up: ip link set lo up");
   }
-  for (std::string_view rest = chosen;;) {
-    const auto comma = rest.find(',');
-    const std::string word(rest.substr(0, comma));
+  for (const auto part : split(chosen, ',')) {
+    const std::string word(part);
     const auto more = chosen_by(word, all);
     if (more.empty()) {
       throw configuration_error(origin + " cannot be '" + std::string(chosen) + "' (no interface, subnet or address '" +
@@ -239,9 +239,8 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
     for (const auto& one : more) {
       if (std::find(found.begin(), found.end(), one) == found.end()) found.push_back(one);
     }
-    if (comma == std::string_view::npos) return found;
-    rest.remove_prefix(comma + 1);
   }
+  return found;
 }
 
 bool is_own(const address& where) {

@@ -51,8 +51,6 @@ class event_loop {
 
   /// Throws error where the system has no descriptor for it.
   event_loop();
-  event_loop(const event_loop&) = delete;
-  event_loop& operator=(const event_loop&) = delete;
 
   /// Throws error where the file cannot be waited for.
   [[nodiscard]] registration watch(int file, std::uint32_t events, handler act);

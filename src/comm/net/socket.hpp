@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <system_error>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>

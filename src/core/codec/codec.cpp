@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <muster/core/error.hpp>
-
 namespace muster::inline v0 {
 
 std::size_t elements_of_share(double share, std::size_t count) {

@@ -5,8 +5,6 @@
 #include <exception>
 #include <numeric>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <muster/core/error.hpp>

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -14,6 +13,7 @@
 
 #include <muster/core/crc32c.hpp>
 #include <muster/core/hash.hpp>
+#include "../../core/text.hpp"
 #include "locked_file.hpp"
 
 namespace muster::inline v0::detail {
@@ -77,10 +77,8 @@ record_store::record_store(const cached_records& records, const cache_options& w
       here_(kept_),
       file_bytes_(records_at(kept_) + records.begin(kept_)) {
   if (kept_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
-  char name[40];
   const std::uint64_t key = digest().add(records.key).add(records.size).add(format).value();
-  std::snprintf(name, sizeof name, "/%016llx.cache", static_cast<unsigned long long>(key));
-  path_ = where.folder + name;
+  path_ = where.folder + '/' + hex(key) + ".cache";
   std::filesystem::create_directories(where.folder);
   open_file(where);
 }

@@ -55,8 +55,6 @@ class record_store {
   /// In the folder, where they take up to `most` bytes. Throws when nothing can be kept there.
   record_store(const cached_records& records, const cache_options& where, std::uint64_t most);
   ~record_store();
-  record_store(const record_store&) = delete;
-  record_store& operator=(const record_store&) = delete;
 
   /// Records that there is room for, from the first on.
   [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }

@@ -7,7 +7,6 @@
 #include <deque>
 #include <list>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,8 +34,6 @@ class http_folder final : public far_folder {
  public:
   http_folder(const std::string& address, const http_options& options);
   ~http_folder() override;
-  http_folder(const http_folder&) = delete;
-  http_folder& operator=(const http_folder&) = delete;
 
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;

@@ -1,7 +1,6 @@
 // A server of HTTP or S3 as requests see it; private to muster::http.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -9,15 +8,11 @@
 
 #include <muster/core/clock.hpp>
 
+#include "../../core/descriptor.hpp"
+
 namespace muster::inline v0::detail {
 
-struct free_easy {
-  void operator()(CURL* easy) const noexcept { ::curl_easy_cleanup(easy); }
-};
-struct free_list {
-  void operator()(curl_slist* list) const noexcept { ::curl_slist_free_all(list); }
-};
-using curl_request = std::unique_ptr<CURL, free_easy>;
+using curl_request = std::unique_ptr<CURL, freed_by<&::curl_easy_cleanup>>;
 
 /// Why a request came to nothing.
 struct request_failure {
@@ -47,7 +42,7 @@ class http_server {
   std::string address_;  // with a slash at its end
   std::string url_;      // the same for libcurl
   std::string signature_, user_, password_, certificates_;
-  std::unique_ptr<curl_slist, free_list> headers_;
+  std::unique_ptr<curl_slist, freed_by<&::curl_slist_free_all>> headers_;
   seconds timeout_;
 };
 

@@ -1,14 +1,13 @@
 #include "batch_sampler.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include "../../core/text.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -313,11 +312,6 @@ std::string detail::difference(const cursor& there, const cursor& here) {
     if (one == other) return;
     text.append(text.empty() ? "" : ", ").append("the ").append(what);
     text.append(" is ").append(one).append(" there and ").append(other).append(" here");
-  };
-  const auto hex = [](std::uint64_t digest) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(digest));
-    return std::string(digits);
   };
   compare("version", std::to_string(there.version), std::to_string(here.version));
   compare("number of samples", std::to_string(there.size), std::to_string(here.size));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include "../../core/text.hpp"
 #include "../cache/locked_file.hpp"
 #include "manifest_file.hpp"
 
@@ -30,14 +30,8 @@ namespace {
 
 constexpr std::string_view heading = "muster-records 1";
 
-std::string hex(std::uint64_t number, int digits) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%0*llx", digits, static_cast<unsigned long long>(number));
-  return text;
-}
-
 std::string with_crc(const std::string& line) {
-  return hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
+  return detail::hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
 }
 
 bool usable_name(std::string_view name) {
@@ -152,7 +146,7 @@ void detail::manifest_file::append(std::span<const manifest_entry> entries) {
                                 "slash); choose another name");
     }
     added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
-                      hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
+                      detail::hex(entry.digest) + ' ' + std::to_string(entries.size() - k - 1));
   }
   write(added);
   entries_.insert(entries_.end(), entries.begin(), entries.end());

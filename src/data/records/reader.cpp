@@ -4,9 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>

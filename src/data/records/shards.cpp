@@ -7,6 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
+#include "../../core/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -18,15 +19,13 @@ namespace {
 
 std::vector<double> numbers_of(std::string_view list, std::string_view by) {
   std::vector<double> numbers;
-  for (;;) {
-    const auto end = list.find(',');
-    const auto number = parse_number<double>(list.substr(0, end));
+  for (const auto word : detail::split(list, ',')) {
+    const auto number = parse_number<double>(word);
     if (!number || !(*number >= 0) || !std::isfinite(*number))
-      refuse(by, "'" + std::string(list.substr(0, end)) + "' is no weight", "write such as weights:2,1,1");
+      refuse(by, "'" + std::string(word) + "' is no weight", "write such as weights:2,1,1");
     numbers.push_back(*number);
-    if (end == std::string_view::npos) return numbers;
-    list.remove_prefix(end + 1);
   }
+  return numbers;
 }
 
 }  // namespace

@@ -9,13 +9,12 @@
 #include <limits>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/data/records/manifest.hpp>
+#include "../../core/text.hpp"
 #include "layout.hpp"
 #include "manifest_file.hpp"
 
@@ -182,11 +181,7 @@ std::string fresh_name(std::optional<std::uint32_t> shard) {
 constexpr const char* notes_prefix = ".unfinished-";
 constexpr const char* place_entry = "place";
 
-std::string name_of_notes(std::uint64_t work) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(work));
-  return std::string(notes_prefix) + digits;
-}
+std::string name_of_notes(std::uint64_t work) { return notes_prefix + detail::hex(work); }
 
 std::string path_in(const std::string& folder, const std::string& file) {
   return (std::filesystem::path(folder) / file).string();

@@ -1,9 +1,6 @@
 #include "blocked_records.hpp"
 
-#include <algorithm>
 #include <utility>
-
-#include <muster/core/error.hpp>
 
 namespace muster::inline v0::detail {
 

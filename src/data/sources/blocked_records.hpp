@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <muster/core/error.hpp>

@@ -23,7 +23,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/open.hpp>
+#include "../../core/descriptor.hpp"
 #include "blocked_records.hpp"
 #include "decimal.hpp"
 #include "table_columns.hpp"
@@ -36,16 +36,8 @@ constexpr std::uint64_t range_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_rows_of_range = 1 << 14;
 constexpr std::size_t cache_bytes = std::size_t{64} << 20;
 
-struct close_connection {
-  void operator()(PGconn* connection) const noexcept { PQfinish(connection); }
-};
-struct free_result {
-  void operator()(PGresult* result) const noexcept { PQclear(result); }
-};
-struct free_memory {
-  void operator()(char* memory) const noexcept { PQfreemem(memory); }
-};
-using query_result = std::unique_ptr<PGresult, free_result>;
+using query_result = std::unique_ptr<PGresult, detail::freed_by<&PQclear>>;
+using query_text = std::unique_ptr<char, detail::freed_by<&PQfreemem>>;
 
 // The connection is lost, or was never there: another may do.
 class lost_connection : public configuration_error {
@@ -118,7 +110,7 @@ class session {
     for (int size = 0; size != -1;) {
       char* data = nullptr;
       size = PQgetCopyData(connection_.get(), &data, /*async=*/1);
-      const std::unique_ptr<char, free_memory> held(data);
+      const query_text held(data);
       if (size < -1) refuse();
       if (size == 0) wait();
       if (size <= 0) continue;
@@ -140,7 +132,7 @@ class session {
   [[nodiscard]] std::string database() const { return PQdb(connection_.get()); }
   // A value as it stands in a command.
   [[nodiscard]] std::string literal(const std::string& of) const {
-    return std::unique_ptr<char, free_memory>(PQescapeLiteral(connection_.get(), of.data(), of.size())).get();
+    return query_text(PQescapeLiteral(connection_.get(), of.data(), of.size())).get();
   }
 
  private:
@@ -166,7 +158,7 @@ class session {
   }
 
   seconds patience_;
-  std::unique_ptr<PGconn, close_connection> connection_;
+  std::unique_ptr<PGconn, detail::freed_by<&PQfinish>> connection_;
 };
 
 class table {

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/mapped_file.hpp>
@@ -40,8 +39,6 @@ class text_format {
  public:
   explicit text_format(std::string path) : file(std::move(path)) {}
   virtual ~text_format() = default;
-  text_format(const text_format&) = delete;
-  text_format& operator=(const text_format&) = delete;
 
   /// How long a first piece of the text is, of about so many bytes and at the end of a row. Without `quotes` there are
   /// none, or they are not looked at.

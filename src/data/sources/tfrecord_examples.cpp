@@ -1,13 +1,13 @@
 #include <muster/data/sources/tfrecord_examples.hpp>
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
+#include "../../core/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -23,13 +23,11 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of a record
 void read_shape(std::string_view written, example_feature& to, const std::string& text) {
   to.up_to = written.starts_with("..");
   if (to.up_to) written.remove_prefix(2);
-  for (;;) {
-    const auto end = std::min(written.find('x'), written.size());
-    const auto extent = parse_number<std::uint64_t>(written.substr(0, end));
-    if (!extent || *extent == 0) refuse_features(text, "the shape of '" + to.name + "' is not numbers with x between them");
+  for (const auto word : detail::split(written, 'x')) {
+    const auto extent = parse_number<std::uint64_t>(word);
+    if (!extent || *extent == 0)
+      refuse_features(text, "the shape of '" + to.name + "' is not numbers with x between them");
     to.shape.push_back(*extent);
-    if (end == written.size()) return;
-    written.remove_prefix(end + 1);
   }
 }
 
@@ -59,10 +57,7 @@ record_schema schema_of(const example_columns& columns) {
 
 std::vector<example_feature> parse_example_features(const std::string& text) {
   std::vector<example_feature> features;
-  for (std::string_view rest = text; !rest.empty();) {
-    const auto end = std::min(rest.find(','), rest.size());
-    const std::string_view word = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+  for (const auto word : detail::listed(text)) {
     const auto colon = word.rfind(':');
     if (colon == std::string_view::npos || colon == 0) refuse_features(text, "'" + std::string(word) + "' has no type");
     example_feature feature{.name = std::string(word.substr(0, colon))};

@@ -1,6 +1,5 @@
 // The gzip decoder of mapped_file, a library of its own so that the core does not need zlib.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <vector>

@@ -7,18 +7,17 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/sources/mapped_file.hpp>
+#include "../../core/descriptor.hpp"
 #include "../records/layout.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-struct free_context {
-  void operator()(ZSTD_DCtx* context) const noexcept { ZSTD_freeDCtx(context); }
-};
+using decompressor = std::unique_ptr<ZSTD_DCtx, detail::freed_by<&ZSTD_freeDCtx>>;
 
 // A file is one frame or several, one after the other (as pzstd and `cat a.zst b.zst` make them).
 void decode_zstd(std::string_view compressed, const std::string& path, const detail::text_sink& sink) {
-  const std::unique_ptr<ZSTD_DCtx, free_context> context(ZSTD_createDCtx());
+  const decompressor context(ZSTD_createDCtx());
   if (context == nullptr) {
     throw data_error({path}, "cannot be decompressed (libzstd did not start); check free memory");
   }
@@ -52,7 +51,7 @@ std::vector<std::byte> compress(std::span<const std::byte> raw, int level) {
 
 bool decompress(std::span<const std::byte> compressed, std::span<std::byte> raw) noexcept {
   // One context a thread: making one takes longer than a small block.
-  thread_local const std::unique_ptr<ZSTD_DCtx, free_context> context(ZSTD_createDCtx());
+  thread_local const decompressor context(ZSTD_createDCtx());
   if (context == nullptr) return false;
   const std::size_t size =
       ZSTD_decompressDCtx(context.get(), raw.data(), raw.size(), compressed.data(), compressed.size());

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <sstream>

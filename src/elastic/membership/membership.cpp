@@ -1,8 +1,5 @@
 #include "membership.hpp"
 
-#include <algorithm>
-#include <utility>
-
 namespace muster::inline v0::elastic {
 namespace {
 

@@ -1,20 +1,14 @@
 // What becomes of a group after its members have stopped: which of them stay, which may decide, and the next
 // generation.
 #include <algorithm>
-#include <utility>
 
+#include "../../core/text.hpp"
 #include "membership.hpp"
 
 namespace muster::inline v0::elastic {
 namespace {
 
 bool contains(const std::vector<member_id>& ids, member_id id) { return std::ranges::find(ids, id) != ids.end(); }
-
-std::string list_of(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
 
 }  // namespace
 
@@ -157,7 +151,7 @@ std::string membership::describe_change(const std::vector<member_id>& leavers, s
     }
   }
   if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");
-  return parts.empty() ? "a connection broke" : list_of(parts);
+  return parts.empty() ? "a connection broke" : detail::joined(parts, ", ");
 }
 
 }  // namespace muster::inline v0::elastic

@@ -67,9 +67,6 @@ class membership_service final : elastic::membership_outlet {
     });
   }
 
-  membership_service(const membership_service&) = delete;
-  membership_service& operator=(const membership_service&) = delete;
-
   ~membership_service() override {
     thread_.request_stop();
     ring();

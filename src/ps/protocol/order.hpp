@@ -1,7 +1,6 @@
 // The order of a training's samples, handed out in leases: a state machine without messages, clocks or threads.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <span>

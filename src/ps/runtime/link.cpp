@@ -1,11 +1,9 @@
 // What is rare at a link, and what large payloads need.
 #include "link.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include <muster/core/log.hpp>
 

@@ -126,10 +126,7 @@ class tables final : public range_storage {
         all.add(std::uint64_t{layout_.range(range).begin});
         kept.rows.list(shape_of(range), all);
       }
-      const auto text = all.take();
-      const auto bytes = std::as_bytes(std::span(text));
-      answer_.assign(bytes.begin(), bytes.end());
-      return answer_;
+      return answer_ = all.bytes();
     }
     if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
     const auto& shape = shape_of(range);

@@ -55,9 +55,6 @@ class worker_process final : process, public worker_outlet {
     tell_gone();
   }
 
-  worker_process(const worker_process&) = delete;
-  worker_process& operator=(const worker_process&) = delete;
-
   // What it pushed and what it pulls are its callers': the link has them no longer than it does.
   ~worker_process() override { link_.close(); }
 

@@ -1,7 +1,6 @@
 #include <muster/train/device/arena.hpp>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include <muster/core/device/kernels.hpp>

@@ -1,7 +1,6 @@
 #include <muster/train/optimizers/optimizer.hpp>
 
 #include <cmath>
-#include <concepts>
 
 #include <muster/core/number.hpp>
 #include <muster/train/settings.hpp>

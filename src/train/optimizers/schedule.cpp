@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numbers>
 
 #include <muster/core/spec.hpp>
+
+#include "../../core/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -14,13 +15,7 @@ std::vector<double> read_milestones(spec_reader& spec) {
   std::vector<double> milestones;
   const auto epochs = spec.take("epochs");
   if (!epochs) return milestones;
-  std::string_view rest = *epochs;
-  for (bool more = true; more;) {
-    const auto plus = rest.find('+');
-    milestones.push_back(spec.read("epoch", rest.substr(0, plus), 0.0, false));
-    more = plus != std::string_view::npos;
-    if (more) rest = rest.substr(plus + 1);
-  }
+  for (const auto word : detail::split(*epochs, '+')) milestones.push_back(spec.read("epoch", word, 0.0, false));
   if (std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>()) != milestones.end())
     spec.refuse("its epochs do not ascend", "write them in order, such as epochs=82+109");
   return milestones;

@@ -1,6 +1,5 @@
 #include <muster/train/sync/compress.hpp>
 
-#include <algorithm>
 #include <memory>
 
 #include <muster/comm/collectives/allgather.hpp>

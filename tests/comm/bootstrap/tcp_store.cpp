@@ -331,6 +331,23 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   CHECK(server.met().offenders == 0);
 }
 
+TEST_CASE("requests that came together are all answered, however fast the answers are taken") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  constexpr std::size_t bytes = 200'000, requests = 100;
+  REQUIRE(store.compare_and_swap("large", 0, std::string(bytes, 'x'), soon()).swapped);
+  std::string text;
+  for (std::uint64_t id = 0; id < requests; ++id)
+    append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+  std::vector<std::byte> answers(requests * (21 + bytes));
+  for (int i = 0; i < 100; ++i) {
+    const auto one = guest_at(server, "t");
+    write(one, text);
+    test::read_exactly(one, answers, soon());
+  }
+}
+
 TEST_CASE("a store that is full says so, and goes on when there is room") {
   const store_server server("127.0.0.1:0", "t");
   tcp_store store(server.address(), "t", soon());

@@ -5,7 +5,6 @@
 #include <map>
 
 #include <muster/comm/bootstrap/memory_store.hpp>
-#include <muster/comm/settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 

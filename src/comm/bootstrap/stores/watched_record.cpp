@@ -1,7 +1,5 @@
 #include "watched_record.hpp"
 
-#include <utility>
-
 #include <muster/core/error.hpp>
 
 #include "../../timing.hpp"

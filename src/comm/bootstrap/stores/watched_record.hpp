@@ -33,8 +33,6 @@ class watched_record {
   watched_record(
       std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
       std::function<void()> ring = [] {});
-  watched_record(const watched_record&) = delete;
-  watched_record& operator=(const watched_record&) = delete;
 
   /// The newest entry, when it was not taken yet, or when a swap was answered since the last call.
   [[nodiscard]] std::optional<store_entry> take();

@@ -1,7 +1,5 @@
 #include "library.hpp"
 
-#include <mutex>
-
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0::detail {

@@ -16,8 +16,6 @@ namespace muster::inline v0::detail {
 class mpi_library {
  public:
   static std::shared_ptr<mpi_library> acquire();
-  mpi_library(const mpi_library&) = delete;
-  mpi_library& operator=(const mpi_library&) = delete;
   ~mpi_library();
 
   /// Throws configuration_error when MPI does not allow a call from this thread.

@@ -24,8 +24,6 @@ class shm_messages {
   static_assert(sizeof(header) == cache_line);
 
   explicit shm_messages(shm_group& shm);
-  shm_messages(const shm_messages&) = delete;
-  shm_messages& operator=(const shm_messages&) = delete;
 
   void send(request& r, transport& owner);
   void receive(request& r, transport& owner);

@@ -10,7 +10,6 @@
 #include <muster/comm/bootstrap/exchange.hpp>
 #include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
@@ -18,6 +17,7 @@
 #include "../../../core/random_bytes.hpp"
 #include "../../../core/wire.hpp"
 #include "../../bootstrap/endpoints.hpp"
+#include "../../group/words.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
@@ -136,8 +136,7 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
     endpoints.insert(endpoints.end(), of_all.begin(), of_all.end());
   }
   // The group is connected to no other process, so what rank 0 draws is known to no other.
-  auto drawn = random_token();
-  broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(drawn.data()), drawn.size()), 0);
+  const auto drawn = word_of(ranks, random_token(), 0);
   const auto until = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,

@@ -37,8 +37,6 @@ class connection_manager {
  public:
   connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
                      const job_secret& secret);
-  connection_manager(const connection_manager&) = delete;
-  connection_manager& operator=(const connection_manager&) = delete;
   ~connection_manager();
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return of(rank).at; }

@@ -1,7 +1,6 @@
 #include "frame.hpp"
 
 #include <bit>
-#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <type_traits>

@@ -31,8 +31,6 @@ class tcp_mesh {
   /// `peers`: how to reach each rank. The listeners are where they reach this one.
   tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
            const job_secret& secret);
-  tcp_mesh(const tcp_mesh&) = delete;
-  tcp_mesh& operator=(const tcp_mesh&) = delete;
   /// Announces the end to all peers, and waits for a moment until they have what was sent.
   ~tcp_mesh();
 

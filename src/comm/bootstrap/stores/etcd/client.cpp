@@ -6,6 +6,7 @@
 #include <array>
 #include <thread>
 
+#include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 
 namespace muster::inline v0::detail {
@@ -60,15 +61,11 @@ store_entry entry_in(const json& pair) {
 etcd_client::etcd_client(std::string_view endpoints, std::string_view scheme)
     : headers_(nullptr, [](void* list) { ::curl_slist_free_all(static_cast<curl_slist*>(list)); }),
       where_((scheme == "https" ? "etcds://" : "etcd://") + std::string(endpoints)) {
-  for (auto rest = endpoints;;) {
-    const auto comma = rest.find(',');
-    const auto one = rest.substr(0, comma);
+  for (const auto one : split(endpoints, ',')) {
     if (one.empty())
       throw configuration_error("'" + where_ +
                                 "' cannot be the address of an etcd (an endpoint is empty); write host:port,host:port");
     endpoints_.push_back(std::string(scheme) + "://" + std::string(one));
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
   if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; use another store");

@@ -19,6 +19,7 @@
 #include <muster/core/log.hpp>
 
 #include "../../../../core/random_bytes.hpp"
+#include "../../../../core/text.hpp"
 #include "../../../net/address.hpp"
 #include "../../../net/socket.hpp"
 #include "../../../transports/tcp/connect.hpp"
@@ -75,9 +76,7 @@ class opening {
   }
   // Under which addresses the others may reach a port of this host.
   [[nodiscard]] std::string own_list(std::uint16_t port) const {
-    std::string list;
-    for (const auto& one : own_addresses()) list += (list.empty() ? "" : ",") + one.with_port(port).to_string();
-    return list;
+    return detail::joined(own_addresses(), ",", [&](const auto& one) { return one.with_port(port).to_string(); });
   }
   // A free port, for the others to be told.
   [[nodiscard]] std::string anywhere() const {

@@ -6,6 +6,7 @@
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 #include "store_file.hpp"
 
@@ -55,38 +56,6 @@ store_client::~store_client() {
   thread_.join();
 }
 
-std::string store_client::open(clock::time_point until) {
-  return call("open", {.what = store_call::open}, until).value;
-}
-
-store_entry store_client::get(std::string_view key, clock::time_point until) {
-  check_store_key(key, where_);
-  auto came = call("get", {.what = store_call::get, .key = key}, until);
-  return {came.number, std::move(came.value)};
-}
-
-store_swap store_client::compare_and_swap(std::string_view key, std::uint64_t expected,
-                                          std::optional<std::string_view> value, clock::time_point until,
-                                          store_life life) {
-  check_store_key(key, where_);
-  check_store_value(value, where_);
-  auto came = call("compare_and_swap",
-                   {.what = store_call::swap, .number = expected, .key = key, .value = value, .life = life}, until);
-  return {came.status == store_status::done, {came.number, std::move(came.value)}};
-}
-
-std::optional<store_entry> store_client::watch(std::string_view key, std::uint64_t known, clock::time_point until,
-                                               const std::stop_token& stop) {
-  check_store_key(key, where_);
-  auto came = wait_for({.what = store_call::watch, .number = known, .key = key}, until, stop);
-  if (!came) return std::nullopt;
-  if (came->status == store_status::full) {
-    throw error(error_kind::other,
-                "the store " + where_ + " refuses the watch (4096 of this client are open); watch fewer keys");
-  }
-  return store_entry{came->number, std::move(came->value)};
-}
-
 store_client::answer store_client::call(const char* name, const store_request& asked, clock::time_point until) {
   auto came = wait_for(asked, until);
   if (!came) store_timed_out(name, asked.key, where_);
@@ -98,6 +67,8 @@ store_client::answer store_client::call(const char* name, const store_request& a
 
 std::optional<store_client::answer> store_client::wait_for(store_request asked, clock::time_point until,
                                                            const std::stop_token& stop) {
+  if (asked.what != store_call::open) check_store_key(asked.key, where_);
+  check_store_value(asked.value, where_);
   waiting mine;
   std::unique_lock held(mutex_);
   if (!lost_.empty()) fail();
@@ -199,6 +170,8 @@ namespace muster::inline v0 {
 namespace {
 
 using detail::socket_error;
+using detail::store_call;
+using detail::store_status;
 using detail::tcp_socket;
 
 std::string name_of(std::string_view where) {
@@ -207,13 +180,11 @@ std::string name_of(std::string_view where) {
 
 std::vector<detail::address> addresses_of(std::string_view list) {
   std::vector<detail::address> all;
-  for (;;) {
-    const auto comma = list.find(',');
-    const auto more = detail::resolve(detail::parse_host_port(list.substr(0, comma), "the address of a store"));
+  for (const auto word : detail::split(list, ',')) {
+    const auto more = detail::resolve(detail::parse_host_port(word, "the address of a store"));
     all.insert(all.end(), more.begin(), more.end());
-    if (comma == std::string_view::npos) return all;
-    list.remove_prefix(comma + 1);
   }
+  return all;
 }
 
 std::shared_ptr<detail::store_client> connect(std::string_view where, std::string_view token, clock::time_point until) {
@@ -263,7 +234,7 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
 struct tcp_store::connection {
   connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
       : where(to), token(by), then(after), calls(connect(where, token, until)) {
-    if (then == when_lost::connect_again) identity = calls->open(until);
+    if (then == when_lost::connect_again) identity = calls->call("open", {.what = store_call::open}, until).value;
   }
 
   std::shared_ptr<detail::store_client> get(clock::time_point until) {
@@ -271,7 +242,7 @@ struct tcp_store::connection {
     if (then == when_lost::fail || !calls->has_ended()) return calls;
     if (!is_another) {
       auto made = connect(where, token, until);
-      is_another = made->get(detail::store_identity_key, until).value != identity;
+      is_another = made->call("get", {.key = detail::store_identity_key}, until).value != identity;
       if (!is_another) return calls = std::move(made);
     }
     throw store_left_behind("the store " + name_of(where) +
@@ -324,17 +295,29 @@ bool tcp_store::is_served_here() const {
   return store_server::listens_here(server.port()) && detail::is_own(server);
 }
 
-store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(until)->get(key, until); }
+store_entry tcp_store::get(std::string_view key, clock::time_point until) {
+  auto came = self_->get(until)->call("get", {.key = key}, until);
+  return {came.number, std::move(came.value)};
+}
 
 store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                        std::optional<std::string_view> value, clock::time_point until,
                                        store_life life) {
-  return self_->get(until)->compare_and_swap(key, expected, value, until, life);
+  auto came = self_->get(until)->call(
+      "compare_and_swap", {.what = store_call::swap, .number = expected, .key = key, .value = value, .life = life},
+      until);
+  return {came.status == store_status::done, {came.number, std::move(came.value)}};
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                             const std::stop_token& stop) {
-  return self_->get(until)->watch(key, known, until, stop);
+  auto came = self_->get(until)->wait_for({.what = store_call::watch, .number = known, .key = key}, until, stop);
+  if (!came) return std::nullopt;
+  if (came->status == store_status::full) {
+    throw error(error_kind::other,
+                "the store " + where() + " refuses the watch (4096 of this client are open); watch fewer keys");
+  }
+  return store_entry{came->number, std::move(came->value)};
 }
 
 }  // namespace muster::inline v0

@@ -3,7 +3,6 @@
 
 #include <condition_variable>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -36,17 +35,20 @@ inline constexpr int closings_of_a_stranger = 3;
 class store_client {
  public:
   store_client(tcp_socket socket, std::string where);
-  store_client(const store_client&) = delete;
-  store_client& operator=(const store_client&) = delete;
   ~store_client();
 
-  /// As a client that has no part in the table yet: its identity, a new one where no client has a part.
-  [[nodiscard]] std::string open(clock::time_point until);
-  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
-  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
-                              clock::time_point until, store_life life);
-  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
-                                                 const std::stop_token& stop);
+  /// An answer with a text of its own.
+  struct answer {
+    store_status status = store_status::done;
+    std::uint64_t number = 0;
+    std::string value;
+  };
+  /// Asks and waits; nothing when the deadline or a stop comes first (a watch is then taken back). Chooses the id
+  /// itself. Throws peer_failure when the store is lost, configuration_error for a key or a value that no store takes.
+  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until,
+                                               const std::stop_token& stop = {});
+  /// The same, with a timeout_error of that name at the deadline.
+  [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
   /// Where the server is.
   [[nodiscard]] address peer() const { return server_.socket().peer(); }
   /// Whether no call is answered any more.
@@ -56,21 +58,10 @@ class store_client {
   }
 
  private:
-  /// An answer with a text of its own.
-  struct answer {
-    store_status status = store_status::done;
-    std::uint64_t number = 0;
-    std::string value;
-  };
   struct waiting {
     std::condition_variable_any answered;
     std::optional<answer> came;
   };
-  /// Asks and waits; nothing when the deadline or a stop comes first (a watch is then taken back). Chooses the id
-  /// itself. Throws peer_failure when the store is lost.
-  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until,
-                                               const std::stop_token& stop = {});
-  [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
   [[noreturn]] void fail() const;
 
   // With the mutex held.

@@ -12,6 +12,7 @@
 #include <muster/core/atomic_file.hpp>
 
 #include "../../../../core/descriptor.hpp"
+#include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 #include "store_client.hpp"
 
@@ -25,10 +26,9 @@ constexpr std::size_t longest = 4096;  // of such a file; an address has 50 char
 }  // namespace
 
 void write_store_file(const std::string& path, const store_place& place) {
-  std::string text;
-  for (const auto& one : place.addresses) text += (text.empty() ? "" : ",") + one.to_string();
+  const auto list = joined(place.addresses, ",", [](const address& one) { return one.to_string(); });
   atomic_file file(path, 0600);
-  file.write(std::string(signature) + text + " " + place.token + "\n");
+  file.write(std::string(signature) + list + " " + place.token + "\n");
   file.commit();
 }
 
@@ -48,10 +48,8 @@ store_place read_store_file(const std::string& path) {
     text = text.substr(signature.size(), text.size() - signature.size() - 1);
     const auto space = std::min(text.find(' '), text.size());
     found.token = text.substr(std::min(space + 1, text.size()));
-    for (auto list = text.substr(0, space); !list.empty();) {
-      const auto comma = std::min(list.find(','), list.size());
-      if (const auto one = address::parse(list.substr(0, comma)); !one.empty()) found.addresses.push_back(one);
-      list.remove_prefix(std::min(comma + 1, list.size()));
+    for (const auto word : listed(text.substr(0, space))) {
+      if (const auto one = address::parse(word); !one.empty()) found.addresses.push_back(one);
     }
   }
   if (found.addresses.empty()) throw socket_error(EINVAL, path + ": it has no address of a store");

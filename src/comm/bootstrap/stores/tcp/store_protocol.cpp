@@ -22,9 +22,7 @@ void append_frame(std::string& bytes, const store_request& said) {
   to.add(!said.value                          ? value_kind::none
          : said.life == store_life::of_client ? value_kind::of_client
                                               : value_kind::of_store);
-  to.add(static_cast<std::uint16_t>(said.key.size()));
-  to.add(said.id);
-  to.add(said.number);
+  to.add(static_cast<std::uint16_t>(said.key.size()), said.id, said.number);
   bytes = to.take();
   bytes += said.key;
   if (said.value) bytes += *said.value;
@@ -32,10 +30,7 @@ void append_frame(std::string& bytes, const store_request& said) {
 
 void append_frame(std::string& bytes, const store_reply& said) {
   wire_writer to(std::move(bytes));
-  to.add(static_cast<std::uint32_t>(reply_bytes + said.value.size()));
-  to.add(said.status);
-  to.add(said.id);
-  to.add(said.number);
+  to.add(static_cast<std::uint32_t>(reply_bytes + said.value.size()), said.status, said.id, said.number);
   bytes = to.take();
   bytes += said.value;
 }
@@ -55,8 +50,7 @@ std::optional<store_request> parse_request(std::string_view body) noexcept {
   const auto kind = in.number<value_kind>();
   const std::size_t key_size = in.number<std::uint16_t>();
   said.what = static_cast<store_call>(what);
-  said.id = in.number();
-  said.number = in.number();
+  in.read(said.id, said.number);
   said.key = in.chars(key_size);
   const auto value = in.chars(in.rest().size());
   const bool has_key = said.what == store_call::get || said.what == store_call::swap || said.what == store_call::watch;
@@ -75,8 +69,7 @@ std::optional<store_reply> parse_reply(std::string_view body) noexcept {
   store_reply said;
   const auto status = in.number<std::uint8_t>();
   said.status = static_cast<store_status>(status);
-  said.id = in.number();
-  said.number = in.number();
+  in.read(said.id, said.number);
   said.value = in.chars(in.rest().size());
   if (!in.good() || said.value.size() > store_value_limit || status > static_cast<std::uint8_t>(store_status::full))
     return std::nullopt;

@@ -158,7 +158,9 @@ struct store_server::implementation {
     } else {
       owing.erase(number);
     }
-    one.ready.want((one.wants_to_read() ? EPOLLIN : 0U) | (one.line.unsent() > 0 ? EPOLLOUT : 0U));
+    // A request that was left for lack of room is looked at again, also where all answers have gone since.
+    const bool goes_on = one.line.unsent() > 0 || detail::first_frame(one.line.received());
+    one.ready.want((one.wants_to_read() ? EPOLLIN : 0U) | (goes_on ? EPOLLOUT : 0U));
   }
 
   // A piece at a time: a client that asks much does not keep the others waiting. And as many requests as there is room

@@ -26,14 +26,12 @@ constexpr std::string_view journal_magic = "muster-store 1\n";
 // A record: its length, its checksum, and what it says.
 std::string encode(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
   wire_writer body;
-  body.add(version);
-  body.add(static_cast<std::uint8_t>(value ? 1 : 0));
+  body.add(version, std::uint8_t{value.has_value()});
   body.add_text(key);
   body.add_text(value.value_or(""));
   const std::string text = body.take();
   wire_writer whole;
-  whole.add(std::uint64_t{text.size()});
-  whole.add(crc32c(std::as_bytes(std::span(text))));
+  whole.add(std::uint64_t{text.size()}, crc32c(std::as_bytes(std::span(text))));
   return whole.take() + text;
 }
 

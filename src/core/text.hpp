@@ -1,0 +1,46 @@
+// Short texts that the library reads and writes.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::inline v0::detail {
+
+/// What is between the marks: one more word than there are marks.
+[[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char mark) {
+  std::vector<std::string_view> words;
+  for (;;) {
+    const auto end = text.find(mark);
+    words.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return words;
+    text.remove_prefix(end + 1);
+  }
+}
+
+/// What is between commas, of which one may stand at the end; of an empty text nothing.
+[[nodiscard]] inline std::vector<std::string_view> listed(std::string_view text) {
+  auto words = split(text, ',');
+  if (words.back().empty()) words.pop_back();
+  return words;
+}
+
+/// What is made of each, with a mark between two.
+template <class Make = std::identity>
+[[nodiscard]] std::string joined(const auto& all, std::string_view mark, const Make& make = {}) {
+  std::string text;
+  for (const auto& one : all) text.append(text.empty() ? "" : mark).append(make(one));
+  return text;
+}
+
+/// A number in hexadecimal digits, with zeros before it.
+[[nodiscard]] inline std::string hex(std::uint64_t number, int digits = 16) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%0*llx", digits, static_cast<unsigned long long>(number));
+  return text;
+}
+
+}  // namespace muster::inline v0::detail
