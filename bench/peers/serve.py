@@ -316,13 +316,15 @@ class Bench:
                     watching.start()
                     at = epochs()
                     row = load(2, 5 * self.arguments.seconds)
+                    row["later"] = load(2, 5 * self.arguments.seconds)["p99"]
                     row.update(quiet=quiet, epochs=(epochs() - at) / (time.monotonic() - begin), left=left.get("s", math.nan))
                     watching.join()
                     found.setdefault(beside, []).append(row)
         for beside, rows in found.items():
             middle = {key: statistics.median(each[key] for each in rows) for key in rows[0]}
             print(f"a burst beside {beside}: {middle['rate']:.0f} requests/s, p50 {middle['p50']:.2f} ms, p99 {middle['p99']:.2f} ms "
-                  f"({', '.join(format(each['p99'], '.2f') for each in rows)}), {sum(each['failed'] for each in rows):.0f} failed" +
+                  f"({', '.join(format(each['p99'], '.2f') for each in rows)}), of as many later {middle['later']:.2f} ms "
+                  f"({', '.join(format(each['later'], '.2f') for each in rows)}), {sum(each['failed'] for each in rows):.0f} failed" +
                   ("" if beside == "idle cores" else f"; a rank had left after {middle['left']:.2f} s; {middle['quiet']:.2f} epochs/s before, {middle['epochs']:.2f} in it"), flush=True)
 
 

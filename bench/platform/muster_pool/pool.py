@@ -117,7 +117,8 @@ class Pool:
             await each.look(now)
         replicas = [(other.service.account, each.revision.cores) for other in self.deployments.values() for each in other.replicas.values()]
         await self._resize(replicas, lacking, now)
-        held = replicas + [(each.account, each.ranks * each.cores) for each in self.members.values()]
+        # A rank that was told to leave is as good as gone: a replica takes longer to become ready.
+        held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
         for deployment, revision in sorted(lacking, key=lambda pair: (-pair[0].service.priority, len(pair[0].replicas) > 0, pair[0].lacks_since)):
             account, cores = deployment.service.account, revision.cores - ROUNDING
             begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
@@ -128,7 +129,7 @@ class Pool:
                 held.append((account, revision.cores))
                 self._save()   # at once: one that is not known to the next pool would run for ever
             else:
-                if not deployment.replicas and deployment.activator.holding and not any(each.leaves for each in self.members.values()):
+                if not deployment.replicas and deployment.activator.holding:
                     await self._make_room(deployment, now)
                 return
 
