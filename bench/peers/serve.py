@@ -272,10 +272,10 @@ class Bench:
             print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
 
     @contextlib.contextmanager
-    def training(self, before):
+    def training(self):
         """An elastic training of as many ranks as there are cores, that ends with this; gives what tells its ranks, and its epochs."""
         with open(self.folder / "night.log", "w") as log:
-            job = subprocess.Popen([*before, self.build / "src/programs/muster-launch", "-n", str(len(os.sched_getaffinity(0))), "--control", "night.sock", self.build / "examples/cnn",
+            job = subprocess.Popen([self.build / "src/programs/muster-launch", "-n", str(len(os.sched_getaffinity(0))), "--control", "night.sock", self.build / "examples/cnn",
                                     "--data", "cifar-like:600", "--batch", "50", "--epochs", "100000"], cwd=self.folder, stdout=log, stderr=log)
 
         def ranks():
@@ -297,9 +297,9 @@ class Bench:
     def burst(self):
         found, cores = {}, len(os.sched_getaffinity(0))
         for _ in range(self.arguments.rounds):
-            for beside, before in (("idle cores", None), ("a training", []), ("a training at nice 19", ["nice", "-n", "19"])):
+            for beside in ("idle cores", "a training"):
                 with contextlib.ExitStack() as held:
-                    ranks, epochs = held.enter_context(self.training(before)) if before is not None else (lambda: cores, lambda: 0)
+                    ranks, epochs = held.enter_context(self.training()) if beside == "a training" else (lambda: cores, lambda: 0)
                     load = held.enter_context(self.serving("muster-pool"))
                     while json.loads((self.folder / "services.pool/state.json").read_text())["services"]["cnn"]["replicas"] or ranks() != cores:
                         time.sleep(0.2)
