@@ -279,6 +279,8 @@ class Bench:
                                     "--data", "cifar-like:600", "--batch", "50", "--epochs", "100000"], cwd=self.folder, stdout=log, stderr=log)
 
         def ranks():
+            if job.poll() is not None:
+                raise SystemExit(f"the training ended: {(self.folder / 'night.log').read_text()[-2000:]}")
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as to:
                 to.settimeout(5)
                 to.connect(str(self.folder / "night.sock"))
