@@ -1,23 +1,26 @@
 #!/usr/bin/python3
 """A network served: muster beside ONNX Runtime in process, and serve beside servers in Python that have ONNX Runtime behind them.
 
-    bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,mosec,litserve,bentoml,ray,pytriton]
+    bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,burst,mosec,litserve,bentoml,ray,pytriton]
 
 PYTHON is an interpreter that has onnxruntime, mosec, litserve, bentoml, ray[serve] and nvidia-pytriton; /usr/bin/python3 has Debian's python3-onnx. The CNN
 has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, one thread each; a
 server has one thread or process for the model, batches of at most 32, and waits for none. The client is wrk on the same machine.
 Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor (muster and pytriton), the
-body (mosec and ray), and base64 in JSON for the others.
+body (mosec and ray), and base64 in JSON for the others. `burst` is muster-pool with all cores: two clients on
+idle cores, and beside an elastic training that has all cores when they come.
 """
 import argparse
 import base64
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -165,6 +168,14 @@ class Bench:
         infer = "/v2/models/cnn/infer", {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}, head + image
         if name.startswith("muster"):
             words = [self.build / "examples/serve", "--models", self.folder / "models", "--listen", f"127.0.0.1:{port}", "--max-batch", batch]
+            if name == "muster-pool":
+                words = [*words[:4], "127.0.0.1:$(PORT)"]
+                documents = ({"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
+                              "metadata": {"name": "cnn", "annotations": {"autoscaling.knative.dev/window": "6s"}},
+                              "spec": {"predictor": {"minReplicas": 0, "maxReplicas": 1, "containers": [{"command": list(map(str, words))}]}}},
+                             {"apiVersion": "pool.muster/v1", "kind": "Training", "metadata": {"name": "night"}, "spec": {"control": "night.sock"}})
+                (self.folder / "services.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
+                words = ["/usr/bin/python3", "-m", "muster_pool", "services.yaml", "--listen", f"127.0.0.1:{port}", "--metrics", f"127.0.0.1:{port + 1}"]
             if name == "muster behind haproxy":
                 words[4] = f"127.0.0.1:{port + 1}"
                 (self.folder / "haproxy.cfg").write_text(f"defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n retries 3\n option redispatch\n"
@@ -192,7 +203,7 @@ class Bench:
         """Runs a server; gives what loads it for some seconds."""
         words, path, headers, body = self.server(name, batch, port)
         log = open(self.folder / f"{name}.log", "w")
-        running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1"})
+        running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT / "bench/platform")})
         url = f"http://127.0.0.1:{port}{path}"
         try:
             end = time.monotonic() + 40
@@ -260,6 +271,64 @@ class Bench:
         for name, each in found.items():
             print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
 
+    @contextlib.contextmanager
+    def training(self):
+        """An elastic training of as many ranks as there are cores, that ends with this; gives what tells its ranks, and its epochs."""
+        with open(self.folder / "night.log", "w") as log:
+            job = subprocess.Popen([self.build / "src/programs/muster-launch", "-n", str(len(os.sched_getaffinity(0))), "--control", "night.sock", self.build / "examples/cnn",
+                                    "--data", "cifar-like:600", "--batch", "50", "--epochs", "100000"], cwd=self.folder, stdout=log, stderr=log)
+
+        def ranks():
+            if job.poll() is not None:
+                raise SystemExit(f"the training ended: {(self.folder / 'night.log').read_text()[-2000:]}")
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as to:
+                to.settimeout(5)
+                to.connect(str(self.folder / "night.sock"))
+                to.sendall(b"status\n")
+                return json.loads(to.makefile().readline())["ranks"]
+            return 0
+
+        def epochs():
+            return len(re.findall(r"^\W*\d+ +\d", (self.folder / "night.log").read_text(), re.M))
+        try:
+            yield ranks, epochs
+        finally:
+            job.kill()
+            job.wait()
+
+    def burst(self):
+        found, cores = {}, len(os.sched_getaffinity(0))
+        for _ in range(self.arguments.rounds):
+            for beside in ("idle cores", "a training"):
+                with contextlib.ExitStack() as held:
+                    ranks, epochs = held.enter_context(self.training()) if beside == "a training" else (lambda: cores, lambda: 0)
+                    load = held.enter_context(self.serving("muster-pool"))
+                    while json.loads((self.folder / "services.pool/state.json").read_text())["services"]["cnn"]["replicas"] or ranks() != cores:
+                        time.sleep(0.2)
+                    at, left = epochs(), {}
+                    time.sleep(self.arguments.seconds)
+                    quiet, begin = (epochs() - at) / self.arguments.seconds, time.monotonic()
+
+                    def watch():
+                        while "s" not in left and time.monotonic() < begin + 10:
+                            if ranks() < cores:
+                                left["s"] = time.monotonic() - begin
+                            time.sleep(0.02)
+                    watching = threading.Thread(target=watch)
+                    watching.start()
+                    at = epochs()
+                    row = load(2, 5 * self.arguments.seconds)
+                    row["later"] = load(2, 5 * self.arguments.seconds)["p99"]
+                    row.update(quiet=quiet, epochs=(epochs() - at) / (time.monotonic() - begin), left=left.get("s", math.nan))
+                    watching.join()
+                    found.setdefault(beside, []).append(row)
+        for beside, rows in found.items():
+            middle = {key: statistics.median(each[key] for each in rows) for key in rows[0]}
+            print(f"a burst beside {beside}: {middle['rate']:.0f} requests/s, p50 {middle['p50']:.2f} ms, p99 {middle['p99']:.2f} ms "
+                  f"({', '.join(format(each['p99'], '.2f') for each in rows)}), of as many later {middle['later']:.2f} ms "
+                  f"({', '.join(format(each['later'], '.2f') for each in rows)}), {sum(each['failed'] for each in rows):.0f} failed" +
+                  ("" if beside == "idle cores" else f"; a rank had left after {middle['left']:.2f} s; {middle['quiet']:.2f} epochs/s before, {middle['epochs']:.2f} in it"), flush=True)
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -267,13 +336,15 @@ def main():
     parser.add_argument("--build", default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--only", default="process,swap,mosec,litserve,bentoml,ray,pytriton")
+    parser.add_argument("--only", default="process,swap,burst,mosec,litserve,bentoml,ray,pytriton")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     with tempfile.TemporaryDirectory(prefix="muster-serve-") as folder:
         bench = Bench(arguments, pathlib.Path(folder))
         if "process" in chosen:
             bench.in_process()
+        if "burst" in chosen:
+            bench.burst()
         if "swap" in chosen:
             bench.swap()
         peers = [name for name in ("mosec", "litserve", "bentoml", "ray", "pytriton") if name in chosen]

@@ -1,11 +1,14 @@
 // muster-launch: starts the ranks of a job on this host, starts those again that die, and says how all ended.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -30,76 +33,16 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
-#include "command_line.hpp"
+#include "control_socket.hpp"
 #include "flight_report.hpp"
+#include "launch_plan.hpp"
 
 namespace {
-
-constexpr muster::number_range<int> ranks{1, muster::most_ranks};
-constexpr muster::number_range<int> restarts{0, 1'000'000};
-constexpr muster::number_range<double> grace{0, 86'400};
 
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 
-constexpr const char* footer =
-    "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
-    "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
-    "starts one more rank; SIGTERM and SIGINT go to all ranks. When ranks wait in vain until a deadline, or SIGQUIT\n"
-    "asks for it, it says which rank is missing, and where that is if eu-stack is installed.\n"
-    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
-    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
-
-struct plan {
-  int ranks = 1;
-  int min = 1;
-  int max = 0;
-  int restarts = 0;
-  bool elastic = true;
-  double grace = 10;
-  bool quiet = false;
-  std::vector<std::string> command;
-};
-
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
-
-// Nothing after a question, which is answered.
-std::optional<plan> read_plan(int argc, char** argv) {
-  plan read;
-  std::string elastic = "on";
-  CLI::App app("Starts the ranks of a job on this host: muster-launch [OPTIONS] program [arguments]", "muster-launch");
-  app.prefix_command();  // what begins with the program's name is the program's
-  app.footer(footer);
-  app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
-  muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");
-  muster::add_number(app, "--min", read.min, ranks, "with fewer ranks the job waits until more join");
-  muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
-      ->default_str("N of -n");
-  muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
-  app.add_option("--elastic", elastic,
-                 "off: ranks connect once, and --restart is for the whole job, when it ends with " +
-                     std::to_string(tables_lost) + " (a parameter server has lost tables); on: then it starts again")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"on", "off"}));
-  muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
-  app.add_flag("--quiet", read.quiet, "print nothing about ranks that die or are restarted");
-  if (is_answered(app, argc, argv)) return std::nullopt;
-  read.elastic = elastic == "on";
-  read.command = app.remaining();
-  if (!read.command.empty() && read.command.front() == "--") read.command.erase(read.command.begin());
-  if (read.command.empty())
-    refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
-  if (read.command.front().starts_with('-')) {
-    refuse("muster-launch does not know '" + read.command.front() +
-           "' (flags of the program come after its name); see muster-launch --help");
-  }
-  if (read.max == 0) read.max = read.ranks;
-  if (read.min > read.ranks || read.ranks > read.max) {
-    refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +
-           " and --max " + std::to_string(read.max) + "); choose -n between them");
-  }
-  return read;
-}
 
 // As exec takes them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -119,18 +62,23 @@ std::string draw_token() {
 
 class launcher {
  public:
-  explicit launcher(plan what) : plan_(std::move(what)) {
+  explicit launcher(launch_plan what) : plan_(std::move(what)) {
     sigset_t ours;
     ::sigemptyset(&ours);
     for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP, SIGQUIT}) ::sigaddset(&ours, one);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
-    waited_ = ours;
+    signals_ = ::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals_ < 0)
+      refuse("signals cannot be read (" + std::string(std::strerror(errno)) +
+             "); check the limit of files (ulimit -n)");
+    if (!plan_.control.empty()) control_.emplace(plan_.control);
     serve();  // on a thread that takes no signals
   }
 
   launcher(const launcher&) = delete;
   launcher& operator=(const launcher&) = delete;
   ~launcher() {
+    ::close(signals_);
     std::error_code ignored;
     if (!records_.empty()) std::filesystem::remove_all(records_, ignored);
   }
@@ -140,19 +88,16 @@ class launcher {
     std::optional<std::chrono::steady_clock::time_point> until;
     while (!running_.empty() || begin_again()) {
       report_hang(false);
-      const timespec turn{0, 200'000'000};
-      const int got = ::sigtimedwait(&waited_, nullptr, &turn);
+      const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
         tell_all(got);
-        if (!until) {
-          until = std::chrono::steady_clock::now() +
-                  std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
-        }
+        if (!until) until = end_of_grace();
       }
       if (got == SIGQUIT) ask_for_records();
-      if (got == SIGUSR2 && plan_.elastic && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
+      if (got == SIGUSR2 && plan_.elastic && !finished_ && !ending_ && size() < plan_.max) resize(size() + 1);
       reap();
+      end_late_ones();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
     report_hang(true);
@@ -163,6 +108,68 @@ class launcher {
   }
 
  private:
+  using moment = std::chrono::steady_clock::time_point;
+  struct child {
+    int rank = 0;                // that it began as
+    int number = 0;              // of processes that were started before
+    std::optional<moment> ends;  // it was told to leave by then
+  };
+
+  // Answers requests for a moment, and returns a signal if one has come.
+  int wait() {
+    std::array<pollfd, 2> on{{{signals_, POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
+    (void)::poll(on.data(), on.size(), 200);
+    if (control_) control_->turn([this](const std::string& request) { return answer(request); });
+    signalfd_siginfo got{};
+    return ::read(signals_, &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
+  }
+
+  // Ranks that were not told to leave.
+  [[nodiscard]] int size() const {
+    return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }));
+  }
+
+  std::string answer(const std::string& request) {
+    if (const auto wanted =
+            request.starts_with("size ") ? muster::parse_number<int>(request.substr(5)) : std::nullopt) {
+      if (*wanted < plan_.min || *wanted > plan_.max) {
+        return R"({"error": "size cannot be )" + std::to_string(*wanted) + " (it is " + std::to_string(plan_.min) +
+               " to " + std::to_string(plan_.max) + R"(, by --min and --max); ask for another"})";
+      }
+      if (finished_ || ending_ || lost_) return R"({"error": "size cannot be changed (the job ends); leave it"})";
+      resize(*wanted);
+    } else if (request != "status") {
+      return R"({"error": "this is no request (known: status, size N); send one of these"})";
+    }
+    return R"({"ranks": )" + std::to_string(running_.size()) + R"(, "size": )" + std::to_string(size()) +
+           R"(, "min": )" + std::to_string(plan_.min) + R"(, "max": )" + std::to_string(plan_.max) + "}";
+  }
+
+  // The newest leave: what the first rank writes and prints goes on.
+  void resize(int wanted) {
+    while (size() < wanted) start(next_rank_++);
+    while (size() > wanted) {
+      pid_t newest = 0;
+      for (const auto& [process, one] : running_) {
+        if (!one.ends && (newest == 0 || one.number > running_.at(newest).number)) newest = process;
+      }
+      running_.at(newest).ends = end_of_grace();
+      ::kill(newest, SIGTERM);
+    }
+  }
+
+  [[nodiscard]] moment end_of_grace() const {
+    return std::chrono::steady_clock::now() +
+           std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
+  }
+
+  void end_late_ones() const {
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto& [process, one] : running_) {
+      if (one.ends && now > *one.ends) ::kill(process, SIGKILL);
+    }
+  }
+
   // The store of the job, and what its ranks have of it in their environment.
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
@@ -196,7 +203,7 @@ class launcher {
 
   // A process that has no context yet would end by that signal.
   void ask_for_records() const {
-    for (const auto& [process, rank] : running_) {
+    for (const auto& [process, one] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
       std::string word;
       while (status >> word && word != "SigCgt:") {
@@ -213,8 +220,8 @@ class launcher {
     if (read.empty()) return;
     const auto now = std::chrono::steady_clock::now();
     if (!first_record_) first_record_ = now;
-    const auto has_record = [&](const auto& child) {
-      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == child.first; });
+    const auto has_record = [&](const auto& running) {
+      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == running.first; });
     };
     const bool all_wrote = std::ranges::all_of(running_, has_record);
     if (!is_last && !all_wrote && now - *first_record_ < patience_with_records) return;
@@ -226,10 +233,10 @@ class launcher {
     };
     if (std::ranges::none_of(read, is_hang)) return;
     for (const auto& line : explain_hang(read)) say(line);
-    for (const auto& child : running_) {
-      if (has_record(child)) continue;
-      say("process " + std::to_string(child.first) + " (started as rank " + std::to_string(child.second) +
-          ") wrote no record; its stacks:\n" + stacks_of(child.first));
+    for (const auto& running : running_) {
+      if (has_record(running)) continue;
+      say("process " + std::to_string(running.first) + " (started as rank " + std::to_string(running.second.rank) +
+          ") wrote no record; its stacks:\n" + stacks_of(running.first));
     }
   }
 
@@ -275,11 +282,11 @@ class launcher {
     const auto variables = pointers_to(texts);
     const auto command = pointers_to(plan_.command);
     const auto parent = ::getpid();
-    const auto child = ::fork();
-    if (child < 0)
+    const auto made = ::fork();
+    if (made < 0)
       refuse("no process can be started (" + std::string(std::strerror(errno)) +
              "); check the limit of processes (ulimit -u)");
-    if (child == 0) {
+    if (made == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
       ::sigprocmask(SIG_SETMASK, &before_, nullptr);
@@ -287,42 +294,45 @@ class launcher {
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
-    running_[child] = rank;
-    ++started_;
+    running_[made] = {.rank = rank, .number = started_++, .ends = {}};
   }
 
   void reap() {
     for (int status = 0;;) {
-      const auto child = ::waitpid(-1, &status, WNOHANG);
-      if (child <= 0) return;
-      const auto found = running_.find(child);
+      const auto process = ::waitpid(-1, &status, WNOHANG);
+      if (process <= 0) return;
+      const auto found = running_.find(process);
       if (found == running_.end()) continue;
-      const int rank = found->second;
+      const child was = found->second;
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      const bool counts = plan_.elastic || rank == 0;  // of ranks that meet once rank 0 says how the job ended
-      if (counts) last_status_ = ended;
+      const bool counts = plan_.elastic || was.rank == 0;  // of ranks that meet once rank 0 says how the job ended
       if (ended == 0) {
+        last_status_ = counts ? 0 : last_status_;
         finished_ = finished_ || counts;
         continue;
       }
+      if (was.ends && ended == 128 + SIGTERM) continue;  // it left as it was told to
+      if (counts) last_status_ = ended;
       ++deaths_;
       const bool cannot_be = ended == configuration || ended == 126 || ended == 127;  // it would end the same way again
-      refused_ = refused_ || (counts && ended == configuration);  // such as a last save without room: the job may be done
+      refused_ =
+          refused_ || (counts && ended == configuration);  // such as a last save without room: the job may be done
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
-      const bool again = plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && plan_.restarts > 0;
-      say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
+      const bool again =
+          plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.ends && plan_.restarts > 0;
+      say("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
           (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                : "ended with " + std::to_string(ended)) +
           (again ? "; it is restarted" : ""));
       if (!again) continue;
       --plan_.restarts;
-      start(rank);
+      start(was.rank);
     }
   }
 
   void tell_all(int signal) const {
-    for (const auto& [process, rank] : running_) ::kill(process, signal);
+    for (const auto& [process, one] : running_) ::kill(process, signal);
   }
   void say(const std::string& text) const {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
@@ -333,15 +343,16 @@ class launcher {
   static constexpr std::chrono::seconds quick_loss{60};
   static constexpr int most_quick_losses = 5;
 
-  plan plan_;
+  launch_plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
   std::string records_;                                                // their folder
   std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
   sigset_t before_{};
-  sigset_t waited_{};
-  std::map<pid_t, int> running_;
+  int signals_ = -1;  // can be read when one has come
+  std::optional<control_socket> control_;
+  std::map<pid_t, child> running_;
   int next_rank_ = 0;
   int started_ = 0;
   int deaths_ = 0;
@@ -359,7 +370,7 @@ class launcher {
 
 int main(int argc, char** argv) {
   try {
-    auto read = read_plan(argc, argv);
+    auto read = read_launch_plan(argc, argv);
     return read ? launcher(std::move(*read)).run() : 0;
   } catch (const std::exception& failed) {
     std::fprintf(stderr, "muster-launch: error: %s\n", failed.what());

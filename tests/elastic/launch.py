@@ -4,8 +4,12 @@
 usage: launch.py --launcher PATH --program PATH   (test_elastic_worker)
 """
 import argparse
+import json
 import os
+import random
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -14,6 +18,7 @@ import time
 parser = argparse.ArgumentParser()
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261127")))
 options = parser.parse_args()
 JOB = ["--samples", "500", "--batch", "50", "--epochs", "8", "--values", "1000"]
 
@@ -42,6 +47,25 @@ class Run:
         if problems:
             sys.exit(f"muster-launch {'; '.join(problems)}\n{err}\n{out[-2000:]}")
 
+    def is_at(self, size):
+        """Waits until so many ranks run; what the job has said goes on to be read in the end."""
+        until = time.monotonic() + 60
+        while ask(self.control, "status") != {"ranks": size, "size": size, "min": 1, "max": 4}:
+            if time.monotonic() > until:
+                sys.exit(f"the job does not come to {size} ranks (seed {options.seed}): {ask(self.control, 'status')}")
+            time.sleep(0.01)
+
+
+def ask(control, *requests):
+    """The answer to the last request of a connection."""
+    with socket.socket(socket.AF_UNIX) as to:
+        to.settimeout(60)
+        to.connect(control)
+        for request in requests:
+            to.sendall(request.encode() + b"\n")
+        answers = to.makefile()
+        return [json.loads(answers.readline()) for _ in requests][-1]
+
 
 Run("-n", "3", options.program, *JOB).end(0, done=3)
 
@@ -68,6 +92,63 @@ alone = Run("-n", "1", "--max", "2", options.program, *JOB)
 alone.ranks(1)
 alone.process.send_signal(signal.SIGUSR2)
 alone.end(0, done=2)
+
+# The socket: whatever is asked of it, each sample is used once (the ranks compare), and who left did not die.
+with tempfile.TemporaryDirectory() as place:
+    control, draw = f"{place}/control", random.Random(options.seed)
+    with socket.socket(socket.AF_UNIX) as before:
+        before.bind(control)  # what a job that was killed has left
+    steered = Run("-n", "2", "--max", "4", "--restart", "1", "--control", control, options.program, *JOB, "--epochs", "150")
+    steered.control = control
+    steered.ranks(2)
+    if stat.S_IMODE(os.stat(control).st_mode) != 0o600:
+        sys.exit("others may use the socket")
+    Run("-n", "1", "--control", control, options.program).end(2, "another process listens there")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(control)
+        for size in [1, 4, *(draw.randint(1, 4) for _ in range(6))]:
+            if ask(control, f"size {size}")["size"] != size:
+                sys.exit(f"it is not to have {size} ranks")
+            if draw.random() < 0.7:  # else the next request comes amid the change
+                steered.is_at(size)
+    for wrong in ("size 0", "size 5"):
+        if f"size cannot be {wrong[-1]} (it is 1 to 4" not in ask(control, "status", wrong)["error"]:
+            sys.exit(f"'{wrong}' is not refused")
+    for wrong in ("", "size", "size two", "size 2 ", "stop"):
+        if "this is no request" not in ask(control, wrong)["error"]:
+            sys.exit(f"'{wrong}' is not refused")
+    with socket.socket(socket.AF_UNIX) as endless:
+        endless.connect(control)
+        endless.sendall(b"x" * 1000)
+        try:
+            if endless.recv(1) != b"":
+                sys.exit("a request without an end is answered")
+        except ConnectionResetError:
+            pass
+    ask(control, "size 3")
+    steered.is_at(3)
+    steered.end(0, " 0 died, and the job is done", done=3)
+    if os.path.exists(control):
+        sys.exit("the socket is left behind")
+    with open(control, "w", encoding="ascii"):
+        Run("-n", "1", "--control", control, options.program).end(2, "there is a file that is no socket")
+    Run("-n", "1", "--control", f"{place}/none/control", options.program).end(2, "No such file or directory")
+    Run("-n", "1", "--control", place * 9, options.program).end(2, "1 to 107 bytes")
+    Run("-n", "1", "--elastic", "off", "--control", control, options.program).end(2, "stay as they are")
+
+# One that does not leave is killed, and not started again.
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", os.getpid(), flush=True)
+time.sleep(5 if os.environ["RANK"] == "0" else 60)
+"""
+with tempfile.TemporaryDirectory() as place:
+    control = f"{place}/control"
+    stays = Run("-n", "2", "--restart", "1", "--grace", "0.5", "--control", control, sys.executable, "-c", DEAF)
+    stays.ranks(2)
+    ask(control, "size 1")
+    stays.end(0, "was killed by signal 9\n", "2 processes were started, 1 died, and the job is done")
 
 few = Run("-n", "2", "--min", "2", options.program, "--quorum-timeout", "1", *JOB)
 os.kill(few.ranks(2)[0], signal.SIGKILL)

@@ -27,7 +27,7 @@ def checked(document):
     """Raises where a document is none of its kind."""
     if document["kind"] in ("MPIJob", "Job"):
         return check(document)
-    kinds = json.loads((SCHEMAS / "workflows.json").read_text())["definitions"]
+    kinds = {kind: schema for file in ("workflows", "crds") for kind, schema in json.loads((SCHEMAS / f"{file}.json").read_text())["definitions"].items()}
     if document["kind"] == "WorkflowTemplate":   # the same as a Workflow, but for its mutex
         spec = {name: value for name, value in document["spec"].items() if name != "synchronization"}
         jsonschema.validate({**document, "kind": "Workflow", "spec": spec}, kinds["Workflow"])
@@ -138,6 +138,20 @@ class Exports(Case):
                 checked(workflow)
             workflow = json.loads(before)
             template = workflow["spec"]["templates"][1]
+        (runtime, service), = self.made("kserve", FASHION).values()
+        queues = self.made("kueue", FASHION)["made/queue.yaml"]
+        for document, keys, value in ((service, ("spec", "predictor", "model", "modelFormats"), {}), (service, ("spec", "predictor", "model", "modelFormat"), {}),
+                                      (service, ("spec", "predictor", "model", "resources", "limits", "cpu"), "two"),
+                                      (runtime, ("spec", "containers", 0, "readinessProbe", "httpGet", "port"), []), (runtime, ("spec", "protocolVersions"), "v2"),
+                                      (queues[1], ("spec", "resourceGroups", 0, "flavors", 0, "name"), "A_b"), (queues[1], ("spec", "resourceGroups", 0, "coveredResources"), []),
+                                      (queues[2], ("spec", "clusterQueues"), "a")):
+            with self.subTest(keys=keys, value=value):
+                wrong = at = json.loads(json.dumps(document))
+                for key in keys[:-1]:
+                    at = at[key]
+                at[keys[-1]] = value
+                with self.assertRaises(jsonschema.ValidationError):
+                    checked(wrong)
 
     def test_refused(self):
         file = self.workflow("  make: {command: 'true'}")

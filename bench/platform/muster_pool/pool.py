@@ -8,8 +8,10 @@ from muster_bench.files import FolderLock, make_folder, read_json, write_json, w
 
 from . import haproxy
 from .deployment import Deployment
+from .described import read
+from .division import ROUNDING, divide
 from .processes import Process
-from .service import read
+from .training import Member
 
 LOOK = 0.2              # seconds between two looks
 QUIET = 1.0             # without a request, before a pool that drains closes connections
@@ -21,7 +23,8 @@ class Pool:
     def __init__(self, chosen):
         self.files, self.cores, self.buffer = chosen.files, chosen.cores, chosen.retry_up_to
         self.listen, self.metrics = chosen.listen, chosen.metrics
-        self.services = read(self.files, self.cores)
+        self.described = read(self.files, self.cores)
+        self.members = {each.name: Member(self, each) for each in self.described.trainings.values()}
         self.folder = make_folder(chosen.state).absolute()
         if len(str(self.folder)) > LONGEST_PATH:
             raise Refusal(f"--state cannot be '{self.folder}' (sockets in it have addresses, of which a system has short ones); give a path of "
@@ -53,11 +56,11 @@ class Pool:
         state = read_json(self.folder / "state.json") or {"haproxy": [], "services": {}}
         self.haproxy = haproxy.Haproxy(self.folder, _living(state["haproxy"]), self.listen, self.metrics, self.wake)
         for name, saved in state["services"].items():
-            if name not in self.services:
+            if name not in self.described.services:
                 for process in _living(each[3] for each in saved["replicas"]):
                     process.send(signal.SIGTERM)
         adopted = 0
-        for service in self.services.values():
+        for service in self.described.services.values():
             deployment = await self._add(service)
             saved = state["services"].get(service.name)
             if saved is not None:
@@ -67,7 +70,7 @@ class Pool:
                     deployment.current, deployment.next = service.revision, None
             deployment.apply(service)
         await self.haproxy.start(self._configuration(), self._save)
-        self.say(f"{', '.join(self.services)} on {self.listen}, metrics on {self.metrics}" + (f"; {adopted} replicas were there" if adopted else ""))
+        self.say(f"{', '.join(self.described.services)} on {self.listen}, metrics on {self.metrics}" + (f"; {adopted} replicas were there" if adopted else ""))
         while not self._drains:
             await self._look()
         await self._end()
@@ -108,17 +111,37 @@ class Pool:
         return rows
 
     async def _share(self, lacking, now):
-        """Gives free cores to those that have none first, and then in the order in which they began to lack."""
-        for deployment, revision in sorted(lacking, key=lambda pair: (len(pair[0].replicas) > 0, pair[0].lacks_since)):
-            used = sum(each.revision.cores for other in self.deployments.values() for each in other.replicas.values())
+        """Gives free cores to the services of the highest priority, of these to those that have none first, and then in the order in which
+        they began to lack. Trainings have what is left."""
+        for each in self.members.values():
+            await each.look(now)
+        replicas = [(other.service.account, each.revision.cores) for other in self.deployments.values() for each in other.replicas.values()]
+        await self._resize(replicas, lacking, now)
+        # A rank that was told to leave is as good as gone: a replica takes longer to become ready.
+        held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
+        for deployment, revision in sorted(lacking, key=lambda pair: (-pair[0].service.priority, len(pair[0].replicas) > 0, pair[0].lacks_since)):
+            account, cores = deployment.service.account, revision.cores - ROUNDING
             begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
-            if begins or used + revision.cores <= self.cores:
+            if not begins and _cores_of(held, account) + cores > self.described.limit(account):
+                continue
+            if begins or _cores_of(held) + cores <= self.cores:
                 deployment.start(revision, now)
+                held.append((account, revision.cores))
                 self._save()   # at once: one that is not known to the next pool would run for ever
             else:
                 if not deployment.replicas and deployment.activator.holding:
                     await self._make_room(deployment, now)
                 return
+
+    async def _resize(self, replicas, lacking, now):
+        """A training that grows waits until those that shrink have."""
+        lacks = [(each.service.priority, each.service.account, revision.cores) for each, revision in lacking]
+        names = ", ".join(sorted({each.service.name for each, _ in lacking}))
+        sizes = divide(self.cores, self.described.limits, replicas, lacks, self.members.values())
+        for grows in (False, True):
+            for each in self.members.values():
+                if each.name in sizes and (sizes[each.name] > each.size) == grows and not (grows and any(other.leaves for other in self.members.values())):
+                    await each.resize(sizes[each.name], now, f"{names or 'nothing'} lacks cores")
 
     async def _make_room(self, needy, now):
         """Stops a replica of another service: of one that is idle, or has the most. Each keeps one while it has requests."""
@@ -145,10 +168,13 @@ class Pool:
 
     async def _reload(self):
         try:
-            services = read(self.files, self.cores)
+            self.described = read(self.files, self.cores)
         except Refusal as error:
             self.say(f"the files are left as they were: {error}")
             return
+        services, before = self.described.services, self.members
+        self.members = {name: before[name] if name in before and before[name].training == each else Member(self, each)
+                        for name, each in self.described.trainings.items()}
         for name, each in self.deployments.items():
             each.is_removed = name not in services
         for name, service in services.items():
@@ -191,6 +217,11 @@ class Pool:
             await self._look()
         for process in [*self.haproxy.processes(), *(each.process for other in self.deployments.values() for each in other.replicas.values())]:
             process.send(signal.SIGKILL)
+        await self._resize([], [], self.now())   # trainings have all
+
+
+def _cores_of(held, account=None):
+    return sum(cores for whose, cores in held if account in (None, whose))
 
 
 def _living(saved):

@@ -1,10 +1,8 @@
 """What a file says of services: KServe's InferenceService, as much of it as one machine has a meaning for."""
 import dataclasses
 import math
-import pathlib
 import re
 
-from muster_bench import document
 from muster_bench.document import Section
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
@@ -30,6 +28,8 @@ class Revision:
 @dataclasses.dataclass(frozen=True)
 class Service:
     name: str
+    account: str          # whose limit counts
+    priority: int         # of its replicas, for cores
     revision: Revision
     minimum: int
     maximum: int
@@ -53,38 +53,23 @@ class Service:
         return 2 * self.maximum + 2
 
 
-def read(paths, cores):
-    """{name: service} of all documents; refuses what does not fit on the cores."""
-    made = {}
-    for path in paths:
-        for number, each in enumerate(document.load_all(path, "describes services"), 1):
-            if each is None:
-                continue
-            service = _service(Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
-            if service.name in made:
-                raise Refusal(f"{path}, document {number}: the service '{service.name}' is there twice (names are used to find it); rename one")
-            made[service.name] = service
-    if not made:
-        raise Refusal(f"'{paths[0]}' describes no service (it has no document); add an InferenceService")
-    least = sum(each.minimum * each.revision.cores for each in made.values())
-    if least > cores:
-        raise Refusal(f"{paths[0]}: the services need {least:g} cores at least (minReplicas, and resources of a replica) and the pool has {cores:g}; "
-                      "lower minReplicas, or give --cores")
-    return made
-
-
-def _service(top, path, cores):
-    for key, value in (("apiVersion", "serving.kserve.io/v1beta1"), ("kind", "InferenceService")):
-        if (found := top.get(key, "a text")) != value:
-            raise Refusal(f"{top.where}: '{key}' cannot be '{found}' (only {value} is known); change it")
+def metadata_of(top, path):
+    """(name, account, annotations): the namespace of a cluster is the account here."""
     metadata = top.section("metadata")
     name = metadata.get("name", "a text")
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         raise Refusal(f"{metadata.where}: 'name' cannot be '{name}' (Kubernetes has small letters, digits and dashes); rename it")
     metadata.where = f"{path}, {name}, metadata"
-    metadata.get("namespace", "a text", "")
+    account = metadata.get("namespace", "a text", "default")
     metadata.free("labels")
     notes = metadata.section("annotations")
+    metadata.done()
+    return name, account, notes
+
+
+def read_one(top, path, cores):
+    """The service of a document."""
+    name, account, notes = metadata_of(top, path)
     spec = top.section("spec")
     predictor = spec.section("predictor")
     predictor.where = f"{path}, {name}, spec.predictor"
@@ -101,7 +86,7 @@ def _service(top, path, cores):
     window = duration(notes, KNATIVE + "window", 6, 3600, 60)
     keys = _keys(notes, path)
     made = Service(
-        name=name, revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
+        name=name, account=account, priority=number(notes, OWN + "priority", 0, 1000, 0), revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
         target=max(total * percentage(notes, "target-utilization-percentage", 1, 100, 70), 0.01),
         timeout=number(predictor, "timeout", 1, 3600, 60), canary=number(predictor, "canaryTrafficPercent", 0, 100, None),
         window=window, panic_window=window * percentage(notes, "panic-window-percentage", 1, 100, 10),
@@ -109,7 +94,7 @@ def _service(top, path, cores):
         balance=BALANCE[choice(notes, OWN + "balance", BALANCE, "leastconn")], queue=number(notes, OWN + "queue", 1, 1_000_000, QUEUE),
         anonymous=number(notes, OWN + "anonymous-concurrency", 0, 100_000, ANONYMOUS if keys else 0),
         key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys)
-    for section in (notes, metadata, predictor, spec, top):
+    for section in (notes, predictor, spec, top):
         section.done()
     return made
 
@@ -150,17 +135,18 @@ def _revision(predictor, path):
     for kind in ("limits", "requests"):   # what is requested counts, as for a scheduler of Kubernetes
         amounts = resources.section(kind)
         amounts.get("memory", "a text", "")
-        cores = _cores(amounts, cores)
+        cores = cores_of(amounts, "cpu", cores)
         amounts.done()
     for section in (resources, of):
         section.done()
     return Revision(tuple(command), environment, cores)
 
 
-def _cores(amounts, otherwise):
-    found = str(amounts.get("cpu", "a number or a text", otherwise))
+def cores_of(amounts, key, otherwise):
+    """None: it has to be there."""
+    found = str(amounts.get(key, "a number or a text", otherwise) if otherwise is not None else amounts.get(key, "a number or a text"))
     if not re.fullmatch(r"\d+(\.\d+)?|\d+m", found) or not float(found.rstrip("m")):
-        raise Refusal(f"{amounts.where}: 'cpu' cannot be '{found}' (it is a number of cores); write such as 1 or 500m")
+        raise Refusal(f"{amounts.where}: '{key}' cannot be '{found}' (it is a number of cores); write such as 1 or 500m")
     return float(found) if found[-1] != "m" else int(found[:-1]) / 1000
 
 

@@ -304,7 +304,7 @@ class Files(PoolCase):
                 self.describe(document)
                 self.refused("muster-pool: services.yaml", text)
         self.describe(service("a", good), service("a", good))
-        self.refused("document 2: the service 'a' is there twice")
+        self.refused("document 2: the InferenceService 'a' is there twice")
         (self.folder / "services.yaml").write_text("a: [")
         self.refused("services.yaml:1:5: this is no YAML")
 

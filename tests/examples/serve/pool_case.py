@@ -137,7 +137,8 @@ class PoolCase(Case):
         (self.folder / "slow.py").write_text(SLOW)
         self.pool = None
         self.addCleanup(self.end)
-        self.log = None
+        self.log = self.folder / "log"
+        self.log.touch()
         with socket.socket() as one, socket.socket() as other:
             for each in (one, other):
                 each.bind(("127.0.0.1", 0))
@@ -176,7 +177,7 @@ class PoolCase(Case):
         end = time.monotonic() + HANG
         while not done():
             self.assertLess(time.monotonic(), end, "it did not come to that:\n" + self.log.read_text())
-            self.assertTrue(self.pool.poll() is None or not lives, self.log.read_text())
+            self.assertTrue(not lives or self.pool.poll() is None, self.log.read_text())
             time.sleep(0.05)
 
     def says(self, text):

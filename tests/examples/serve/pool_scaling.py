@@ -27,11 +27,11 @@ class Rule(unittest.TestCase):
     def scaler(self):
         sys.path.insert(0, str(PLATFORM))
         from muster_pool.scaler import Scaler
-        from muster_pool.service import read
+        from muster_pool.described import read
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump(service("a", slow(more={"minReplicas": 0, "maxReplicas": 20, "scaleTarget": 10})), file)
             file.flush()
-            return Scaler(read([file.name], 20)["a"])
+            return Scaler(read([file.name], 20).services["a"])
 
     def run_for(self, scaler, begin, seconds, busy, ready):
         """The numbers that are wanted, one for each decision; as many are ready as were wanted before."""

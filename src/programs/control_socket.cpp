@@ -1,0 +1,87 @@
+#include "control_socket.hpp"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include <muster/core/error.hpp>
+
+namespace {
+
+constexpr std::size_t longest_request = 256;
+constexpr std::chrono::seconds patience{1};
+constexpr int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why, const std::string& suggestion) {
+  throw muster::configuration_error("--control cannot be '" + path + "' (" + why + "); " + suggestion);
+}
+
+}  // namespace
+
+control_socket::control_socket(std::string path) : path_(std::move(path)) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path_.empty() || path_.size() >= sizeof address.sun_path)
+    refuse(path_, "the path of a socket has 1 to 107 bytes", "choose a shorter one");
+  path_.copy(static_cast<char*>(address.sun_path), path_.size());
+  const auto* const at = reinterpret_cast<const sockaddr*>(&address);
+  struct stat there {};
+  if (::lstat(path_.c_str(), &there) == 0) {
+    if (!S_ISSOCK(there.st_mode)) refuse(path_, "there is a file that is no socket", "name another path");
+    const int probe = ::socket(AF_UNIX, kind, 0);
+    const bool is_left = probe >= 0 && ::connect(probe, at, sizeof address) != 0 && errno == ECONNREFUSED;
+    if (probe >= 0) ::close(probe);
+    if (!is_left) refuse(path_, "another process listens there", "name another path");
+    ::unlink(path_.c_str());
+  }
+  listener_ = ::socket(AF_UNIX, kind, 0);
+  const auto before = ::umask(0177);  // for its user alone
+  const bool listens = listener_ >= 0 && ::bind(listener_, at, sizeof address) == 0 && ::listen(listener_, 16) == 0;
+  const int error = errno;
+  ::umask(before);
+  if (listens) return;
+  if (listener_ >= 0) ::close(listener_);
+  refuse(path_, std::strerror(error), "name a path in a folder that is there and can be written to");
+}
+
+control_socket::~control_socket() {
+  close_connection();
+  ::close(listener_);
+  ::unlink(path_.c_str());
+}
+
+void control_socket::turn(const std::function<std::string(const std::string&)>& answer) {
+  const auto now = std::chrono::steady_clock::now();
+  if (connection_ < 0) {
+    connection_ = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    until_ = now + patience;
+  }
+  if (connection_ < 0) return;
+  char bytes[longest_request];
+  const auto got = ::recv(connection_, bytes, sizeof bytes, 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    if (now > until_) close_connection();
+    return;
+  }
+  if (got <= 0) return close_connection();
+  received_.append(bytes, static_cast<std::size_t>(got));
+  for (std::size_t end = 0; (end = received_.find('\n')) != std::string::npos; received_.erase(0, end + 1)) {
+    const auto text = answer(received_.substr(0, end)) + "\n";
+    if (::send(connection_, text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
+      return close_connection();
+    until_ = now + patience;
+  }
+  if (received_.size() > longest_request) close_connection();
+}
+
+void control_socket::close_connection() {
+  if (connection_ >= 0) ::close(connection_);
+  connection_ = -1;
+  received_.clear();
+}

@@ -1,0 +1,70 @@
+#include "launch_plan.hpp"
+
+#include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+#include <muster/ps/job.hpp>
+
+#include "command_line.hpp"
+
+namespace {
+
+constexpr muster::number_range<int> ranks{1, muster::most_ranks};
+constexpr muster::number_range<int> restarts{0, 1'000'000};
+constexpr muster::number_range<double> grace{0, 86'400};
+
+constexpr int tables_lost = muster::ps::tables_lost::status;
+
+constexpr const char* footer =
+    "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
+    "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
+    "starts one more rank; SIGTERM and SIGINT go to all ranks. When ranks wait in vain until a deadline, or SIGQUIT\n"
+    "asks for it, it says which rank is missing, and where that is if eu-stack is installed.\n"
+    "At the socket of --control \"size N\" starts ranks, or has the newest ones leave at their next step boundary,\n"
+    "until there are N. The answer, also to \"status\", has the ranks that run and the size that the job gets.\n"
+    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
+    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
+
+[[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
+
+}  // namespace
+
+std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
+  launch_plan read;
+  std::string elastic = "on";
+  CLI::App app("Starts the ranks of a job on this host: muster-launch [OPTIONS] program [arguments]", "muster-launch");
+  app.prefix_command();  // what begins with the program's name is the program's
+  app.footer(footer);
+  app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
+  muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");
+  muster::add_number(app, "--min", read.min, ranks, "with fewer ranks the job waits until more join");
+  muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
+      ->default_str("N of -n");
+  muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
+  app.add_option("--elastic", elastic,
+                 "off: ranks connect once, and --restart is for the whole job, when it ends with " +
+                     std::to_string(tables_lost) + " (a parameter server has lost tables); on: then it starts again")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
+  muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
+  app.add_option("--control", read.control, "a Unix socket at which others ask for another number of ranks")
+      ->type_name("PATH");
+  app.add_flag("--quiet", read.quiet, "print nothing about ranks that die or are restarted");
+  if (is_answered(app, argc, argv)) return std::nullopt;
+  read.elastic = elastic == "on";
+  read.command = app.remaining();
+  if (!read.command.empty() && read.command.front() == "--") read.command.erase(read.command.begin());
+  if (read.command.empty())
+    refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
+  if (read.command.front().starts_with('-')) {
+    refuse("muster-launch does not know '" + read.command.front() +
+           "' (flags of the program come after its name); see muster-launch --help");
+  }
+  if (!read.control.empty() && !read.elastic)
+    refuse("--control cannot be used (the ranks of a job with --elastic off stay as they are); leave one of them out");
+  if (read.max == 0) read.max = read.ranks;
+  if (read.min > read.ranks || read.ranks > read.max) {
+    refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +
+           " and --max " + std::to_string(read.max) + "); choose -n between them");
+  }
+  return read;
+}

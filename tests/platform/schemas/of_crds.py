@@ -1,0 +1,52 @@
+#!/usr/bin/python3
+"""Makes crds.json of CustomResourceDefinitions and of documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... >crds.json
+
+What a cluster checks stays: names, types, patterns, required and listed values of all that the documents have, and the names alone
+of what is beside it. Unknown names are errors, as they are to an API server that validates strictly."""
+import json
+import sys
+
+import yaml
+
+KEPT = ("type", "enum", "pattern", "required", "minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum", "anyOf", "allOf", "oneOf", "format")
+
+
+def kept(schema, values):
+    """As much of a schema as these values ask for."""
+    made = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
+    if schema.get("x-kubernetes-int-or-string"):
+        made.pop("type", None)
+    if "properties" in schema:
+        made["properties"] = {}
+        for name, each in schema["properties"].items():
+            inner = [value[name] for value in values if isinstance(value, dict) and name in value]
+            made["properties"][name] = {"type": "object"} if name == "metadata" else kept(each, inner) if inner else {}
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            made["additionalProperties"] = False
+    elif isinstance(schema.get("additionalProperties"), dict):
+        made["additionalProperties"] = kept(schema["additionalProperties"], [inner for value in values if isinstance(value, dict) for inner in value.values()])
+    if "items" in schema:
+        made["items"] = kept(schema["items"], [inner for value in values if isinstance(value, list) for inner in value])
+    return made
+
+
+def read(paths):
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            yield from filter(None, yaml.load_all(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+comment, *files = sys.argv[1:]
+at = files.index("--")
+documents, found = list(read(files[:at])), {}
+for crd in read(files[at + 1:]):
+    kind = crd["spec"]["names"]["kind"]
+    its = [each for each in documents if each["kind"] == kind]
+    for version in crd["spec"]["versions"]:
+        if its and its[0]["apiVersion"] == f"{crd['spec']['group']}/{version['name']}":
+            found[kind] = kept(version["schema"]["openAPIV3Schema"], its)
+            found[kind]["properties"]["apiVersion"] = {"enum": [its[0]["apiVersion"]]}
+            found[kind]["properties"]["kind"] = {"enum": [kind]}
+            found[kind]["required"] = ["apiVersion", "kind", "metadata"]
+lines = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(schema)}" for kind, schema in sorted(found.items()))
+print(f'{{\n "$comment": {json.dumps(comment)},\n "$schema": "http://json-schema.org/draft-07/schema#",\n "definitions": {{\n{lines}\n }}\n}}')
