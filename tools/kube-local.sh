@@ -103,8 +103,8 @@ build() {
   for program in "${built[@]}"; do
     [ -x "$cache/bin/$program" ] || nice go build -trimpath -ldflags "$flags" -o "$cache/bin/$program" "./cmd/$program"
   done
-  rm -rf "$cache/go-build" "$cache/openapi-gen"
   cd - >/dev/null
+  find "$cache" -mindepth 1 -maxdepth 1 ! -name bin -exec rm -rf {} +
 }
 
 # image_file FILE NAME PROGRAM...: an image as "docker save" writes it.
@@ -292,9 +292,15 @@ rm "$folder/pause.tar"
 
 install -d -m 777 "$folder/shared"  # a folder of this machine, which pods of all nodes may share by the claim of a user
 cat >"$folder/storage.yaml" <<END
-{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: local, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}, provisioner: kubernetes.io/host-path}
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: local, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: kubernetes.io/host-path
 ---
-{apiVersion: v1, kind: PersistentVolume, metadata: {name: shared}, spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], storageClassName: shared, persistentVolumeReclaimPolicy: Retain, hostPath: {path: $folder/shared}}}
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: shared}
+spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], storageClassName: shared, hostPath: {path: $folder/shared}}
 END
 kubectl apply -f "$folder/storage.yaml" >/dev/null
 await "a node" bash -c "[ \"\$(kubectl get nodes | grep -c ' Ready ')\" = $nodes ] && kubectl get serviceaccount default"

@@ -107,4 +107,5 @@ class Pods:
                                           "failureThreshold": 6}
         lost = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for what in ("unreachable", "not-ready")]
         volume = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
-        return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, volumes=[{"name": "results", **volume}])
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": self._of("rank")}}
+        return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=[{"name": "results", **volume}])
