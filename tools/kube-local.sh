@@ -201,7 +201,7 @@ cat >"$folder/apiserver.sh" <<END
 exec "$cache/bin/kube-apiserver" --etcd-servers=http://$here:2379 --bind-address=$here --advertise-address=$here --secure-port=6443 \\
   --cert-dir="$folder/keys" --token-auth-file="$folder/keys/tokens.csv" --authorization-mode=Node,RBAC --service-cluster-ip-range=10.$net.128.0/24 \\
   --service-account-issuer=https://local --service-account-key-file="$folder/keys/accounts.key" \\
-  --service-account-signing-key-file="$folder/keys/accounts.key" --enable-admission-plugins=NodeRestriction --allow-privileged
+  --service-account-signing-key-file="$folder/keys/accounts.key" --enable-admission-plugins=NodeRestriction --allow-privileged --kubelet-preferred-address-types=InternalIP
 END
 start apiserver sh "$folder/apiserver.sh"
 await kube-apiserver kubectl get --raw /readyz
