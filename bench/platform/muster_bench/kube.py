@@ -66,33 +66,31 @@ class Cluster:
             raise Failed(f"no cluster is known ({' '.join(str(error).split())}); set KUBECONFIG to a file that kubectl works with") from None
         configuration = client.Configuration.get_default_copy()
         configuration.retries = False
-        self.api, self.namespace = client.ApiClient(configuration), namespace
+        self.api, self.namespace, self.kinds = client.ApiClient(configuration), namespace, dict(KINDS)
 
     def call(self, method, path, query=(), body=None, stream=False):
         return self.api.call_api(path, method, query_params=list(query), body=body, header_params={"Accept": "application/json", "Content-Type": "application/json"},
                                  response_type=None if stream else "object", auth_settings=["BearerToken"], _return_http_data_only=True,
                                  _preload_content=not stream, _request_timeout=(PATIENCE, None if stream else PATIENCE))
 
-    def at(self, kind, name="", old=False):
-        group, plural = KINDS[kind]
-        return f"{BEFORE_1_21.get(group, group) if old else group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
-
-    def either(self, kind, method, name="", **more):
-        """A kind may be there in an older version only."""
+    def of(self, kind, method, name="", **more):
+        """A request of that kind. Where the server has it in an older version only, in that."""
+        group, plural = self.kinds[kind]
+        if more.get("body", {}).get("kind") == kind:
+            more["body"] = {**more["body"], "apiVersion": group.removeprefix("/apis/").removeprefix("/api/")}
         try:
-            return self.call(method, self.at(kind, name), **more)
+            return self.call(method, f"{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else ""), **more)
         except client.ApiException as error:
-            if error.status != 404 or KINDS[kind][0] not in BEFORE_1_21 or not str(error.body).startswith("404 page"):
+            if group not in BEFORE_1_21 or "the server could not find the requested resource" not in reason_of(error):
                 raise
-        if more.get("body"):
-            more["body"] = {**more["body"], "apiVersion": BEFORE_1_21[KINDS[kind][0]][len("/apis/"):]}
-        return self.call(method, self.at(kind, name, old=True), **more)
+            self.kinds[kind] = BEFORE_1_21[group], plural
+            return self.of(kind, method, name, **more)
 
     def create(self, document):
-        self.either(document["kind"], "POST", body=document)
+        self.of(document["kind"], "POST", body=document)
 
     def listed(self, kind, selector):
-        return self.either(kind, "GET", query=[("labelSelector", selector)])["items"]
+        return self.of(kind, "GET", query=[("labelSelector", selector)])["items"]
 
     def remove(self, selector):
         """Whether there was anything."""
@@ -106,7 +104,7 @@ class Cluster:
 
     def delete(self, kind, name):
         try:
-            self.either(kind, "DELETE", name, body={"propagationPolicy": "Background"})
+            self.of(kind, "DELETE", name, body={"propagationPolicy": "Background"})
         except client.ApiException as error:
             if error.status != 404:
                 raise
@@ -256,7 +254,7 @@ class Run:
         done = 0
         while True:
             try:
-                answer = self.cluster.call("GET", self.cluster.at("Pod", name) + "/log", [("follow", "true")], stream=True)
+                answer = self.cluster.of("Pod", "GET", f"{name}/log", query=[("follow", "true")], stream=True)
                 skip, rest = done, b""
                 for piece in answer.stream(1 << 16):
                     fresh, skip = piece[skip:], max(0, skip - len(piece))

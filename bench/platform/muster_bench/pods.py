@@ -74,7 +74,7 @@ class Pods:
         """With the secrets that it needs: whose keys are variables, such as MUSTER_TOKEN; by which a private image is pulled."""
         if self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
-        return {"containers": [container], **({"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}), **more}
+        return {"automountServiceAccountToken": False, "containers": [container], **({"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}), **more}
 
     def _store(self):
         """A muster-store whose table outlives its pod, at an address that stays."""
