@@ -33,15 +33,14 @@ living() {
 }
 
 down() {
-  local file pid step name net
+  local file pid step name net  # nothing is kept, so nobody is asked to end well
   [ -e "$folder/of-kube-local" ] || { [ -z "$(ls -A "$folder")" ] && rmdir "$folder" && return; } ||
     die "$folder was not made by this script (of-kube-local is not in it); name the folder that \"up\" was given"
   # With the first process of a node's PID namespace all others of it end, those of pods too, and its mounts are gone.
   for file in "$folder"/{node*,scheduler,controllers,apiserver,etcd}.pid; do
     pid=$(living "$file") || continue
-    case $file in */node*) pkill -KILL -P "$pid" || true ;; *) kill "$pid" ;; esac
+    case $file in */node*) pkill -KILL -P "$pid" || true ;; *) kill -KILL "$pid" ;; esac
     for ((step = 0; step < 100; ++step)); do kill -0 "$pid" 2>/dev/null && sleep 0.1 || break; done
-    ! kill -KILL "$pid" 2>/dev/null || say "$(basename "$file" .pid) had to be killed"
   done
   net=$(cat "$folder/net" 2>/dev/null) || true
   if [ -n "$net" ]; then
@@ -264,7 +263,7 @@ clusterCIDR: 10.$net.0.0/17
 conntrack: {maxPerCore: 0, min: 0}
 hostnameOverride: node$node
 END
-  for group in /sys/fs/cgroup/*/; do mkdir -p "$group/mk$net/node$node" 2>/dev/null || true; done
+  for group in /sys/fs/cgroup/[!u]*/; do mkdir -p "$group/mk$net/node$node" 2>/dev/null || true; done
   for part in cpus mems; do  # of cpuset a new group has none
     for group in "mk$net" "mk$net/node$node"; do
       [ ! -e "/sys/fs/cgroup/cpuset/$group" ] || cat "/sys/fs/cgroup/cpuset/cpuset.$part" >"/sys/fs/cgroup/cpuset/$group/cpuset.$part"
@@ -273,6 +272,8 @@ END
   cat >"$home/start.sh" <<END
 sysctl -qw net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=1
 mount -t tmpfs none /run && mkdir /run/netns
+# Of a version 1 and 2 side by side this kubelet makes groups of both, and removes those of version 1 alone: pods would not end.
+umount /sys/fs/cgroup/unified 2>/dev/null || true
 for part in /var/lib /var/log /opt; do  # what is written there stays in this node
   mkdir -p "$home\$part" "$home/work\$part" && mount -t overlay none -o "lowerdir=\$part,upperdir=$home\$part,workdir=$home/work\$part" "\$part"
 done
