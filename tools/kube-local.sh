@@ -204,9 +204,6 @@ exec "$cache/bin/kube-apiserver" --etcd-servers=http://$here:2379 --bind-address
 END
 start apiserver sh "$folder/apiserver.sh"
 await kube-apiserver kubectl get --raw /readyz
-start controllers kube-controller-manager --kubeconfig="$folder/keys/controllers" --use-service-account-credentials --bind-address=127.0.0.1 \
-  --secure-port=0 --port=0 --root-ca-file="$folder/keys/apiserver.crt" --service-account-private-key-file="$folder/keys/accounts.key" --leader-elect=false \
-  --enable-hostpath-provisioner --node-monitor-period=1s --node-monitor-grace-period=10s
 start scheduler kube-scheduler --kubeconfig="$folder/keys/scheduler" --leader-elect=false --secure-port=0 --port=0
 
 image_file "$folder/pause.tar" muster.local/pause:1 "$cache/bin/pause"
@@ -304,5 +301,10 @@ metadata: {name: shared}
 spec: {capacity: {storage: 10Gi}, accessModes: [ReadWriteMany], storageClassName: shared, hostPath: {path: $folder/shared}}
 END
 kubectl apply -f "$folder/storage.yaml" >/dev/null
-await "a node" bash -c "[ \"\$(kubectl get nodes | grep -c ' Ready ')\" = $nodes ] && kubectl get serviceaccount default"
+await "a node" bash -c "[ \"\$(kubectl get nodes | grep -c ' Ready ')\" = $nodes ]"
+# Not before: of nodes that it has seen not ready all at once it evicts nothing later, when one is lost.
+start controllers kube-controller-manager --kubeconfig="$folder/keys/controllers" --use-service-account-credentials --bind-address=127.0.0.1 \
+  --secure-port=0 --port=0 --root-ca-file="$folder/keys/apiserver.crt" --service-account-private-key-file="$folder/keys/accounts.key" --leader-elect=false \
+  --enable-hostpath-provisioner --node-monitor-period=1s --node-monitor-grace-period=10s --node-eviction-rate=10
+await kube-controller-manager kubectl get serviceaccount default
 say "a Kubernetes of $nodes nodes: source $folder/environment; tools/kube-local.sh down $folder ends it"

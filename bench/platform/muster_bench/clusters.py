@@ -35,10 +35,10 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
     "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None))
 
 
-def documents(entries, program="muster-bench"):
+def documents(entries, program="muster-bench", untried=True):
     """The text of a file with these documents."""
     text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
-    return f"# Written by {program}; not run on a cluster by those who made it.\n{text}"
+    return f"# Written by {program}{'; not run on a cluster by those who made it' if untried else ''}.\n{text}"
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
@@ -139,7 +139,7 @@ def kubernetes(run, results, image, elastic, share):
         raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
     if elastic:
         words, variables, output = _command(run, results)
-        yield f"{run.id}.yaml", documents(pods.Pods(run, image, words, variables, output, results, secret=SECRET).elastic())
+        yield f"{run.id}.yaml", documents(pods.Pods(run, image, words, variables, output, results, secret=SECRET).elastic(), untried=False)
     else:
         yield f"{run.id}.yaml", documents([queued(job_of(run, results, image), share)])
 
