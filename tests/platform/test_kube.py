@@ -114,7 +114,7 @@ class Elastic(Case):
     def look(self):
         """What all ranks have said so far, also those that are gone."""
         for pod in self.pods():
-            done = subprocess.run(["kubectl", "logs", pod["metadata"]["name"]], capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(["kubectl", "logs", "--request-timeout=3s", pod["metadata"]["name"]], capture_output=True, text=True, timeout=PATIENCE)
             if done.returncode == 0 and done.stdout:
                 self.logs[pod["metadata"]["name"]] = done.stdout
         return self.logs
