@@ -181,7 +181,7 @@ class Elastic(Case):
         self.assertFalse([line for text in said.values() for line in text.splitlines() if line.startswith("wrong")])
         changes = sorted({line for text in said.values() for line in text.splitlines() if line.startswith("generation ")}, key=lambda line: int(line.split()[1][:-1]))
         print(*changes, sep="\n", file=sys.stderr)
-        for what in ("left", "joined", "died"):
+        for what in (" left", " joined", "no heartbeat for", "its connection ended"):
             self.assertTrue([line for line in changes if what in line], changes)
 
     def test_a_training_has_the_bits_of_an_undisturbed_one(self):
