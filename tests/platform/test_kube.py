@@ -102,7 +102,6 @@ class Elastic(Case):
         made, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
         text = (self.folder / made).read_text().replace("policy/v1\n", "policy/v1beta1\n")   # Kubernetes 1.20
         (self.folder / made).write_text(text)
-        self.addCleanup(kubectl, "delete", "pvc", "-l", "muster-bench/run", "--wait=false")
         self.addCleanup(kubectl, "delete", "-f", self.folder / made, "--wait=false")
         kubectl("apply", "-f", self.folder / made)
         self.name = re.search(r"kind: Job\nmetadata:\n  name: (\S+)", text)[1]

@@ -88,9 +88,10 @@ class Pods:
         return [self._object("v1", "Service", name, {"selector": labels, "ports": [{"name": "store", "port": PORT}]}),
                 self._object("apps/v1", "StatefulSet", name, {
                     "serviceName": name, "replicas": 1, "selector": {"matchLabels": labels},
-                    "template": {"metadata": {"labels": labels}, "spec": self._pod(container, terminationGracePeriodSeconds=5)},
-                    "volumeClaimTemplates": [{"metadata": {"name": "data", "labels": labels}, "spec": {
-                        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}}}]})]
+                    "template": {"metadata": {"labels": labels}, "spec": self._pod(
+                        container, terminationGracePeriodSeconds=5, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])}}),
+                # Not by a template: a claim of one is nobody's, and may be made again while all else is removed.
+                self._object("v1", "PersistentVolumeClaim", name, {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}})]
 
     def _rank_pod(self, more, in_group=False):
         # Every cluster gives the address of a Service that is there to pods as a variable; DNS is needed by none.
