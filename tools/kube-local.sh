@@ -40,7 +40,7 @@ down() {
   for file in "$folder"/{node*,scheduler,controllers,apiserver,etcd}.pid; do
     pid=$(living "$file") || continue
     case $file in */node*) pkill -KILL -P "$pid" || true ;; *) kill -KILL "$pid" ;; esac
-    for ((step = 0; step < 100; ++step)); do kill -0 "$pid" 2>/dev/null && sleep 0.1 || break; done
+    for ((step = 0; step < 100; ++step)); do living "$file" >/dev/null && sleep 0.1 || break; done
   done
   net=$(cat "$folder/net" 2>/dev/null) || true
   if [ -n "$net" ]; then
