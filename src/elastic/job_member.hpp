@@ -27,6 +27,11 @@ inline elastic::member_id draw_identity() {
   return id;
 }
 
+/// Equal for processes that can watch and end each other.
+inline std::uint64_t host_number(const settings& configuration) {
+  return digest().add(host_identity(configuration)).add(process_numbers()).value();
+}
+
 inline elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
   const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
   elastic::membership_policy made;
@@ -60,7 +65,7 @@ class job_member {
     token_ = common_token(*store, configuration, until);
     auto words = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
     self_.id = draw_identity();
-    self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
+    self_.host = host_number(configuration);
     self_.order = order;
     self_.process = process_identity::own();
     self_.words = words->place();

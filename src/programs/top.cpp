@@ -39,6 +39,7 @@ int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
 #include "../comm/bootstrap/stores/tcp/store_file.hpp"
 #include "../comm/net/socket.hpp"
 #include "../core/text.hpp"
+#include "../elastic/job_member.hpp"
 #include "../elastic/membership/datagrams.hpp"
 #include "../elastic/membership/record.hpp"
 #include "print.hpp"
@@ -184,6 +185,22 @@ json describe(const job& of, const answers& before, const answers& now) {
           {"ranks", std::move(ranks)}};
 }
 
+// Shows the ranks of this host alone; whether there are any, and whether they answer.
+int show_own(const job& of, std::uint64_t host, bool as_json) {
+  const auto now = ask(of);
+  auto all = describe(of, {}, now);
+  json own = json::array();
+  int status = top_none_here;
+  for (std::size_t rank = 0; rank < of.record.members.size(); ++rank) {
+    if (of.record.members[rank].host != host) continue;
+    if (status != top_silent) status = now.of.contains(of.record.members[rank].id) ? 0 : top_silent;
+    own.push_back(all["ranks"][rank]);
+  }
+  all["ranks"] = std::move(own);
+  show(all, as_json);
+  return status;
+}
+
 }  // namespace
 
 int watch_job(int argc, char** argv, const char* usage) {
@@ -193,11 +210,14 @@ int watch_job(int argc, char** argv, const char* usage) {
     return 0;
   }
   bool as_json = false;
+  bool here = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) != "--json") throw muster::unknown_argument(argv[i], {"--json"});
-    as_json = true;
+    const std::string_view word(argv[i]);
+    if (word != "--json" && word != "--here") throw muster::unknown_argument(argv[i], {"--json", "--here"});
+    (word == "--json" ? as_json : here) = true;
   }
   auto found = look_for_job(configuration);
+  if (here) return show_own(found, muster::detail::host_number(configuration), as_json);
   const bool again = !as_json && ::isatty(STDOUT_FILENO) != 0;
   auto before = ask(found);
   for (;;) {

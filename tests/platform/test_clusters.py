@@ -82,21 +82,18 @@ class Manifests(Case):
             with self.assertRaises(jsonschema.ValidationError):
                 check(broken)
 
-    def test_elastic_sets(self):
-        if jsonschema is None:
-            self.skipTest("SKIPPED: python3-jsonschema is not installed")
-        files = self.made("--kind", "kubernetes", "--image", "registry/muster:1", "--elastic")
-        self.assertEqual([path.name for path in files if path.name == "etcd.yaml"], ["etcd.yaml"])
-        for path in files:
-            kinds = [document["kind"] for document in documents(path)]
-            self.assertEqual(kinds, ["Service", "StatefulSet"])
-            for document in documents(path):
-                check(document)
-        service, pods = documents(files[0])
-        environment = {entry["name"]: entry.get("value") for entry in pods["spec"]["template"]["spec"]["containers"][0]["env"]}
-        etcd = documents(self.folder / "made" / "kubernetes" / "etcd.yaml")
-        self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"etcd://{etcd[0]['metadata']['name']}:{etcd[0]['spec']['ports'][0]['port']}")
-        self.assertEqual(pods["spec"]["serviceName"], service["metadata"]["name"])
+    def test_elastic_jobs(self):
+        """How they fare on a Kubernetes, test_kube.py tells."""
+        for path, ranks in zip(self.made("--kind", "kubernetes", "--image", "registry/muster:1", "--elastic"), (2, 4)):
+            made = {document["kind"]: document for document in documents(path)}
+            self.assertEqual(list(made), ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "PodDisruptionBudget"])
+            pod = made["Job"]["spec"]["template"]
+            environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+            store = made["Service"]["metadata"]["name"].upper().replace("-", "_")
+            self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"tcp://$({store}_SERVICE_HOST):{made['Service']['spec']['ports'][0]['port']}")
+            self.assertEqual((made["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
+            self.assertLessEqual(made["Service"]["spec"]["selector"].items(), made["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
+            self.assertLessEqual(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
 
     def test_an_image_is_needed(self):
         self.refused("manifests", self.file, "--out", "made", "--kind", "kubernetes", says="--image")

@@ -67,6 +67,17 @@ for row in seen["ranks"]:
 text = top().stdout
 assert "rank 2, process " in text and "steps_per_second" in text and "links to 0, megabytes_per_second" in text, text
 
+# Of this host: here all, elsewhere none; one that stands still does not answer, and the others have not judged it yet.
+assert top("--here").returncode == 0 and shown("--here")["ranks"][2]["rank"] == 2
+assert top("--here", MUSTER_HOST="another").returncode == 1
+still = subprocess.Popen([launcher, "-n", "1", worker, *TRAIN[1:], "--steps"], env={**clean, "MUSTER_JOB": "still"}, stdout=subprocess.PIPE, text=True)
+process = int(next(line for line in still.stdout if line.startswith("ready")).split()[1])
+os.kill(process, signal.SIGSTOP)
+assert top("--here", "--job", "still").returncode == 3
+os.kill(process, signal.SIGCONT)
+still.send_signal(signal.SIGTERM)
+still.communicate(timeout=LIMIT)
+
 two = Job("two", 2, *TRAIN, "--steps", "--transport", "shm")
 two.await_steps()
 refused("finds 2 running jobs (one, two); choose one by --job NAME")

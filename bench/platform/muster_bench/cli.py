@@ -64,7 +64,7 @@ def parser():
     manifests.add_argument("--out", required=True, metavar="DIR")
     manifests.add_argument("--kind", action="append", choices=clusters.KINDS, help="only these; again for another [all]")
     manifests.add_argument("--image", default="", metavar="NAME", help="kubernetes: the image with muster and the programs")
-    manifests.add_argument("--elastic", action="store_true", help="ranks may come and go: a StatefulSet with etcd; srun --no-kill")
+    manifests.add_argument("--elastic", action="store_true", help="ranks may come and go: a Job with a store; srun --no-kill")
     manifests.add_argument("--results", default="/results", metavar="PATH", help="a folder that all nodes share [%(default)s]")
     manifests.add_argument("--account", default="", metavar="NAME", help="slurm: whose share of the cluster it is")
     manifests.add_argument("--queue", default="", metavar="NAME", help="slurm: a partition; kubernetes: a LocalQueue of Kueue, which admits all pods of a run or none")

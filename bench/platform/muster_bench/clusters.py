@@ -2,20 +2,18 @@
 import dataclasses
 import math
 import pathlib
-import re
 import shlex
 
 import yaml
 
+from . import pods
 from .errors import Refusal
 from .files import make_folder, write_whole
-from .text import slug, value_text
+from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow's too)
 
 KINDS = ("slurm", "ssh", "kubernetes")
 SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
-ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.15"
-ETCD = "muster-etcd"
-CLAIM = "muster-results"          # the volume that all pods share
+SECRET = "muster-token"           # whose keys are variables of the pods of elastic jobs: MUSTER_TOKEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +35,10 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
     "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None))
 
 
-def documents(entries, program="muster-bench"):
+def documents(entries, program="muster-bench", untried=True):
     """The text of a file with these documents."""
     text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
-    return f"# Written by {program}; not run on a cluster by those who made it.\n{text}"
+    return f"# Written by {program}{'; not run on a cluster by those who made it' if untried else ''}.\n{text}"
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
@@ -102,6 +100,8 @@ def slurm(run, results, _, elastic, share):
              f"#SBATCH --time={_minutes(run)}"]
     if _megabytes(run):
         lines.append(f"#SBATCH --mem-per-cpu={_megabytes(run) // cpus}M")
+    if run.template.resources.gpus_per_rank:
+        lines.append(f"#SBATCH --gpus-per-task={run.template.resources.gpus_per_rank * (run.ranks if _starts_its_own(run) else 1)}")
     lines += [f"#SBATCH --{flag}={value}" for flag, value in (("account", share.account), ("partition", share.queue), ("qos", share.priority)) if value]
     if share.priority:
         lines.append("#SBATCH --requeue")
@@ -137,9 +137,11 @@ def kubernetes(run, results, image, elastic, share):
         raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
     if elastic and share.queue:
         raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
-    yield f"{run.id}.yaml", documents(_elastic(run, results, image) if elastic else [queued(job_of(run, results, image), share)])
     if elastic:
-        yield "etcd.yaml", documents(_etcd())
+        words, variables, output = _command(run, results)
+        yield f"{run.id}.yaml", documents(pods.Pods(run, image, words, variables, output, results, secret=SECRET).elastic(), untried=False)
+    else:
+        yield f"{run.id}.yaml", documents([queued(job_of(run, results, image), share)])
 
 
 def job_of(run, results, image):
@@ -156,29 +158,10 @@ def queued(job, share):
     return job
 
 
-def plain_name(text):
-    """Letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")
-
-
-def name_of(run):
-    """What Kubernetes takes for a name: letters, digits and dashes, at most 50 for what it appends."""
-    text = plain_name(run.id)
-    short = text if len(text) <= 50 else f"{text[:41].rstrip('-')}-{run.key[:8]}"
-    return short if short[0].isalpha() else f"m-{short}"[:50].rstrip("-")
-
-
-def _resources(run):
-    limits = {"cpu": value_text(_cpus(run))}
-    if _megabytes(run):
-        limits["memory"] = f"{_megabytes(run)}Mi"
-    return {"requests": limits, "limits": limits}
-
-
 def _container(run, image, words, results, variables=None, name="rank"):
     return {"name": name, "image": image, "command": words[:1], "args": words[1:],
             **({"env": [{"name": key, "value": value} for key, value in variables.items()]} if variables else {}),
-            "resources": _resources(run), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
+            "resources": pods.limits(run.template.resources, run.ranks if _starts_its_own(run) else 1), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
 
 
 def volumes():
@@ -211,49 +194,6 @@ def _job(run, results, image):
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name_of(run)},
             "spec": {"backoffLimit": run.template.retries.attempts - 1, "activeDeadlineSeconds": int(run.template.timeout),
                      "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes()}}}}
-
-
-def _elastic(run, results, image):
-    """Pods that may come and go: kubectl scale changes their number while the job trains."""
-    words, variables, output = _command(run, results)
-    name = name_of(run)
-    launch = ["muster-launch", "-n", "1", "--restart", "0", *words]
-    # A pod of a StatefulSet is always started again: one that has trained to the end stays instead.
-    line = _sh(launch, {}, output).replace("> log.txt", '> "log-$HOSTNAME.txt"') + "exec sleep infinity\n"
-    variables = {**variables, "MUSTER_ELASTIC": "on", "MUSTER_JOB": name, "MUSTER_RENDEZVOUS": f"etcd://{ETCD}:2379"}
-    container = _container(run, image, ["sh", "-ec", line], results, variables)
-    container["env"].append({"name": "MUSTER_TOKEN", "valueFrom": {"secretKeyRef": {"name": "muster-token", "key": "token"}}})
-    labels = {"app": name}
-    return [_service(name, labels, [("data", 1)], headless_of=True),
-            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
-             "spec": {"serviceName": name, "replicas": run.ranks, "podManagementPolicy": "Parallel",
-                      "selector": {"matchLabels": labels},
-                      "template": {"metadata": {"labels": labels}, "spec": {
-                          "terminationGracePeriodSeconds": 10, "containers": [container], "volumes": volumes()}}}}]
-
-
-def _service(name, labels, ports, headless_of=False):
-    spec = {"selector": labels, "ports": [{"name": port, "port": number} for port, number in ports]}
-    if headless_of:
-        spec = {"clusterIP": "None", "publishNotReadyAddresses": True, **spec}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
-
-
-def _etcd():
-    """One member, whose data outlives its pod: enough for the membership of jobs, which goes on without it for a while."""
-    labels = {"app": ETCD}
-    container = {"name": "etcd", "image": ETCD_IMAGE, "command": ["etcd"],
-                 "args": ["--data-dir=/data", "--listen-client-urls=http://0.0.0.0:2379",
-                          f"--advertise-client-urls=http://{ETCD}:2379"],
-                 "ports": [{"name": "client", "containerPort": 2379}],
-                 "readinessProbe": {"httpGet": {"path": "/health", "port": 2379}, "periodSeconds": 5},
-                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    return [_service(ETCD, labels, [("client", 2379)]),
-            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": ETCD},
-             "spec": {"serviceName": ETCD, "replicas": 1, "selector": {"matchLabels": labels},
-                      "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-                      "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
-                          "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]}}]
 
 
 FORMS = {"slurm": slurm, "ssh": ssh, "kubernetes": kubernetes}

@@ -15,7 +15,7 @@ def locked():
 
 # What a closed run has of the environment beside what its template says: where things are, the user, and what a launcher
 # tells its ranks. No setting of muster's, of MPI's or of a library's number of threads.
-KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "KUBECONFIG")
 KEPT_GROUPS = ("LC_", "SLURM_", "PMI_", "PMIX_")
 
 

@@ -1,19 +1,24 @@
 """From a command to what starts its ranks."""
 import functools
+import hashlib
+import importlib.util
+import json
 import math
 import os
 import pathlib
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
 
-from . import hosts, simgrid
+from . import hosts, pods, simgrid
 from .errors import Refusal
 from .files import write_whole
 from .text import value_text
 
 WORKER = pathlib.Path(__file__).with_name("worker.py")
+KUBE = [sys.executable, "-I", str(pathlib.Path(__file__).with_name("kube.py"))]
 
 
 @functools.lru_cache(maxsize=None)
@@ -32,6 +37,8 @@ def cores_here():
 def launched(run, folder, attempt=1, watch=False):
     """(words, variables) that start a run on this machine; each rank under worker.py if it is to be watched."""
     template = run.template
+    if template.launcher.kind == "kubernetes":
+        return [*KUBE, "run", template.launcher.namespace, str(objects_file(folder))], {}
     command = run.words(template.command, folder, attempt)
     if watch and template.launcher.kind != "simgrid":
         command = [sys.executable, "-I", "-S", str(WORKER), workers_folder(folder, attempt), str(template.limits.log), *command]
@@ -77,9 +84,31 @@ def platform_file(folder):
     return pathlib.Path(folder) / "config" / "platform.xml"
 
 
+def objects_file(folder):
+    return pathlib.Path(folder) / "config" / "objects.json"
+
+
+def labels(out):
+    """Of all objects that belong to a folder of results."""
+    return {pods.FOLDER: hashlib.sha256(f"{platform.node()} {out}".encode()).hexdigest()[:16]}
+
+
+def _objects(run, folder, attempt):
+    template, launcher, home = run.template, run.template.launcher, pathlib.Path(folder)
+    if launcher.mount and not home.is_relative_to(launcher.mount):
+        raise Refusal(f"template '{template.name}': the results in {home} are not on the volume at {launcher.mount} (pods could not write them); "
+                      f"choose an --out below {launcher.mount}")
+    environment = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
+    made = pods.Pods(run, launcher.image, run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
+                     launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent))
+    return made.elastic() if launcher.elastic else made.fixed()
+
+
 def prepare(run, folder, attempt):
     """Writes what a launcher needs beside the command."""
     launcher = run.template.launcher
+    if launcher.kind == "kubernetes":
+        write_whole(objects_file(folder), json.dumps(_objects(run, folder, attempt), indent=1))
     if launcher.kind == "simgrid":
         network, bandwidth, latency = (run.text(text, folder, attempt) for text in
                                        (launcher.network, launcher.bandwidth, launcher.latency))
@@ -113,7 +142,30 @@ def shown(words, variables):
 
 def check_launcher(run):
     """Refuses a launcher that is not here."""
+    if run.template.launcher.kind == "kubernetes":
+        return _check_cluster(run.template.launcher.namespace)
     needed = {"mpirun": "mpirun", "srun": "srun", "simgrid": "smpirun"}.get(run.template.launcher.kind)
     if needed and shutil.which(needed) is None:
         raise Refusal(f"template '{run.template.name}' is started by {needed} (which is not here); install it, or only "
                       "write the files for a cluster with muster-bench manifests")
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _check_cluster(namespace):
+    if importlib.util.find_spec("kubernetes") is None:
+        raise Refusal(f"the launcher kubernetes needs its client ({sys.executable} cannot import kubernetes); apt-get install python3-kubernetes, or pip "
+                      "install 'muster-bench[kubernetes]' in a venv")
+    _kube("check", namespace)
+
+
+def clear(out, plan):
+    """Removes what an earlier start in this folder has left on a cluster."""
+    for namespace in {run.template.launcher.namespace for run in plan if run.template.launcher.kind == "kubernetes"}:
+        _kube("clear", namespace, ",".join(f"{name}={value}" for name, value in labels(out).items()))
+
+
+def _kube(*words):
+    done = subprocess.run([*KUBE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Refusal((done.stdout.splitlines() or done.stderr.splitlines() or ["it failed"])[-1].removeprefix("kubernetes: "))

@@ -83,7 +83,7 @@ def _chosen(parameters, only):
 def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
     template = experiment.template
     bare = Run(experiment, parameters, repeat, seed, "", "", places, trial=trial)
-    program = program_of(bare) if digests else ""
+    program = program_of(bare) if digests and template.launcher.kind != "kubernetes" else ""   # there it is in the image
     inputs = [bare.text(path, "/") for path in template.inputs]
     data = [bare.text(path, "/") for path in template.data]
     for path in (*inputs, *data):
@@ -97,8 +97,8 @@ def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
         **({"follows": experiment.following(parameters)} if experiment.follows else {}),
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
-        "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
-    digest = digests.of_path(program) if digests else ""
+        "read_from": [[digests.of_path(path) for path in paths] for paths in ([program] if program else [], inputs, data)] if digests else ""})
+    digest = digests.of_path(program) if program else ""
     swept = [f"{name}={value_text(parameters[name])}" for name in experiment.swept]
     words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
     name = slug("-".join(words))[:120]

@@ -112,6 +112,7 @@ class Runner:
         environments = files.read_json(self.folder / "environment.json") or []
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
+        launchers.clear(self.folder, self.plan)
         waiting = [run for run in self.plan if not self._is_done(run)]
         for run in self.plan if self.events else ():
             if run not in waiting:
@@ -201,7 +202,7 @@ class Runner:
         launchers.prepare(run, home, number)
         progress.step("run", run)
         look = self._look(run, log)
-        on_this_machine = run.template.launcher.kind != "srun"
+        on_this_machine = run.template.launcher.kind not in ("srun", "kubernetes")
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
         ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
         if ended.status == "enough":

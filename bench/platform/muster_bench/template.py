@@ -6,7 +6,7 @@ from .document import Section
 from .errors import Refusal, closest, listed
 from .text import bytes_of, fill, value_text, words_of
 
-LAUNCHERS = ("local", "mpirun", "srun", "simgrid", "hosts")
+LAUNCHERS = ("local", "mpirun", "srun", "simgrid", "hosts", "kubernetes")
 FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
@@ -24,6 +24,17 @@ class Launcher:
     latency: str = ""
     loss: str = ""         # hosts: the share of packets that is lost
     per_host: str = "1"    # hosts: ranks on each
+
+
+@dataclasses.dataclass(frozen=True)
+class OnKubernetes(Launcher):
+    image: str = ""        # has the programs
+    namespace: str = "default"
+    volume: str = ""       # a claim that pods share, and where it is: there, and on this machine too
+    mount: str = ""
+    secret: str = ""       # whose keys are variables of the ranks: MUSTER_TOKEN, those of a storage
+    pull_secret: str = ""  # for a private image
+    elastic: bool = False  # ranks may come and go
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Template:
         yield from ((text, f"environment, {name}") for name, text in self.environment.items())
         yield from ((reader.file, "read") for reader in self.read)
         yield from ((text, f"settings, {name}") for name, texts in self.settings.items() for text in texts)
-        yield from ((word, "launcher") for word in (*self.launcher.options, *dataclasses.astuple(self.launcher)[2:]))
+        yield from ((word, "launcher") for word in (*self.launcher.options, *dataclasses.astuple(self.launcher)[2:]) if isinstance(word, str))
         for step, commands in (("needs", self.needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
             yield from ((word, step) for command in commands for word in command)
 
@@ -150,6 +161,13 @@ def read_launcher(section):
                     inner.get("network", "a text", "flat"),
                     *[value_text(inner.get(key, "a text or a number", other)) for key, other in
                       (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"))])
+    if made.kind == "kubernetes":
+        made = OnKubernetes(*dataclasses.astuple(made), *[inner.get(key, "a text", other) for key, other in (
+            ("image", ""), ("namespace", "default"), ("volume", ""), ("mount", ""), ("secret", ""), ("pull-secret", ""))],
+            inner.get("elastic", "true or false", False))
+        if not made.image or bool(made.volume) != bool(made.mount):
+            raise Refusal(f"{section.where}: the launcher kubernetes needs image, and volume with mount (a claim, and the folder where pods and this "
+                          "machine have it); write such as image: registry/muster:1, volume: muster-results, mount: /results")
     inner.done()
     if made.kind not in LAUNCHERS:
         raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "

@@ -1,0 +1,112 @@
+"""A run as Kubernetes' own objects: a store, and ranks that come and go (a Job) or that do not (Pods). No operator is needed."""
+import re
+
+from .text import slug, value_text
+
+PORT = 29500
+CLAIM = "muster-results"          # the volume that all pods share
+RUN = "muster-bench/run"          # labels: of all that belongs to a run,
+FOLDER = "muster-bench/folder"    # to a folder of results,
+PART = "muster-bench/part"        # and whether it is of the store or a rank
+LOST = 15                         # seconds after which a pod of a node that does not answer is made anew elsewhere
+DEATHS = 100                      # of ranks, until an elastic job is given up
+
+
+def plain_name(text):
+    """Letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")
+
+
+def name_of(run):
+    """What Kubernetes takes for a name: letters, digits and dashes, at most 50 for what it appends."""
+    text = plain_name(run.id)
+    short = text if len(text) <= 50 else f"{text[:41].rstrip('-')}-{run.key[:8]}"
+    return short if short[0].isalpha() else f"m-{short}"[:50].rstrip("-")
+
+
+def limits(resources, ranks=1):
+    """What a container asks for and gets: fractions of processors, memory, whole GPUs."""
+    made = {"cpu": value_text(resources.cpus_per_rank * ranks)}
+    if resources.memory >> 20:
+        made["memory"] = f"{(resources.memory >> 20) * ranks}Mi"
+    if resources.gpus_per_rank:
+        made["nvidia.com/gpu"] = value_text(resources.gpus_per_rank * ranks)
+    return {"requests": dict(made), "limits": made}
+
+
+def variables(given):
+    return [{"name": name, "value": value} for name, value in given.items()]
+
+
+class Pods:
+    """What the pods of a run have in common. `words` run in `output`, a folder of the volume `claim` that is mounted at `mount`; without a
+    claim it is one of each pod and gone with it."""
+
+    def __init__(self, run, image, words, environment, output, mount, claim=CLAIM, secret="", pull_secret="", labels=None):
+        self.run, self.image, self.mount, self.claim = run, image, str(mount), claim
+        self.words, self.environment, self.output = words, environment, str(output)
+        self.secret, self.pull_secret = secret, pull_secret
+        self.name = name_of(run)
+        self.labels = {RUN: self.name, **(labels or {})}
+
+    def elastic(self):
+        """Ranks are pods of a Job, which ends when the training does and makes another pod for one that is gone. How many there
+        are may be changed while it trains: kubectl patch job NAME -p '{"spec":{"parallelism":N}}'."""
+        ranks, template = self.run.ranks, self.run.template
+        return [*self._store(), self._object("batch/v1", "Job", self.name, {
+            "parallelism": ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(template.timeout),
+            "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod({"MUSTER_ELASTIC": "on", "RANK": "0"}, in_group=True)}}),
+                self._object("policy/v1", "PodDisruptionBudget", self.name, {   # somebody has the state
+                    "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
+
+    def fixed(self):
+        """Ranks that connect once: a Pod each, with its number."""
+        pods = [self._object("v1", "Pod", f"{self.name}-{rank}", self._rank_pod({"RANK": str(rank)}), labels=self._of("rank")) for rank in range(self.run.ranks)]
+        return [*(self._store() if self.run.ranks > 1 else []), *pods]
+
+    def _of(self, part):
+        return {**self.labels, PART: part}
+
+    def _object(self, version, kind, name, spec, labels=None):
+        return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or self.labels}, "spec": spec}
+
+    def _pod(self, container, **more):
+        """With the secrets that it needs: whose keys are variables, such as MUSTER_TOKEN; by which a private image is pulled."""
+        if self.secret:
+            container["envFrom"] = [{"secretRef": {"name": self.secret}}]
+        return {"automountServiceAccountToken": False, "containers": [container], **({"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}), **more}
+
+    def _store(self):
+        """A muster-store whose table outlives its pod, at an address that stays."""
+        name, labels = f"{self.name}-store", self._of("store")
+        container = {"name": "store", "image": self.image, "command": ["muster-store"], "args": ["--listen", f":{PORT}", "--data", "/data"],
+                     "ports": [{"name": "store", "containerPort": PORT}],
+                     "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2},
+                     "livenessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 10},
+                     "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
+                     "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+        return [self._object("v1", "Service", name, {"selector": labels, "ports": [{"name": "store", "port": PORT}]}),
+                self._object("apps/v1", "StatefulSet", name, {
+                    "serviceName": name, "replicas": 1, "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": self._pod(
+                        container, terminationGracePeriodSeconds=5, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])}}),
+                # Not by a template: a claim of one is nobody's, and may be made again while all else is removed.
+                self._object("v1", "PersistentVolumeClaim", name, {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}})]
+
+    def _rank_pod(self, more, in_group=False):
+        # Every cluster gives the address of a Service that is there to pods as a variable; DNS is needed by none.
+        place = f"$({self.name.upper().replace('-', '_')}_STORE_SERVICE_HOST):{PORT}"
+        given = {**self.environment, "WORLD_SIZE": str(self.run.ranks), "LOCAL_RANK": "0", "MUSTER_JOB": self.name,
+                 **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if in_group or self.run.ranks > 1 else {}), **more}
+        container = {"name": "rank", "image": self.image, "command": ["sh", "-ec", 'mkdir -p "$0" && cd "$0" && exec "$@"', self.output], "args": self.words,
+                     "env": variables(given), "resources": limits(self.run.template.resources),
+                     "volumeMounts": [{"name": "results", "mountPath": self.mount}]}
+        if in_group:
+            look = ["muster-info", "top", "--here"]
+            container["readinessProbe"] = {"exec": {"command": look}, "periodSeconds": 2, "timeoutSeconds": 5}
+            container["livenessProbe"] = {"exec": {"command": ["sh", "-c", f'{" ".join(look)} >/dev/null 2>&1; [ $? != 3 ]']}, "periodSeconds": 20, "timeoutSeconds": 10,
+                                          "failureThreshold": 6}
+        lost = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for what in ("unreachable", "not-ready")]
+        volume = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": self._of("rank")}}
+        return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=[{"name": "results", **volume}])
