@@ -179,12 +179,12 @@ column detail::fit_logistic(const matrix& features, const column& labels, double
     hessian.diagonal() += penalty;
     hessian(x.cols() - 1, x.cols() - 1) += 1e-12;
     const column step = hessian.ldlt().solve(slope);
+    if (step.cwiseAbs().maxCoeff() <= 1e-10 * (1 + w.cwiseAbs().maxCoeff())) return w - step;
     double length = 1;
     while (length > 1e-9 && !(loss(w - length * step) <= now)) length /= 2;
     if (length <= 1e-9) break;  // no better to the last digit
     w -= length * step;
     now = loss(w);
-    if (step.cwiseAbs().maxCoeff() <= 1e-11 * (1 + w.cwiseAbs().maxCoeff())) break;
   }
   return w;
 }

@@ -49,9 +49,9 @@ class s3_store final : public store {
     CURL* const easy = easy_.get();
     const std::string url = url_ + "/" + key, hash = "x-amz-content-sha256: " + digest;
     std::string answer;
-    curl_slist* lines = ::curl_slist_append(nullptr, hash.c_str());
-    for (const char* line : {"Content-Type: application/octet-stream", "Expect:"})
-      lines = ::curl_slist_append(lines, line);
+    // Debian's libcurl signs every header that is given.
+    curl_slist* const lines =
+        ::curl_slist_append(::curl_slist_append(nullptr, hash.c_str()), "Content-Type: application/octet-stream");
     const std::unique_ptr<curl_slist, ended_by<curl_slist, ::curl_slist_free_all>> headers(lines);
     ::curl_easy_reset(easy);
     ::curl_easy_setopt(easy, CURLOPT_URL, url.c_str());

@@ -100,6 +100,13 @@ std::shared_ptr<const std::string> kept_objects::find(const std::string& key) {
   return at == objects_.end() ? nullptr : at->second.bytes;
 }
 
+std::shared_ptr<grpc::Channel> kept_objects::channel_to(const std::string& maker) {
+  const std::lock_guard lock(mutex_);
+  auto& channel = channels_[maker];
+  if (channel == nullptr) channel = grpc::CreateChannel(maker, grpc::InsecureChannelCredentials());
+  return channel;
+}
+
 std::string kept_objects::get(const std::string& key, deadline until) {
   constexpr std::string_view scheme = "xdt://";
   const auto slash = key.find('/', scheme.size());
@@ -109,8 +116,8 @@ std::string kept_objects::get(const std::string& key, deadline until) {
   stacking::PullRequest request;
   request.set_key(key.substr(slash + 1));
   if (const auto own = find(request.key()); own != nullptr && key.starts_with(prefix_)) return *own;
-  const auto stub = stacking::Objects::NewStub(::grpc::CreateChannel(maker, ::grpc::InsecureChannelCredentials()));
-  ::grpc::ClientContext context;
+  const auto stub = stacking::Objects::NewStub(channel_to(maker));
+  grpc::ClientContext context;
   context.set_deadline(until);
   const auto stream = stub->Pull(&context, request);
   std::string object;

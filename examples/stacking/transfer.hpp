@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <grpcpp/grpcpp.h>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,8 +60,11 @@ class kept_objects final : public store {
     std::shared_ptr<const std::string> bytes;
     deadline until;
   };
+  [[nodiscard]] std::shared_ptr<grpc::Channel> channel_to(const std::string& maker);
+
   std::string prefix_{};
   std::mutex mutex_{};
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_{};
   std::map<std::string, kept> objects_{};
 };
 
