@@ -125,7 +125,7 @@ class objects_service final : public stacking::Objects::Service {
  public:
   explicit objects_service(kept_objects& objects) : objects_(objects) {}
 
-  grpc::Status Pull(grpc::ServerContext*, const stacking::PullRequest* request,
+  grpc::Status Pull(grpc::ServerContext*, const stacking::ObjectKey* request,
                     grpc::ServerWriter<stacking::Piece>* to) override {
     const auto found = objects_.find(request->key());
     if (found == nullptr) return {grpc::StatusCode::NOT_FOUND, "it is not there, or not any more"};

@@ -136,7 +136,7 @@ class redis_store final : public store {
   template <class... Words>
   reply ask(const std::string& key, deadline until, const char* format, Words... words) {
     const std::lock_guard lock(mutex_);
-    // The connection there is may have ended while nobody used it: then a new one is asked.
+    // The connection there is may have ended while it was idle: then a new one is asked.
     for (bool is_new = connection_ == nullptr;; is_new = true) {
       const long left = milliseconds_left(until, "the answer of redis://" + address_);
       const timeval most{left / 1000, 1000 * (left % 1000)};

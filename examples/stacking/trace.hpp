@@ -18,7 +18,7 @@
 namespace stacked {
 
 /// Sends spans in the background. What the collector does not take within a second, or what there is no room for, is
-/// dropped and counted: nobody waits for it. Thread safe.
+/// dropped and counted; no call waits for it. Thread safe.
 class tracer {
  public:
   /// Of this service, to http://HOST:9411/api/v2/spans or any other address; where it is empty there are no spans.

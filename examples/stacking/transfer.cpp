@@ -113,7 +113,7 @@ std::string kept_objects::get(const std::string& key, deadline until) {
   if (!key.starts_with(scheme) || slash == std::string::npos)
     refuse(key, "the key names no maker of XDT", "have all functions use one TRANSFER_TYPE");
   const std::string maker = key.substr(scheme.size(), slash - scheme.size());
-  stacking::PullRequest request;
+  stacking::ObjectKey request;
   request.set_key(key.substr(slash + 1));
   if (const auto own = find(request.key()); own != nullptr && key.starts_with(prefix_)) return *own;
   const auto stub = stacking::Objects::NewStub(channel_to(maker));

@@ -1,8 +1,8 @@
 // How objects come from the function that makes them to those that use them (TRANSFER_TYPE).
 #pragma once
 
-#include <chrono>
 #include <grpcpp/grpcpp.h>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +15,7 @@ namespace stacked {
 
 using deadline = std::chrono::system_clock::time_point;  // as gRPC has them
 
-/// What is being done for whom, and until when.
+/// The call that is being answered, and its deadline.
 struct call {
   deadline until;
   span& in;
@@ -31,10 +31,10 @@ class store {
   store(const store&) = delete;
   store& operator=(const store&) = delete;
   virtual ~store() = default;
-  /// Nobody asks for it after the deadline. `digest` is its SHA-256.
+  /// It is of no use after the deadline. `digest` is its SHA-256.
   virtual void put(const std::string& key, std::string bytes, const std::string& digest, deadline until) = 0;
   [[nodiscard]] virtual std::string get(const std::string& key, deadline until) = 0;
-  /// What stands before a key, for those who get it.
+  /// What stands before a key, for the functions that get it.
   [[nodiscard]] virtual std::string prefix() const { return ""; }
 };
 
@@ -43,8 +43,8 @@ class store {
 /// A Redis, HOST:PORT.
 [[nodiscard]] std::unique_ptr<store> make_redis_store(const std::string& address);
 
-/// XDT: the maker keeps an object until its deadline, and gives it to whom asks (stacking.Objects). Of other makers it
-/// asks for theirs.
+/// XDT: the maker keeps an object until its deadline, and sends it when it is asked (stacking.Objects). Of other makers
+/// it asks for theirs.
 class kept_objects final : public store {
  public:
   /// Others reach this process at HOST:PORT.

@@ -1,7 +1,6 @@
 // Where in a trace a call was made, as its headers say.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,10 +38,12 @@ inline std::optional<trace_place> read_w3c(std::string_view text) {
 
 // TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT; without a decision it is recorded.
 inline std::optional<trace_place> read_b3(std::string_view text) {
-  const auto trace = text.substr(0, text.find('-'));
-  text.remove_prefix(std::min(text.size(), trace.size() + 1));
-  const auto span = text.substr(0, text.find('-'));
-  text.remove_prefix(std::min(text.size(), span.size() + 1));
+  const auto next = [&text] {
+    const auto part = text.substr(0, text.find('-'));
+    text.remove_prefix(part.size() < text.size() ? part.size() + 1 : text.size());
+    return part;
+  };
+  const auto trace = next(), span = next();
   return text.starts_with('0') ? std::nullopt : trace_place_of(trace, span);
 }
 
