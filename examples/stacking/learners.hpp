@@ -34,7 +34,7 @@ using learner = std::function<stacking::Model(const rows&)>;
 [[nodiscard]] column cross_predict(const learner& fit, const matrix& features, const std::vector<rows>& parts);
 
 /// The probability that a row of label 1 scores above one of label 0, ties counted half (area under the ROC curve).
-/// Throws muster::data_error where there is but one label.
+/// Not a number where there is but one label.
 [[nodiscard]] double roc_auc(const column& labels, const column& scores);
 
 namespace detail {

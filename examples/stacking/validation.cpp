@@ -3,8 +3,6 @@
 #include <array>
 #include <cmath>
 
-#include <muster/core/error.hpp>
-
 #include "learners.hpp"
 
 namespace stacked {

@@ -15,6 +15,7 @@ import threading
 import time
 import unittest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 PROGRAM, SOURCES = os.environ["MUSTER_TEST_STACKING"], pathlib.Path(os.environ["MUSTER_TEST_SOURCES"])
 sys.path.insert(0, str(SOURCES / "bench/platform/muster_bench/presets"))
 try:
@@ -38,7 +39,9 @@ def field(number, value):
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) if hasattr(cls, "enterClassContext") else pathlib.Path(tempfile.mkdtemp())
+        made = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(made.cleanup)
+        cls.folder = pathlib.Path(made.name)
         cls.data = cls.folder / "data.npy"
         subprocess.run([sys.executable, SOURCES / "examples/stacking/make_data.py", cls.data], check=True, capture_output=True)
 
@@ -50,7 +53,7 @@ class Case(unittest.TestCase):
     def score(self, ensemble, *words):
         done = ensemble.client(*words)
         self.assertEqual(done.returncode, 0, done.stderr)
-        return float(re.fullmatch(r"Greeting: \S+ score (\S+)\n", done.stdout)[1])
+        return re.fullmatch(r"Greeting: \S+ score (\S+)\n", done.stdout)[1]
 
     def refused(self, done, *words, status):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
@@ -76,11 +79,11 @@ class Oracle(Case):
         store, data = redis.Redis(port=ensemble.store.port), numpy.load(self.data)
         x, y = data[:, :-1], data[:, -1]
 
-        def kept(name):
-            key, = store.keys(f"*/{name}.*")
+        def load(key):
             return numpy.load(io.BytesIO(store.get(key)))
+        kept = {key.split(b"/")[1].split(b".")[0].decode(): load(key) for key in store.keys() if b"pred" in key or b"meta" in key}   # they expire
         for number, model in enumerate(models):
-            found = kept(f"pred_model_{number}")[:, 0]
+            found = kept[f"pred_model_{number}"][:, 0]
             if model == DISTRIBUTED:
                 exact = LogisticRegression(tol=1e-10, max_iter=10_000)
                 self.assertLess(abs(found - cross_val_predict(exact, x, y, cv=[(a, b) for a, b in parts(len(y))], method="predict_proba")[:, 1]).max(), 1e-6)
@@ -90,11 +93,11 @@ class Oracle(Case):
                 self.assertTrue(min(scores) <= roc_auc_score(y, found) <= max(scores), (scores, roc_auc_score(y, found)))
             else:
                 self.assertLess(abs(found - cross_val_predict(learner(model), x, y, cv=5)).max(), 1e-6, model)
-        features = kept("meta_features")
+        features = kept["meta_features"]
         self.assertEqual(features.shape, (300, 5))
         classes = cross_val_predict(LogisticRegression(tol=1e-10, max_iter=10_000), features, y, cv=5)
-        self.assertEqual((kept("meta_predictions")[:, 0] != classes).sum(), 0)
-        self.assertAlmostEqual(score, roc_auc_score(classes, y), places=12)
+        self.assertEqual((kept["meta_predictions"][:, 0] != classes).sum(), 0)
+        self.assertAlmostEqual(float(score), roc_auc_score(classes, y), places=12)
 
 
 def parts(count):
@@ -117,7 +120,7 @@ class Transfers(Case):
 
     def test_sixteen_trainers_and_more_than_a_message_may_have(self):
         ensemble = self.ensemble("INLINE", 16, True)   # four models with all rows: 10 MB
-        self.assertGreater(self.score(ensemble), 0.8)
+        self.assertGreater(float(self.score(ensemble)), 0.8)
 
     def test_invocations_at_once_do_not_mix(self):
         ensemble = self.ensemble("REDIS", 4, True)
@@ -274,6 +277,37 @@ class Client(Case):
                                          (["--function", "driver", "--data", "nothing.npy"], "nothing.npy: ", {})):
             done = subprocess.run([PROGRAM, *words, "-sp", "0"], capture_output=True, text=True, timeout=30, env={**os.environ, **environment}, check=False)
             self.refused(done, says, status=3 if "--data" in words else 2)
+
+
+class Manifests(unittest.TestCase):
+    def test_four_functions_for_each_transfer(self):
+        import yaml
+        environment = {"PATH": os.environ["PATH"], "AWS_ACCESS_KEY": "a\"key: \\\\", "AWS_SECRET_KEY": "{secret}", "BUCKET_NAME": "redis:6379"}
+        for transfer in ("inline", "s3", "redis", "xdt"):
+            text = subprocess.run(["sh", SOURCES / "examples/stacking/knative.sh", transfer, "16", "here/image:1"], capture_output=True, text=True, check=True,
+                                  env=environment).stdout
+            documents = list(yaml.safe_load_all(text))
+            if transfer == "s3":
+                secret = documents.pop(0)
+                self.assertEqual(secret["stringData"], {name: environment[name] for name in ("AWS_ACCESS_KEY", "AWS_SECRET_KEY")})
+            instances = {}
+            for each in documents:
+                template = each["spec"]["template"]
+                notes, container = template["metadata"]["annotations"], template["spec"]["containers"][0]
+                instances[each["metadata"]["name"]] = notes["autoscaling.knative.dev/minScale"]
+                self.assertEqual(notes["autoscaling.knative.dev/minScale"], notes["autoscaling.knative.dev/maxScale"])
+                said = {one["name"]: one.get("value") for one in container["env"]}
+                self.assertEqual((said["TRANSFER_TYPE"], said["TrainersNum"], said["BUCKET_NAME"]), (transfer.upper(), "16", "redis:6379"))
+                self.assertEqual("AWS_SECRET_KEY" in said, transfer == "s3")
+                self.assertNotIn("secret}", str(each))
+            self.assertEqual(instances, {"driver": "1", "trainer": "16", "reducer": "1", "metatrainer": "1"})
+
+    def test_what_cannot_be_used(self):
+        for words, says in ((["pipe", "4", "x"], "TRANSFER cannot be 'pipe'"), (["inline", "0", "x"], "TRAINERS cannot be '0'"), (["s3", "4", "x"], "AWS_ACCESS_KEY"),
+                            (["redis", "4", "x"], "BUCKET_NAME")):
+            done = subprocess.run(["sh", SOURCES / "examples/stacking/knative.sh", *words], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
+            self.assertEqual((done.returncode, done.stderr.count("\n"), done.stdout), (2, 1, ""), done.stderr)
+            self.assertIn(says, done.stderr)
 
 
 if __name__ == "__main__":

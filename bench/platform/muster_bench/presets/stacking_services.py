@@ -112,8 +112,9 @@ class Ensemble:
                 self.ports[name] = int(found[-1])
                 return
             if self.processes[name].poll() is not None:
+                said = log.read_text().strip()
                 self.stop()
-                raise RuntimeError(log.read_text().strip() if log.exists() else name)
+                raise RuntimeError(said)
             time.sleep(0.05)
         raise RuntimeError(f"{name} does not listen")
 
