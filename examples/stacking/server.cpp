@@ -182,12 +182,14 @@ void serve(const function_options& options, muster::context& ranks) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.RegisterService(service.get());
   if (options.transfer == "XDT") builder.RegisterService(&pulls);
+  const std::string address = own_address() + ":";
+  kept->listens_at(address + std::to_string(options.port));  // calls may come at once
   const auto server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     throw muster::configuration_error("port " + std::to_string(options.port) +
                                       " cannot be listened to (it is taken, or not permitted); give another with -sp");
   }
-  kept->listens_at(own_address() + ":" + std::to_string(port));
+  if (options.port == 0) kept->listens_at(address + std::to_string(port));
   std::printf("%s listens to port %d\n", options.name.c_str(), port);
   std::fflush(stdout);
   int got = 0;
