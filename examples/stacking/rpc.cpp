@@ -17,6 +17,7 @@ std::optional<muster::trace_place> place_of(const grpc::ServerContext& context, 
 void pass_on(const call& of, grpc::ClientContext& context) {
   context.set_deadline(of.until);
   const auto& place = of.in.place();
+  if (!place && of.in.is_on()) context.AddMetadata("b3", "0");  // not recorded there either
   if (!place) return;
   const std::string whole = std::string(place->trace.size() == 16 ? 16 : 0, '0') + place->trace;
   context.AddMetadata("traceparent", "00-" + whole + "-" + place->span + "-01");

@@ -161,6 +161,7 @@ void serve(const function_options& options, muster::context& ranks) {
   ::sigaddset(&ends, SIGTERM);
   ::sigaddset(&ends, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before there are threads
+  std::signal(SIGPIPE, SIG_IGN);                 // hiredis writes to a connection that the server may have closed
 
   const auto kept = std::make_shared<kept_objects>();
   std::shared_ptr<store> by;

@@ -66,7 +66,9 @@ class span {
   void tag(const char* name, const std::string& value);
   /// A part of it that has ended.
   void add_part(std::string_view name, muster::clock::time_point begin, muster::clock::time_point end) const;
-  /// Headers for a call that is made in it: traceparent and b3. Nothing where it is not recorded.
+  /// Whether this process has spans at all.
+  [[nodiscard]] bool is_on() const noexcept { return to_.is_on(); }
+  /// Where calls are made that are made in it; nothing where it is not recorded.
   [[nodiscard]] const std::optional<muster::trace_place>& place() const noexcept { return place_; }
   /// A place that begins a trace.
   [[nodiscard]] static muster::trace_place new_trace(tracer& of);

@@ -127,7 +127,7 @@ class Ensemble:
                               capture_output=True, timeout=timeout, check=False, env={**os.environ, "ENABLE_TRACING": "false"})
 
     def stop(self):
-        """What each of them said in the end."""
+        """What each of them said in the end; once."""
         said = {}
         for process in self.processes.values():
             if process.poll() is None:
@@ -139,8 +139,9 @@ class Ensemble:
                 process.kill()
                 process.wait()
             said[name] = (pathlib.Path(self.folder) / f"{name}.log").read_text()
-        if self.store:
+        if self.processes and self.store:
             self.store.stop()
+        self.processes = {}
         self.stack.close()
         return said
 
