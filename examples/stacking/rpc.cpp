@@ -19,8 +19,8 @@ void pass_on(const call& of, grpc::ClientContext& context) {
   const auto& place = of.in.place();
   if (!place && of.in.is_on()) context.AddMetadata("b3", "0");  // not recorded there either
   if (!place) return;
-  const std::string whole = std::string(place->trace.size() == 16 ? 16 : 0, '0') + place->trace;
-  context.AddMetadata("traceparent", "00-" + whole + "-" + place->span + "-01");
+  const bool is_w3c = place->trace.size() == 32;  // 64 bits are B3's alone
+  if (is_w3c) context.AddMetadata("traceparent", "00-" + place->trace + "-" + place->span + "-01");
   context.AddMetadata("b3", place->trace + "-" + place->span + "-1");
 }
 
