@@ -71,6 +71,7 @@
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/spec.hpp>
+#include <muster/core/trace_context.hpp>
 #include <muster/core/training_position.hpp>
 #include <muster/core/update.hpp>
 #include <muster/core/update/adagrad.hpp>

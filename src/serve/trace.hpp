@@ -11,15 +11,10 @@
 #include <boost/beast/http/fields.hpp>
 
 #include <muster/core/clock.hpp>
+#include <muster/core/trace_context.hpp>
 #include "../core/descriptor.hpp"
 
 namespace muster::inline v0::serve {
-
-/// Where in a trace a request was sent, as lower-case hexadecimal digits.
-struct trace_place {
-  std::string trace;  ///< 16 or 32 digits
-  std::string span;   ///< of the caller; 16 digits
-};
 
 /// Of W3C's traceparent, else of b3, else of X-B3-TraceId and the like; nothing if these are malformed, absent, or say
 /// that the trace is not recorded.

@@ -1,0 +1,119 @@
+#include "functions.hpp"
+
+#include <charconv>
+
+#include "learners.hpp"
+
+namespace stacked {
+namespace {
+
+template <class Message>
+Message parsed(const std::string& bytes, const std::string& key) {
+  Message made;
+  if (!made.ParseFromString(bytes))
+    throw muster::data_error({"object '" + key + "'"}, "it is no model; have all functions be of one version");
+  return made;
+}
+
+std::string number_text(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return {text, end};
+}
+
+}  // namespace
+
+stacking::TrainReply train(const stacking::TrainRequest& request, const call& of, const transfer& objects,
+                           muster::context& ranks) {
+  const dataset data = to_dataset(objects.get(of, request.dataset(), request.dataset_key()), request.dataset_key());
+  stacking::Model model;
+  column predictions;
+  {
+    span training(of.in, "Training a model");
+    const events_as_spans timeline(training);
+    const learner fit = make_learner(request.model_config(), data, ranks);
+    rows all(static_cast<std::size_t>(data.labels.size()));
+    for (std::size_t k = 0; k < all.size(); ++k) all[k] = static_cast<Eigen::Index>(k);
+    predictions = cross_predict(fit, data.features, parts_in_order(data.labels.size()));
+    model = fit(all);
+    training.tag("model", model.kind());
+    training.tag("score", number_text(roc_auc(data.labels, predictions)));
+  }
+  const std::string invocation = invocation_of(request.dataset_key());
+  stacking::TrainReply reply;
+  objects.put(of, invocation, "model_" + request.trainer_id(), model.SerializeAsString(), reply.mutable_model(),
+              reply.mutable_model_key());
+  objects.put(of, invocation, "pred_model_" + request.trainer_id(), to_npy(predictions), reply.mutable_pred(),
+              reply.mutable_pred_key());
+  return reply;
+}
+
+stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call& of, const transfer& objects,
+                             const std::string& transfer_name) {
+  if (request.model_pred_tuples_size() == 0)
+    throw muster::configuration_error("the reducer is given no models (TrainersNum is 0); give one or more");
+  stacking::FullModel models;
+  matrix features;
+  int next = 0;
+  for (const auto& one : request.model_pred_tuples()) {
+    span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
+    const call within{of.until, getting};
+    *models.add_models() = parsed<stacking::Model>(objects.get(within, one.model(), one.model_key()), one.model_key());
+    const matrix predictions = from_npy(objects.get(within, one.pred(), one.pred_key()), one.pred_key());
+    if (next == 0) features.resize(predictions.rows(), request.model_pred_tuples_size());
+    if (predictions.rows() != features.rows() || predictions.cols() != 1) {
+      throw muster::data_error({"object '" + one.pred_key() + "'"},
+                               "it has other rows than the predictions before it; train all models with one dataset");
+    }
+    features.col(next++) = predictions;
+  }
+  const std::string invocation = invocation_of(request.model_pred_tuples(0).model_key());
+  stacking::ReduceReply reply;
+  objects.put(of, invocation, "meta_features", to_npy(features), reply.mutable_meta_features(),
+              reply.mutable_meta_features_key());
+  objects.put(of, invocation, "models", models.SerializeAsString(), reply.mutable_models(), reply.mutable_models_key());
+  return reply;
+}
+
+stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, const call& of, const transfer& objects,
+                                    muster::context& ranks) {
+  dataset data;
+  matrix features;
+  stacking::FullModel full;
+  {
+    span getting(of.in, "Get the inputs");
+    const call within{of.until, getting};
+    data = to_dataset(objects.get(within, request.dataset(), request.dataset_key()), request.dataset_key());
+    features = from_npy(objects.get(within, request.meta_features(), request.meta_features_key()),
+                        request.meta_features_key());
+    full =
+        parsed<stacking::FullModel>(objects.get(within, request.models(), request.models_key()), request.models_key());
+    if (features.rows() != data.labels.size())
+      throw muster::data_error({"object '" + request.meta_features_key() + "'"},
+                               "it has other rows than the dataset; train all models with it");
+  }
+  column classes;
+  stacking::MetaTrainReply reply;
+  {
+    span training(of.in, "Train the meta model");
+    data.features = features;
+    const learner fit = make_learner(request.model_config(), data, ranks);
+    const column probabilities = cross_predict(fit, features, parts_by_label(data.labels));
+    classes = (probabilities.array() > 0.5).cast<double>();
+    reply.set_score(number_text(roc_auc(classes, data.labels)));  // the predictions are what it is scored by
+    rows all(static_cast<std::size_t>(data.labels.size()));
+    for (std::size_t k = 0; k < all.size(); ++k) all[k] = static_cast<Eigen::Index>(k);
+    *full.mutable_meta_model() = fit(all);
+    training.tag("score", reply.score());
+  }
+  span putting(of.in, "Put the full model and predictions");
+  const call within{of.until, putting};
+  const std::string invocation = invocation_of(request.dataset_key());
+  objects.put(within, invocation, "meta_predictions", to_npy(classes), reply.mutable_meta_predictions(),
+              reply.mutable_meta_predictions_key());
+  objects.put(within, invocation, "model_full", full.SerializeAsString(), reply.mutable_model_full(),
+              reply.mutable_model_full_key());
+  return reply;
+}
+
+}  // namespace stacked

@@ -1,0 +1,63 @@
+// Where in a trace a call was made, as its headers say.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster::inline v0 {
+
+/// Where in a trace a call was made, as lower-case hexadecimal digits.
+struct trace_place {
+  std::string trace;  ///< 16 or 32 digits
+  std::string span;   ///< of the caller; 16 digits
+};
+
+namespace detail {
+
+inline bool is_trace_identity(std::string_view text, std::size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+         text.find_first_not_of('0') != std::string_view::npos;
+}
+
+inline std::optional<trace_place> trace_place_of(std::string_view trace, std::string_view span) {
+  if ((!is_trace_identity(trace, 32) && !is_trace_identity(trace, 16)) || !is_trace_identity(span, 16))
+    return std::nullopt;
+  return trace_place{std::string(trace), std::string(span)};
+}
+
+// VERSION-TRACE-SPAN-FLAGS; later versions may have more behind the flags.
+inline std::optional<trace_place> read_w3c(std::string_view text) {
+  const bool is_whole = text.size() == 55 || (text.size() > 55 && text[55] == '-' && !text.starts_with("00"));
+  if (!is_whole || text.starts_with("ff") || text[2] != '-' || text[35] != '-' || text[52] != '-') return std::nullopt;
+  constexpr std::string_view odd = "13579bdf";
+  if (odd.find(text[54]) == std::string_view::npos) return std::nullopt;  // the flag that it is recorded
+  const auto trace = text.substr(3, 32);
+  return is_trace_identity(trace, 32) ? trace_place_of(trace, text.substr(36, 16)) : std::nullopt;
+}
+
+// TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT; without a decision it is recorded.
+inline std::optional<trace_place> read_b3(std::string_view text) {
+  const auto next = [&text] {
+    const auto part = text.substr(0, text.find('-'));
+    text.remove_prefix(part.size() < text.size() ? part.size() + 1 : text.size());
+    return part;
+  };
+  const auto trace = next(), span = next();
+  return text.starts_with('0') ? std::nullopt : trace_place_of(trace, span);
+}
+
+}  // namespace detail
+
+/// Of W3C's traceparent, else of b3, else of x-b3-traceid and the like; nothing if these are malformed, absent, or say
+/// that the trace is not recorded. `value(name)` is the header of that name, in lower case; empty where there is none.
+template <class Value>
+[[nodiscard]] std::optional<trace_place> read_trace_place(Value value) {
+  if (const std::string_view text = value("traceparent"); !text.empty()) return detail::read_w3c(text);
+  if (const std::string_view text = value("b3"); !text.empty()) return detail::read_b3(text);
+  const std::string_view sampled = value("x-b3-sampled");
+  if (sampled == "0" || sampled == "false") return std::nullopt;
+  return detail::trace_place_of(value("x-b3-traceid"), value("x-b3-spanid"));
+}
+
+}  // namespace muster::inline v0
