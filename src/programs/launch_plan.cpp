@@ -12,8 +12,6 @@ constexpr muster::number_range<int> ranks{1, muster::most_ranks};
 constexpr muster::number_range<int> restarts{0, 1'000'000};
 constexpr muster::number_range<double> grace{0, 86'400};
 
-constexpr int tables_lost = muster::ps::tables_lost::status;
-
 constexpr const char* footer =
     "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
     "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
@@ -42,7 +40,8 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
   muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
   app.add_option("--elastic", elastic,
                  "off: ranks connect once, and --restart is for the whole job, when it ends with " +
-                     std::to_string(tables_lost) + " (a parameter server has lost tables); on: then it starts again")
+                     std::to_string(muster::ps::tables_lost::status) +
+                     " (a parameter server has lost tables); on: then it starts again")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");

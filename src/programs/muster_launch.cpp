@@ -42,8 +42,6 @@ namespace {
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 
-[[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
-
 // As exec takes them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> all;
@@ -69,8 +67,8 @@ class launcher {
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
     signals_ = ::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals_ < 0)
-      refuse("signals cannot be read (" + std::string(std::strerror(errno)) +
-             "); check the limit of files (ulimit -n)");
+      throw muster::configuration_error("signals cannot be read (" + std::string(std::strerror(errno)) +
+                                        "); check the limit of files (ulimit -n)");
     if (!plan_.control.empty()) control_.emplace(plan_.control);
     serve();  // on a thread that takes no signals
   }
@@ -284,8 +282,8 @@ class launcher {
     const auto parent = ::getpid();
     const auto made = ::fork();
     if (made < 0)
-      refuse("no process can be started (" + std::string(std::strerror(errno)) +
-             "); check the limit of processes (ulimit -u)");
+      throw muster::configuration_error("no process can be started (" + std::string(std::strerror(errno)) +
+                                        "); check the limit of processes (ulimit -u)");
     if (made == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
