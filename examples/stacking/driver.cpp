@@ -149,8 +149,9 @@ std::string driver::invoke(const call& of) {
   const auto reply =
       ask(of, *metatrainer_, options_.metatrainer_address, objects_.is_inline(),
           &stacking::Metatrainer::Stub::Metatrain, &stacking::Metatrainer::Stub::MetatrainStreamed, request);
-  const std::string model = objects_.get(of, reply.model_full(), reply.model_full_key());
-  const std::string predictions = objects_.get(of, reply.meta_predictions(), reply.meta_predictions_key());
+  std::string model, predictions;
+  objects_.at_once([&] { model = objects_.get(of, reply.model_full(), reply.model_full_key()); },
+                   [&] { predictions = objects_.get(of, reply.meta_predictions(), reply.meta_predictions_key()); });
   stacking::FullModel full;
   if (!full.ParseFromString(model) || full.models_size() != options_.trainers ||
       from_npy(predictions, reply.meta_predictions_key()).size() == 0) {

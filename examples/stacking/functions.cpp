@@ -15,6 +15,20 @@ Message parsed(const std::string& bytes, const std::string& key) {
   return made;
 }
 
+/// An object, and where its bytes and its key go.
+struct made_object {
+  std::string name, object;
+  std::string *bytes, *key;
+};
+
+void put_both(const transfer& objects, const call& of, const std::string& invocation, made_object first,
+              made_object second) {
+  const auto put = [&](made_object& one) {
+    return [&] { objects.put(of, invocation, one.name, std::move(one.object), one.bytes, one.key); };
+  };
+  objects.at_once(put(first), put(second));
+}
+
 std::string number_text(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
@@ -41,10 +55,10 @@ stacking::TrainReply train(const stacking::TrainRequest& request, const call& of
   }
   const std::string invocation = invocation_of(request.dataset_key());
   stacking::TrainReply reply;
-  objects.put(of, invocation, "model_" + request.trainer_id(), model.SerializeAsString(), reply.mutable_model(),
-              reply.mutable_model_key());
-  objects.put(of, invocation, "pred_model_" + request.trainer_id(), to_npy(predictions), reply.mutable_pred(),
-              reply.mutable_pred_key());
+  put_both(
+      objects, of, invocation,
+      {"model_" + request.trainer_id(), model.SerializeAsString(), reply.mutable_model(), reply.mutable_model_key()},
+      {"pred_model_" + request.trainer_id(), to_npy(predictions), reply.mutable_pred(), reply.mutable_pred_key()});
   return reply;
 }
 
@@ -58,8 +72,11 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
   for (const auto& one : request.model_pred_tuples()) {
     span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
     const call within{of.until, getting};
-    *models.add_models() = parsed<stacking::Model>(objects.get(within, one.model(), one.model_key()), one.model_key());
-    const matrix predictions = from_npy(objects.get(within, one.pred(), one.pred_key()), one.pred_key());
+    std::string model, values;
+    objects.at_once([&] { model = objects.get(within, one.model(), one.model_key()); },
+                    [&] { values = objects.get(within, one.pred(), one.pred_key()); });
+    *models.add_models() = parsed<stacking::Model>(model, one.model_key());
+    const matrix predictions = from_npy(values, one.pred_key());
     if (next == 0) features.resize(predictions.rows(), request.model_pred_tuples_size());
     if (predictions.rows() != features.rows() || predictions.cols() != 1) {
       throw muster::data_error({"object '" + one.pred_key() + "'"},
@@ -69,9 +86,9 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
   }
   const std::string invocation = invocation_of(request.model_pred_tuples(0).model_key());
   stacking::ReduceReply reply;
-  objects.put(of, invocation, "meta_features", to_npy(features), reply.mutable_meta_features(),
-              reply.mutable_meta_features_key());
-  objects.put(of, invocation, "models", models.SerializeAsString(), reply.mutable_models(), reply.mutable_models_key());
+  put_both(objects, of, invocation,
+           {"meta_features", to_npy(features), reply.mutable_meta_features(), reply.mutable_meta_features_key()},
+           {"models", models.SerializeAsString(), reply.mutable_models(), reply.mutable_models_key()});
   return reply;
 }
 
@@ -83,11 +100,13 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
   {
     span getting(of.in, "Get the inputs");
     const call within{of.until, getting};
-    data = to_dataset(objects.get(within, request.dataset(), request.dataset_key()), request.dataset_key());
-    features = from_npy(objects.get(within, request.meta_features(), request.meta_features_key()),
-                        request.meta_features_key());
-    full =
-        parsed<stacking::FullModel>(objects.get(within, request.models(), request.models_key()), request.models_key());
+    std::string samples, columns, models;
+    objects.at_once([&] { samples = objects.get(within, request.dataset(), request.dataset_key()); },
+                    [&] { columns = objects.get(within, request.meta_features(), request.meta_features_key()); },
+                    [&] { models = objects.get(within, request.models(), request.models_key()); });
+    data = to_dataset(samples, request.dataset_key());
+    features = from_npy(columns, request.meta_features_key());
+    full = parsed<stacking::FullModel>(models, request.models_key());
     if (features.rows() != data.labels.size())
       throw muster::data_error({"object '" + request.meta_features_key() + "'"},
                                "it has other rows than the dataset; train all models with it");
@@ -109,10 +128,10 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
   span putting(of.in, "Put the full model and predictions");
   const call within{of.until, putting};
   const std::string invocation = invocation_of(request.dataset_key());
-  objects.put(within, invocation, "meta_predictions", to_npy(classes), reply.mutable_meta_predictions(),
-              reply.mutable_meta_predictions_key());
-  objects.put(within, invocation, "model_full", full.SerializeAsString(), reply.mutable_model_full(),
-              reply.mutable_model_full_key());
+  put_both(
+      objects, within, invocation,
+      {"meta_predictions", to_npy(classes), reply.mutable_meta_predictions(), reply.mutable_meta_predictions_key()},
+      {"model_full", full.SerializeAsString(), reply.mutable_model_full(), reply.mutable_model_full_key()});
   return reply;
 }
 

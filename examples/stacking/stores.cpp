@@ -2,6 +2,8 @@
 #include <curl/curl.h>
 #include <hiredis/hiredis.h>
 
+#include <vector>
+
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
@@ -29,8 +31,7 @@ class s3_store final : public store {
       throw muster::configuration_error(
           "TRANSFER_TYPE S3 has no key (AWS_ACCESS_KEY and AWS_SECRET_KEY are not set); set both");
     }
-    if (::curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || easy_ == nullptr)
-      throw muster::error(muster::error_kind::other, "libcurl cannot be initialised (no memory); free memory");
+    if (::curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) throw_no_memory();
   }
 
   void put(const std::string& key, std::string bytes, const std::string& digest, deadline until) override {
@@ -45,8 +46,8 @@ class s3_store final : public store {
  private:
   std::string ask(const char* what, const std::string& key, const std::string* body, const std::string& digest,
                   deadline until) {
-    const std::lock_guard lock(mutex_);  // a handle keeps its connection
-    CURL* const easy = easy_.get();
+    auto handle = idle_handle();
+    CURL* const easy = handle.get();
     const std::string url = url_ + "/" + key, hash = "x-amz-content-sha256: " + digest;
     std::string answer;
     // Debian's libcurl signs every header that is given.
@@ -77,12 +78,15 @@ class s3_store final : public store {
     const CURLcode code = ::curl_easy_perform(easy);
     if (code == CURLE_OPERATION_TIMEDOUT)
       throw muster::timeout_error(what, {}, url + ": no answer in time; see that the server works");
-    if (code != CURLE_OK) {
+    long status = 0;
+    ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    if (code == CURLE_OK) {
+      const std::lock_guard lock(mutex_);
+      idle_.push_back(std::move(handle));
+    } else {
       throw muster::data_error({url}, std::string(::curl_easy_strerror(code)) +
                                           "; see that the server is there (AWS_ENDPOINT_URL, AWS_REGION)");
     }
-    long status = 0;
-    ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (status / 100 == 2) return answer;
     const std::string said = "the server answers " + std::to_string(status);
     if (status == 401 || status == 403)
@@ -91,9 +95,29 @@ class s3_store final : public store {
     throw muster::data_error({url}, said + "; invoke the driver again");
   }
 
+  using curl_handle = std::unique_ptr<CURL, ended_by<CURL, ::curl_easy_cleanup>>;
+
+  [[noreturn]] static void throw_no_memory() {
+    throw muster::error(muster::error_kind::other, "libcurl cannot be initialised (no memory); free memory");
+  }
+
+  curl_handle idle_handle() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        auto last = std::move(idle_.back());
+        idle_.pop_back();
+        return last;
+      }
+    }
+    curl_handle made(::curl_easy_init());
+    if (made == nullptr) throw_no_memory();
+    return made;
+  }
+
   std::string url_, signature_, user_, password_;
   std::mutex mutex_{};
-  std::unique_ptr<CURL, ended_by<CURL, ::curl_easy_cleanup>> easy_{::curl_easy_init()};
+  std::vector<curl_handle> idle_{};  // each keeps its connection
 };
 
 class redis_store final : public store {

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <array>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "trace.hpp"
 
@@ -78,6 +81,15 @@ class transfer {
   void put(const call& of, const std::string& invocation, const std::string& name, std::string object,
            std::string* bytes, std::string* key) const;
   [[nodiscard]] std::string get(const call& of, const std::string& bytes, const std::string& key) const;
+  /// Puts and gets that do not wait for one another, each in a thread; inline one after the other, for there is nothing
+  /// to wait for. When all have ended it throws what the first of them has thrown.
+  template <class... Calls>
+  void at_once(Calls... calls) const {
+    const auto how = is_inline() ? std::launch::deferred : std::launch::async;
+    std::array pending{std::async(how, std::move(calls))...};
+    for (auto& one : pending) one.wait();
+    for (auto& one : pending) one.get();
+  }
 
  private:
   std::shared_ptr<store> by_;
