@@ -31,6 +31,7 @@ class Refused(Case):
                 (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
                 (f"  a: {{{one}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{one}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
                 (f"  a: {{{one}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
+                (f"  a: {{{one}, launcher: {{kind: kubernetes, image: x}}}}", ["launcher kubernetes", "export argo"]),
                 (f"  a: {{{one}, needs: [bb]}}\n  b: {{{one}}}", ["unknown step 'bb'", "'b'"]),
                 ("  a: {command: 'x {nn}', parameters: {n: 1}}", ["{nn}", "'n'"]),
                 (f"  a: {{{one}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),

@@ -117,6 +117,8 @@ def _read_step(section, name, group, parameters, places):
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
         deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
         wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""))
+    if step.launcher.kind == "kubernetes":
+        raise Refusal(f"{section.where} has the launcher kubernetes (its outputs would stay in the pods); use another one, or muster-flow export argo")
     if not step.wait and step.outputs:
         raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
