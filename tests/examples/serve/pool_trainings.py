@@ -197,6 +197,8 @@ class Trainings(PoolCase):
             job.send_signal(19)
             with Load(self.port, 4, "/v1/models/slow:predict", "{}") as load:
                 self.says("low.sock does not answer as muster-launch does")
+                at = load.counts[200]
+                self.until(lambda: load.counts[200] > at + 6)
                 self.assertEqual(len(self.replicas("slow")), 1)
                 job.send_signal(18)
                 self.come_to(low=1)
