@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 # Placeholders of flags that take text; every other one is a number, or a new word for this list.
-TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "WHEN", "WHAT", "RANKS", "NAMES", "ADDRESS", "ADDRESSES", "CODEC", "LEVEL", "SPEC",
+TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "PATH", "WHEN", "WHAT", "RANKS", "NAMES", "ADDRESS", "ADDRESSES", "CODEC", "LEVEL", "SPEC",
          "TEXT", "TIME", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
 UNKNOWN = "--no-such-flag"  # stands last: a program that takes the number ends here, or of what else is missing
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
