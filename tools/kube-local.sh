@@ -21,19 +21,14 @@ mkdir -p -- "$2" && folder=$(cd -- "$2" && pwd)
 programs=()
 for program in "${@:4}"; do programs+=("$(realpath -e -- "$program")") || exit 2; done
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+source tools/daemons.sh  # setup.sh has gone to the root of the repository
 [ "$(id -u)" = 0 ] || die "Kubernetes cannot be started by $(id -un) (its nodes are namespaces with mounts and cgroups of their own); start it as root"
 [ ${#folder} -le 60 ] || die "the name $folder is too long for sockets in it (${#folder} characters); use one of at most 60"
 cache=${MUSTER_KUBE_CACHE:-$HOME/.cache/muster/kube}
 built=(kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 
-# living FILE: the process in it, if it is one of ours.
-living() {
-  local pid
-  pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] && grep -qaF "$folder" "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
-}
-
 down() {
-  local file pid step name net  # nothing is kept, so nobody is asked to end well
+  local file pid step name net  # nothing is kept, so nothing need end well
   [ -e "$folder/of-kube-local" ] || { [ -z "$(ls -A "$folder")" ] && rmdir "$folder" && return; } ||
     die "$folder was not made by this script (of-kube-local is not in it); name the folder that \"up\" was given"
   # With the first process of a node's PID namespace all others of it end, those of pods too, and its mounts are gone.
@@ -52,25 +47,6 @@ down() {
     done
   fi
   rm -rf --one-file-system -- "$folder"
-}
-
-# await WHAT COMMAND...: until it succeeds, for two minutes.
-await() {
-  local name=$1 until=$((SECONDS + 120))
-  shift
-  while [ $SECONDS -lt $until ]; do
-    ! timeout 10 "$@" >/dev/null 2>&1 || return 0
-    sleep 0.2
-  done
-  echo "$name does not answer" >&2
-  return 1
-}
-
-start() { # start NAME COMMAND...
-  local name=$1
-  shift
-  setsid "$@" >>"$folder/$name.log" 2>&1 </dev/null &
-  echo $! >"$folder/$name.pid"
 }
 
 # Once: the programs of Kubernetes that Debian has as a source package only, or (kubectl) under a name that others use too.
@@ -169,7 +145,7 @@ here=10.$net.0.1
 ip address add "$here/24" dev "mk$net" && ip link set "mk$net" up
 nodes=${MUSTER_KUBE_NODES:-3}
 
-# Who is who: a token each.
+# The identities: a token each.
 install -d -m 700 "$folder"/{keys,etcd}
 openssl genrsa -out "$folder/keys/accounts.key" 2048 2>/dev/null
 token() { head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n'; }

@@ -15,17 +15,12 @@ esac
 what=$1
 mkdir -p -- "$2" && folder=$(cd -- "$2" && pwd)
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+source tools/daemons.sh  # setup.sh has gone to the root of the repository
 [ "$(id -u)" = 0 ] || die "Slurm cannot be started by $(id -un) (its daemons run jobs as their users); start it as root"
 [ ${#folder} -le 60 ] || die "the name $folder is too long for sockets in it (${#folder} characters); use one of at most 60"
 
 # In this order they end: each needs those behind it.
 daemons() { printf '%s\n' "$folder"/node*.pid "$folder"/{slurmctld,slurmdbd,mariadbd,munged}.pid; }
-
-# living FILE: the process in it, if it is one of ours.
-living() {
-  local pid
-  pid=$(cat "$1" 2>/dev/null) && [ -n "$pid" ] && grep -qaF "$folder" "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
-}
 
 down() {
   local file pid step
@@ -40,25 +35,6 @@ down() {
   done
   pkill -KILL -f "slurmstepd.*$folder" || true  # of jobs whose node had died
   rm -rf -- "$folder"
-}
-
-# await WHAT COMMAND...: until it succeeds, for a minute.
-await() {
-  local name=$1 until=$((SECONDS + 60))
-  shift
-  while [ $SECONDS -lt $until ]; do
-    ! timeout 10 "$@" >/dev/null 2>&1 || return 0
-    sleep 0.2
-  done
-  echo "$name does not answer" >&2
-  return 1
-}
-
-start() { # start NAME COMMAND...
-  local name=$1
-  shift
-  setsid "$@" >>"$folder/$name.log" 2>&1 </dev/null &
-  echo $! >"$folder/$name.pid"
 }
 
 if [ "$what" = down ]; then

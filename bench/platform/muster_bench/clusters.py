@@ -13,7 +13,7 @@ from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow's too)
 
 KINDS = ("slurm", "ssh", "kubernetes")
 SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
-SECRET = "muster-token"           # whose keys are variables of the pods of elastic jobs: MUSTER_TOKEN
+SECRET = "muster-token"           # its keys are variables of the pods of elastic jobs: MUSTER_TOKEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
 def documents(entries, program="muster-bench", untried=True):
     """The text of a file with these documents."""
     text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
-    return f"# Written by {program}{'; not run on a cluster by those who made it' if untried else ''}.\n{text}"
+    return f"# Written by {program}{'; never run on a cluster' if untried else ''}.\n{text}"
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):

@@ -167,7 +167,7 @@ class Run:
                 job = self.cluster.listed("Job", self.selector)[0] if self.elastic else None
                 self.look_at_events(pods)
             except IndexError:
-                raise Failed("the Job is gone (somebody deleted it)") from None
+                raise Failed("the Job is gone (it was deleted)") from None
             except NO_ANSWER as error:
                 self.once(f"{reason_of(error)}; the run goes on, waiting")
                 time.sleep(LOOK)
@@ -189,7 +189,7 @@ class Run:
                 if len(self.ended) == self.ranks:
                     return self.finish(bad)
                 if len(gone) < self.ranks:
-                    raise Failed("a pod is gone (somebody deleted it, or its node)")
+                    raise Failed("a pod is gone (it was deleted, or its node)")
                 if bad:
                     first_end, first_bad = first_end or time.monotonic(), first_bad or bad
             if first_end and time.monotonic() - first_end > PATIENCE:

@@ -56,7 +56,7 @@ class Pods:
         return [*self._store(), self._object("batch/v1", "Job", self.name, {
             "parallelism": ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(template.timeout),
             "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod({"MUSTER_ELASTIC": "on", "RANK": "0"}, in_group=True)}}),
-                self._object("policy/v1", "PodDisruptionBudget", self.name, {   # somebody has the state
+                self._object("policy/v1", "PodDisruptionBudget", self.name, {   # one rank at least has the state
                     "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
 
     def fixed(self):
@@ -71,7 +71,7 @@ class Pods:
         return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or self.labels}, "spec": spec}
 
     def _pod(self, container, **more):
-        """With the secrets that it needs: whose keys are variables, such as MUSTER_TOKEN; by which a private image is pulled."""
+        """With the secrets that it needs: one with keys that become variables, such as MUSTER_TOKEN; one by which a private image is pulled."""
         if self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
         return {"automountServiceAccountToken": False, "containers": [container], **({"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}), **more}
@@ -90,7 +90,7 @@ class Pods:
                     "serviceName": name, "replicas": 1, "selector": {"matchLabels": labels},
                     "template": {"metadata": {"labels": labels}, "spec": self._pod(
                         container, terminationGracePeriodSeconds=5, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])}}),
-                # Not by a template: a claim of one is nobody's, and may be made again while all else is removed.
+                # Not by a template: a claim of one has no owner, and may be made again while all else is removed.
                 self._object("v1", "PersistentVolumeClaim", name, {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}})]
 
     def _rank_pod(self, more, in_group=False):

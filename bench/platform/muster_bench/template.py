@@ -32,7 +32,7 @@ class OnKubernetes(Launcher):
     namespace: str = "default"
     volume: str = ""       # a claim that pods share, and where it is: there, and on this machine too
     mount: str = ""
-    secret: str = ""       # whose keys are variables of the ranks: MUSTER_TOKEN, those of a storage
+    secret: str = ""       # its keys are variables of the ranks: MUSTER_TOKEN, those of a storage
     pull_secret: str = ""  # for a private image
     elastic: bool = False  # ranks may come and go
 

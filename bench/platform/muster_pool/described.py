@@ -38,10 +38,10 @@ def read(paths, cores):
     return made
 
 
-def _fits(services, cores, who, there, suggestion):
+def _fits(services, cores, needs, there, suggestion):
     least = sum(each.minimum * each.revision.cores for each in services)
     if least > cores:
-        raise Refusal(f"{who} {least:g} cores at least (minReplicas, and resources of a replica) and {there} {cores:g}; {suggestion}")
+        raise Refusal(f"{needs} {least:g} cores at least (minReplicas, and resources of a replica) and {there} {cores:g}; {suggestion}")
 
 
 def _add(made, top, path, cores):

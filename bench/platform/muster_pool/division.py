@@ -6,7 +6,7 @@ ROUNDING = 1e-9
 
 def divide(cores, limits, replicas, lacking, members):
     """{name: ranks} of the members that run. `replicas` are (account, cores) of what has cores now, `lacking` are (priority, account, cores)
-    of what services lack. Nobody has less than its least; beyond that cores go by priority, to services before trainings,
+    of what services lack. None has less than its least; beyond that cores go by priority, to services before trainings,
     and to the training that has the fewest; no account gets more than its limit."""
     free, left = cores, dict(limits)
 

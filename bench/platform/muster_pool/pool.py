@@ -221,7 +221,7 @@ class Pool:
 
 
 def _cores_of(held, account=None):
-    return sum(cores for whose, cores in held if account in (None, whose))
+    return sum(cores for of, cores in held if account in (None, of))
 
 
 def _living(saved):

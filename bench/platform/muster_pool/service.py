@@ -28,7 +28,7 @@ class Revision:
 @dataclasses.dataclass(frozen=True)
 class Service:
     name: str
-    account: str          # whose limit counts
+    account: str          # its limit counts
     priority: int         # of its replicas, for cores
     revision: Revision
     minimum: int

@@ -53,7 +53,7 @@ class Division(unittest.TestCase):
                 had = {each.name: sizes[each.name] * each.cores for each in members}
 
                 def used(account=None, sizes=sizes):
-                    return (sum(amount for whose, amount in replicas if account in (None, whose)) +
+                    return (sum(amount for of, amount in replicas if account in (None, of)) +
                             sum(sizes[each.name] * each.cores for each in members if account in (None, each.account)))
 
                 def could(each, more):
