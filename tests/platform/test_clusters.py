@@ -60,7 +60,7 @@ class Manifests(Case):
         for path, ranks in zip(files, (2, 4)):
             job, = documents(path)
             check(job)
-            self.assertIn("not run on a cluster", path.read_text())
+            self.assertIn("never run on a cluster", path.read_text())
             spec = job["spec"]
             self.assertEqual(spec["mpiReplicaSpecs"]["Worker"]["replicas"], ranks)
             self.assertEqual((spec["runPolicy"]["activeDeadlineSeconds"], spec["runPolicy"]["backoffLimit"]), (90, 1))
