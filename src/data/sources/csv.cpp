@@ -27,14 +27,13 @@ struct csv_row {
   std::uint64_t line;
 };
 
+bool has_quotes(std::string_view text) { return text.find('"') != std::string_view::npos; }
+
 // Takes rows off a text, blank ones too.
 class row_reader {
  public:
-  row_reader(std::string_view text, std::uint64_t lines_before)
-      : at_(text.data()),
-        end_(at_ + text.size()),
-        line_(lines_before + 1),
-        quotes_(text.find('"') != std::string_view::npos) {}
+  row_reader(std::string_view text, std::uint64_t lines_before, bool quotes)
+      : at_(text.data()), end_(at_ + text.size()), line_(lines_before + 1), quotes_(quotes) {}
 
   bool next(csv_row& row) {
     if (at_ == end_) return false;
@@ -54,8 +53,6 @@ class row_reader {
   }
   // Lines so far.
   std::uint64_t lines() const { return line_ - 1; }
-  // Whether there are any in the text.
-  bool quotes() const { return quotes_; }
 
  private:
   const char* newline(const char* from) const {
@@ -107,11 +104,10 @@ class csv_format final : public detail::text_format {
   }
 
   detail::text_survey look_over(std::string_view piece) const override {
-    row_reader rows(piece, 0);
-    detail::text_survey found;
+    detail::text_survey found{.quotes = has_quotes(piece)};
+    row_reader rows(piece, 0, found.quotes);
     for (csv_row row{}; rows.next(row);) found.rows += is_blank(row) ? 0 : 1;
     found.lines = rows.lines();
-    found.quotes = rows.quotes();
     return found;
   }
 
@@ -121,7 +117,7 @@ class csv_format final : public detail::text_format {
   }
 
   void parse(std::string_view piece, const detail::text_survey& before, const detail::row_places& to) const override {
-    row_reader rows(piece, before.lines);
+    row_reader rows(piece, before.lines, before.quotes);
     std::size_t at = 0;
     for (csv_row row{}; rows.next(row);) {
       if (is_blank(row)) continue;
@@ -204,7 +200,7 @@ class csv_format final : public detail::text_format {
       if (place != detail::ignored) {
         float value = 0;
         const char* const first = skip_blanks(p, row.end);
-        const auto read = detail::parse_float(first, row.end, value);
+        const auto read = parse_float_(first, row.end, value);
         end = read.ptr;
         const auto ends_field = [&] { return end == row.end || *end == delimiter_; };
         bool simple = read.ec == std::errc();
@@ -245,7 +241,7 @@ class csv_format final : public detail::text_format {
     // Of large text only as much is looked at as the first row takes.
     for (std::size_t looked_at = std::size_t{1} << 20;; looked_at *= 2) {
       const std::string_view part = rest.substr(0, looked_at);
-      row_reader rows(part, 0);
+      row_reader rows(part, 0, has_quotes(part));
       bool there = true;
       do {
         there = rows.next(row);
@@ -282,6 +278,7 @@ class csv_format final : public detail::text_format {
   char delimiter_;
   missing_values missing_;
   std::size_t least_;  // features
+  detail::float_parser parse_float_ = detail::fastest_float_parser();
 };
 
 }  // namespace

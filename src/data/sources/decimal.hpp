@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <system_error>
 
 namespace muster::inline v0::detail {
@@ -58,6 +60,29 @@ inline constexpr std::array<double, 96> powers_of_ten = {
 /// parse_float() for the few numbers that its fast path cannot decide; `first` stands behind the sign.
 std::from_chars_result parse_float_exactly(const char* first, const char* last, bool negative, float& value) noexcept;
 
+/// mantissa * 10^exponent as the float nearest to it, for a mantissa of a number with at most 18 digits; the number is
+/// written at the begin of `text` and ends at `end`.
+inline std::from_chars_result float_of(double mantissa, std::int64_t exponent, bool negative, std::string_view text,
+                                       const char* end, float& value) noexcept {
+  // An idea of Clinger's (1990, https://doi.org/10.1145/93542.93557) taken further: mantissa * 10^exponent in double
+  // has three roundings, so it is off by at most three units of its last place. Unless the boundary between two floats
+  // (which has the 29 bits that a float lacks at 100..0) is within that reach, both round to the same float.
+  constexpr std::uint64_t reach = 4;
+  constexpr auto least = std::bit_cast<std::uint64_t>(double{std::numeric_limits<float>::min()});
+  constexpr auto most = std::bit_cast<std::uint64_t>(double{std::numeric_limits<float>::max()});
+  if (exponent >= least_power && exponent < least_power + static_cast<int>(powers_of_ten.size())) {
+    const double product = mantissa * powers_of_ten[static_cast<std::size_t>(exponent - least_power)];
+    const auto bits = std::bit_cast<std::uint64_t>(product);  // ordered as the products are: none is negative
+    const std::uint64_t tail = bits & 0x1fffffffULL;
+    if ((bits - least <= most - least && tail - (0x10000000ULL - reach) > 2 * reach) || mantissa == 0) {
+      const auto magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(product));
+      value = std::bit_cast<float>(magnitude | static_cast<std::uint32_t>(negative) << 31);
+      return {end, std::errc()};
+    }
+  }
+  return parse_float_exactly(text.data(), text.data() + text.size(), negative, value);
+}
+
 /// Reads the decimal number at `first` as std::from_chars<float>(first, last, value) does, except that it also takes a
 /// leading '+', refuses "inf" and "nan", and makes a number too small for a float zero of its sign instead of refusing
 /// it. Returns where the number ends and std::errc::invalid_argument if there is none (`ptr` is `first` then) or
@@ -99,23 +124,13 @@ inline std::from_chars_result parse_float(const char* first, const char* last, f
     }
   }
 
-  // An idea of Clinger's (1990, https://doi.org/10.1145/93542.93557) taken further: mantissa * 10^exponent in double
-  // has three roundings, so it is off by at most three units of its last place. Unless the boundary between two floats
-  // (which has the 29 bits that a float lacks at 100..0) is within that reach, both round to the same float.
-  constexpr std::uint64_t reach = 4;
-  if (digits <= 18 && exponent >= least_power && exponent < least_power + static_cast<int>(powers_of_ten.size())) {
-    const double product = static_cast<double>(static_cast<std::int64_t>(mantissa)) *
-                           powers_of_ten[static_cast<std::size_t>(exponent - least_power)];
-    const std::uint64_t tail = std::bit_cast<std::uint64_t>(product) & 0x1fffffffULL;
-    const bool normal = product >= static_cast<double>(std::numeric_limits<float>::min()) &&
-                        product <= static_cast<double>(std::numeric_limits<float>::max());
-    if ((normal && tail - (0x10000000ULL - reach) > 2 * reach) || mantissa == 0) {
-      const auto magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(product));
-      value = std::bit_cast<float>(magnitude | static_cast<std::uint32_t>(negative) << 31);
-      return {p, std::errc()};
-    }
-  }
-  return parse_float_exactly(unsigned_part, last, negative, value);
+  if (digits > 18) return parse_float_exactly(unsigned_part, last, negative, value);
+  return float_of(static_cast<double>(static_cast<std::int64_t>(mantissa)), exponent, negative, {unsigned_part, last},
+                  p, value);
 }
+
+/// parse_float() or one that does the same faster on this machine; for text of many numbers.
+using float_parser = std::from_chars_result (*)(const char* first, const char* last, float& value) noexcept;
+[[nodiscard]] float_parser fastest_float_parser() noexcept;
 
 }  // namespace muster::inline v0::detail

@@ -147,9 +147,10 @@ inline bool ends_word(const char* p, const char* end) { return p == end || is_bl
 
 // Parses one line that is not blank; calls store(index from 0, value) for each feature, in order.
 template <class Store>
-void parse_line(line_of_text line, const complaint& complaint, float& label, Store store) {
+void parse_line(line_of_text line, const complaint& complaint, detail::float_parser parse_float, float& label,
+                Store store) {
   const char* p = skip_blanks(line.begin, line.end);
-  auto [after, code] = detail::parse_float(p, line.end, label);
+  auto [after, code] = parse_float(p, line.end, label);
   if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
   std::uint64_t previous = 0;
   while ((p = skip_blanks(after, line.end)) != line.end) {
@@ -162,11 +163,12 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
     if (q == line.end || *q != ':' || index <= previous || index > largest_index) complaint.bad_index(p, previous);
     float value = 0;
     ++q;
-    if (q != line.end && detail::is_digit(*q) && ends_word(q + 1, line.end)) {  // flags and counts: most sparse data
+    // Flags and counts: most sparse data. That other values begin with a sign or a digit is a branch as good as random.
+    if (q != line.end && ends_word(q + 1, line.end) && detail::is_digit(*q)) {
       value = static_cast<float>(*q - '0');
       after = q + 1;
     } else {
-      const auto read = detail::parse_float(q, line.end, value);
+      const auto read = parse_float(q, line.end, value);
       if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
       after = read.ptr;
     }
@@ -199,11 +201,13 @@ class libsvm_format final : public detail::text_format {
       const std::uint64_t first = next;
       try {
         if (to.indices == nullptr) {
-          parse_line(line, complaint, to.labels[at], [values = to.row(at)](std::uint32_t index, float value) {
-            if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
-          });
+          parse_line(line, complaint, parse_float_, to.labels[at],
+                     [values = to.row(at)](std::uint32_t index, float value) {
+                       if (index < values.size())
+                         values[index] = value;  // else a later index of the line is lower, and refused
+                     });
         } else {
-          parse_line(line, complaint, to.labels[at], [&](std::uint32_t index, float value) {
+          parse_line(line, complaint, parse_float_, to.labels[at], [&](std::uint32_t index, float value) {
             const std::uint64_t place = next++;
             if (place >= to.entries) return;  // of a bad line: there is room for those of the others
             to.indices[place * to.step] = index;
@@ -224,24 +228,22 @@ class libsvm_format final : public detail::text_format {
   template <class Each>
   void for_each_sample(std::string_view piece, const text_survey& before, Each each) const {
     std::uint64_t number = before.lines;
-    const bool comments = has_comments(piece);
     while (!piece.empty()) {
-      const line_of_text line = take_line(piece, comments);
+      const line_of_text line = take_line(piece, before.comments);
       ++number;
       if (!line.blank()) each(line, complaint(file, number, line));
     }
   }
 
   static text_survey look_for_all(std::string_view text) {
-    text_survey found;
-    const bool comments = has_comments(text);
-    if (!comments) found.entries = detail::count_byte(text, ':');
+    text_survey found{.comments = has_comments(text)};
+    if (!found.comments) found.entries = detail::count_byte(text, ':');
     while (!text.empty()) {
-      const line_of_text line = take_line(text, comments);
+      const line_of_text line = take_line(text, found.comments);
       ++found.lines;
       if (line.blank()) continue;
       ++found.rows;
-      if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+      if (found.comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
       found.largest = std::max(found.largest, last_index(line));
     }
     return found;
@@ -249,12 +251,13 @@ class libsvm_format final : public detail::text_format {
 
   // The same that parses, so that it knows the lines that say no sample: they are rows without entries.
   text_survey look_for_good(std::string_view piece) const {
-    text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n'))};
-    for_each_sample(piece, {}, [&](line_of_text line, const complaint& complaint) {
+    text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n')),
+                      .comments = has_comments(piece)};
+    for_each_sample(piece, {.comments = found.comments}, [&](line_of_text line, const complaint& complaint) {
       text_survey of_line{.rows = 1};
       float label = 0;
       try {
-        parse_line(line, complaint, label, [&](std::uint32_t index, float /*value*/) {
+        parse_line(line, complaint, parse_float_, label, [&](std::uint32_t index, float /*value*/) {
           ++of_line.entries;
           of_line.largest = index + std::uint64_t{1};
         });
@@ -267,6 +270,7 @@ class libsvm_format final : public detail::text_format {
   }
 
   read_options options_;
+  detail::float_parser parse_float_ = detail::fastest_float_parser();
 };
 
 }  // namespace

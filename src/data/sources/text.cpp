@@ -77,7 +77,12 @@ surveyed_text survey(std::string_view text, const text_format& format, std::size
     muster::digest sum;
     for (const std::uint64_t one : digests) sum.add(one);
     made.content = sum.value();
-    if (quotes || !total.quotes) return made;
+    if (total.quotes && !quotes) continue;
+    for (text_survey& before : made.before) {
+      before.quotes = total.quotes;
+      before.comments = total.comments;
+    }
+    return made;
   }
 }
 
@@ -142,6 +147,7 @@ text_survey& text_survey::operator+=(const text_survey& other) {
   entries += other.entries;
   largest = std::max(largest, other.largest);
   quotes = quotes || other.quotes;
+  comments = comments || other.comments;
   return *this;
 }
 

@@ -11,24 +11,32 @@ namespace {
 
 std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-// The number must be read as std::from_chars reads it, up to the same place; `word` has no sign.
+// The number must be read as std::from_chars reads it, up to the same place, whatever reads it and whether the text
+// goes on or not; `word` has no sign.
 void check_against_from_chars(const std::string& word) {
   float expected = -1;
   const auto oracle = std::from_chars(word.data(), word.data() + word.size(), expected);
+  const bool none = oracle.ec == std::errc::invalid_argument;
+  const bool tiny = oracle.ec == std::errc::result_out_of_range && std::strtod(word.c_str(), nullptr) < 1;
+  if (tiny) expected = 0;
+  const bool read = oracle.ec == std::errc() || tiny;
+  static const auto fastest = muster::detail::fastest_float_parser();
   for (const std::string sign : {"", "-", "+"}) {
-    const std::string text = sign + word;
-    float value = -1;
-    const auto result = muster::detail::parse_float(text.data(), text.data() + text.size(), value);
-    const bool none = oracle.ec == std::errc::invalid_argument;
-    const bool tiny = oracle.ec == std::errc::result_out_of_range && std::strtod(word.c_str(), nullptr) < 1;
-    if (tiny) expected = 0;
-    const bool read = oracle.ec == std::errc() || tiny;
-    const bool right = result.ec == (tiny ? std::errc() : oracle.ec) &&
-                       result.ptr == text.data() + (none ? 0 : sign.size()) + (oracle.ptr - word.data()) &&
-                       bits(value) == bits(read ? (sign == "-" ? -expected : expected) : -1);
-    if (right) continue;  // a million times: an assertion each would take longer than the numbers
-    CAPTURE(text, value, expected);
-    FAIL("is read wrongly");
+    for (const char* behind : {"", " 7:0.25 8:1 9:-1.75e3"}) {
+      const std::string text = sign + word + behind;
+      const char* const last = text.data() + text.size();
+      for (const bool portable : {true, false}) {
+        float value = -1;
+        const auto result =
+            portable ? muster::detail::parse_float(text.data(), last, value) : fastest(text.data(), last, value);
+        const bool right = result.ec == (tiny ? std::errc() : oracle.ec) &&
+                           result.ptr == text.data() + (none ? 0 : sign.size()) + (oracle.ptr - word.data()) &&
+                           bits(value) == bits(read ? (sign == "-" ? -expected : expected) : -1);
+        if (right) continue;  // a million times: an assertion each would take longer than the numbers
+        CAPTURE(text, portable, value, expected);
+        FAIL("is read wrongly");
+      }
+    }
   }
 }
 
@@ -144,11 +152,14 @@ TEST_CASE("what is odd about numbers is read as std::from_chars reads it") {
   }
   for (const char* word :
        {"--1", "-+1", "+-1", "++1", "-", "+", "inf", "-inf", "nan", "+nan", "infinity", "-.", "- 1"}) {
-    float value = 0;
-    const std::string text = word;
-    const auto result = muster::detail::parse_float(text.data(), text.data() + text.size(), value);
-    CAPTURE(text);
-    CHECK(result.ec == std::errc::invalid_argument);
-    CHECK(result.ptr == text.data());
+    for (const auto parse :
+         {muster::detail::float_parser(muster::detail::parse_float), muster::detail::fastest_float_parser()}) {
+      float value = 0;
+      const std::string text = word + std::string("                ");
+      const auto result = parse(text.data(), text.data() + text.size(), value);
+      CAPTURE(text);
+      CHECK(result.ec == std::errc::invalid_argument);
+      CHECK(result.ptr == text.data());
+    }
   }
 }
