@@ -30,6 +30,9 @@ sessions=${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/tests.$$
 mkdir -p "$sessions"
 trap 'rmdir "$sessions" "${sessions%/*}" 2>/dev/null || true' EXIT
 
+python=()
+if command -v dpkg-query >/dev/null; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi  # that which has the packages
+
 passed=0 failed=0 skipped=0
 
 # count PATTERN... FILE: lines that match; none is not a failure here.
@@ -41,7 +44,8 @@ build_and_test() {
   shift 2
   say "building build/$preset"
   # Several files at a time: half the work for the compiler. The tests of the house build the library file by file.
-  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON "$@"
+  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON \
+    "${python[@]}" "$@"
   cmake --build "build/$preset" --parallel "$cores"
   say "testing build/$preset"
   rm -f "$report"
