@@ -49,16 +49,24 @@ install_missing() {
     die "apt-get failed (see above); once that is mended run this again, or as root: $line"
 }
 
-# configure FOLDER PRESET OPTION...: into FOLDER, with Ninja where there is one and nobody chose otherwise.
+# configure FOLDER PRESET OPTION...: into FOLDER, with Ninja where there is one and nobody chose otherwise. Where there is
+# ccache nothing is compiled twice, in another clone neither.
 configure() {
-  local folder=$1 preset=$2 cache=$1/CMakeCache.txt generator=()
+  local folder=$1 preset=$2 cache=$1/CMakeCache.txt generator=() compiler=()
   shift 2
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
     say "$folder was configured for another folder: configuring it anew"
     rm -rf "$cache" "$folder/CMakeFiles"
   fi
   if [ ! -f "$cache" ] && [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  cmake --preset "$preset" -B "$folder" "${generator[@]}" "$@"
+  if command -v ccache >/dev/null; then
+    compiler=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    # -march=native is another option on each kind of machine, which ccache does not know.
+    CCACHE_NAMESPACE=$({ grep -m1 -iE '^(flags|features)' /proc/cpuinfo || true; } | sha256sum | cut -c-16)
+    export CCACHE_NAMESPACE
+  fi
+  cmake --preset "$preset" -B "$folder" "${generator[@]}" "${compiler[@]}" "$@"
 }
 
 # What compiling any of it needs, and what running on several ranks does.

@@ -16,7 +16,7 @@ for argument in "$@"; do
 done
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-install_missing "${build_packages[@]}" clang catch2 libbenchmark-dev libdnnl-dev python3 python3-yaml \
+install_missing "${build_packages[@]}" ccache clang catch2 libbenchmark-dev libdnnl-dev python3 python3-yaml \
   python3-matplotlib python3-optuna python3-psycopg2 python3-jsonschema python3-croniter python3-venv python3-setuptools python3-wheel elfutils etcd-server haproxy nginx redis-server python3-redis python3-sklearn python3-grpcio swift swift-account swift-container swift-object swift-proxy python3-swift openssl iproute2 iptables python3-onnx \
   doxygen codespell snakemake dataset-fashion-mnist munge slurmctld slurmd slurmdbd slurm-client mariadb-server-core mariadb-client-core python3-aiohttp python3-prometheus-client prometheus chromium python3-kubernetes containerd runc containernetworking-plugins conntrack
 exec </dev/null  # nothing below asks anything
