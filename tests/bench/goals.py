@@ -39,7 +39,7 @@ registered = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "m
 assert close(registered.ratio, 3.0) and registered.verdict == "met", registered
 limit = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "memory limit")
 assert close(limit.ratio, 0.8) and limit.verdict == "missed", limit
-bare = line_of(lines, "allreduce, 2 ranks, private", "4 B")
+bare = line_of(lines, "allreduce, 2 ranks, private", "4 B", "bare")
 assert close(bare.ratio, 0.95) and bare.verdict == "met", bare
 
 # Broadcast and reduce are against Open MPI alone, and the worst size is the one that counts.
@@ -59,13 +59,24 @@ over_tcp = times(muster_tcp=[1.0] * 3, gloo_ring=[2.0] * 3, gloo_ring_busy=[3.0]
 over_tcp["allreduce", "loopback_limit", 65536] = [0.8] * 3
 for peer in ("gloo_ring", "gloo_ring_busy"):
     del over_tcp["allreduce", peer, 64 << 20]
-without = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB", "Gloo")
+without = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB", "gloo")
 assert close(without.ratio, 2.0) and without.verdict == "met", without
 bare = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "64 KiB", "loopback")
 assert close(bare.ratio, 0.8) and bare.verdict == "missed", bare
 
+# Over tcp an MPI is a peer as Gloo is, and the line names who was the fastest at one of its sizes.
+over_tcp.update({("allreduce", "impi_tcp", size): [1.5 if size == 1 << 20 else 9.0] * 3 for size in SIZES[:-1]})
+both = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB", "impi")
+assert both.against == "impi_tcp, gloo_ring" and close(both.ratio, (1.5 * 2 * 2) ** (1 / 3)), both
+
+# What was just written has the goals of the allreduce; a newer MPI counts.
+measured["written", "muster_shm", 65536], measured["written", "openmpi_tuned", 65536] = [2.0] * 3, [6.0] * 3
+measured["written", "impi_tuned", 65536] = [3.0] * 3
+written = line_of(goals.judge({2: measured}, cores=2), "allreduce of what was just written, 2 ranks, private", "64 KiB")
+assert close(written.ratio, 1.5) and written.against == "impi_tuned" and written.verdict == "met", written
+
 # With more ranks than cores MPICH is no peer; what was not measured is neither met nor missed.
-crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB to 1 MiB")
+crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB")
 assert close(crowded.ratio, 2.0) and crowded.against == "openmpi_tuned", crowded
 several = times(muster_shm=[1.0] * 3, switch_limit=[0.9] * 3)
 switches = line_of(goals.judge({4: several}, cores=2), "allreduce, 4 ranks on 2 cores, private", "4 B to 1 KiB", "changes")
