@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""muster's training step and PyTorch's in turns, and the ratio of the medians of their rates: PyTorch's at its better
-layout. With --kernels avx2 PyTorch and its oneDNN are kept to AVX2 as well.
+"""muster's training step and PyTorch's in turns, and the ratio of the medians of their rates: PyTorch's at its best of
+both layouts and torch.compile (PyTorch 2), with an allocator that keeps its pages. With --kernels avx2 PyTorch and its
+oneDNN are kept to AVX2 as well.
 
     bench/compare_step.py [--programs build/release/bench] [--python /usr/bin/python3] [--rounds 3] [--batch 32]
                           [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2]
@@ -13,6 +14,8 @@ import pathlib
 import re
 import statistics
 import subprocess
+
+from compare.contenders import TUNING
 
 LINE = re.compile(r"^(muster|torch) (\S+) (\S+) batch (\d+) ranks (\d+) (\S+) images/s$")
 
@@ -50,7 +53,7 @@ def main():
     environment = dict(os.environ, OMP_NUM_THREADS=str(chosen.threads))
     if os.geteuid() == 0:
         environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    for_theirs = dict(environment)
+    for_theirs = dict(environment, **dict([TUNING]))
     if chosen.kernels == "avx2":
         for_theirs.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2", DNNL_MAX_CPU_ISA="AVX2",
                           OPENBLAS_CORETYPE="Haswell")
@@ -61,11 +64,12 @@ def main():
             for contender, model, how, rate in run(list(map(str, command)), variables):
                 rates[model, contender, how].append(rate)
     print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s) of {chosen.threads} thread(s), images/s, medians of {chosen.rounds} rounds")
-    print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
+    ways = ("nchw", "nhwc", "compiled")
+    print(f"{'model':10} {'muster':>10}", *(f"{'torch ' + how:>15}" for how in ways), f"{'ratio':>7}")
     for model in chosen.models.split(","):
         mine = statistics.median(rates[model, "muster", chosen.backend])
-        layouts = [statistics.median(rates[model, "torch", how]) for how in ("nchw", "nhwc")]
-        print(f"{model:10} {mine:10.1f} {layouts[0]:12.1f} {layouts[1]:12.1f} {mine / max(layouts):7.2f}")
+        theirs = [statistics.median(rates[model, "torch", how] or [0]) for how in ways]
+        print(f"{model:10} {mine:10.1f}", *(f"{rate:15.1f}" for rate in theirs), f"{mine / max(theirs):7.2f}")
 
 
 if __name__ == "__main__":

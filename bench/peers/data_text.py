@@ -1,7 +1,10 @@
 #!/usr/bin/python3
-"""Text into memory beside scikit-learn, numpy and pandas: the same files, in turns, MB/s of every round's median.
+"""Text into memory beside xgboost, scikit-learn, polars, pyarrow, pandas and numpy: the same files, in turns, MB/s of
+every round's median. All on one thread but muster with --threads 2.
 
     bench/peers/data_text.py [--build build/release] [--rounds 3] [--threads 1]
+
+(Their newest: pip install xgboost scikit-learn polars pyarrow pandas, and run this by that Python.)
 
 Dense LIBSVM text of 2,000 features, sparse LIBSVM text, and a CSV table of 100 columns of floats. What is not installed
 is left out and said so. dmlc-core's figures are not of this run: 231, 144 and 270 MB/s, measured once on this kind of
@@ -10,12 +13,15 @@ machine (2 cores) with its own parsers.
 import argparse
 import importlib
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import tempfile
 import time
+import warnings
 
+os.environ.update(OMP_NUM_THREADS="1", POLARS_MAX_THREADS="1")  # before they are imported
 HERE = pathlib.Path(__file__).resolve().parent
 DMLC = {"dense.svm": 231, "sparse.svm": 144, "table.csv": 270}
 MUSTER = {"dense.svm": "libsvm_dense", "sparse.svm": "libsvm_sparse", "table.csv": "csv"}
@@ -30,18 +36,32 @@ def muster(program, threads):
             for file, name in MUSTER.items()}
 
 
+def columns(table):
+    with open(table) as text:
+        return text.readline().strip().split(",")
+
+
 def peers():
     """name -> (file, what reads it); a line for each that is not there."""
     found = {}
 
     def add(name, file, package, make):
         try:
-            found[name] = (file, make(importlib.import_module(package)))
+            read = make(importlib.import_module(package))
         except ImportError:
             print(f"{name} is left out (there is no {package})")
+            return
+        found[f"{name} ({importlib.import_module(package.split('.')[0]).__version__}) {file}"] = (file, read)
 
     for file in ("dense.svm", "sparse.svm"):
-        add(f"sklearn.load_svmlight_file {file}", file, "sklearn.datasets", lambda m: m.load_svmlight_file)
+        add("xgboost.DMatrix", file, "xgboost", lambda m: lambda path: m.DMatrix(f"{path}?format=libsvm", nthread=1))
+        add("sklearn.load_svmlight_file", file, "sklearn.datasets", lambda m: m.load_svmlight_file)
+    # As float32, and what a training takes: a table of one piece.
+    add("polars.read_csv", "table.csv", "polars", lambda m: lambda path: m.read_csv(
+        path, schema_overrides=dict.fromkeys(columns(path), m.Float32)).rechunk())
+    add("pyarrow.csv.read_csv", "table.csv", "pyarrow.csv", lambda m: lambda path: m.read_csv(
+        path, m.ReadOptions(use_threads=False),
+        convert_options=m.ConvertOptions(column_types=dict.fromkeys(columns(path), "float32"))))
     add("numpy.loadtxt", "table.csv", "numpy",
         lambda m: lambda path: m.loadtxt(path, dtype=m.float32, delimiter=",", skiprows=1))
     add("numpy.genfromtxt", "table.csv", "numpy",
@@ -57,6 +77,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, choices=(1, 2), help="of muster")
     options = parser.parse_args()
 
+    warnings.simplefilter("ignore")  # xgboost's, that it is to read no text any more
     program = f"{options.build}/bench/data"
     others = peers()
     speeds = {}

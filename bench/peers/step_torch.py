@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""PyTorch's training step on the models of bench/step.cpp: synthetic data, float32, SGD with Nesterov's momentum, eager.
+"""PyTorch's training step on the models of bench/step.cpp: synthetic data, float32, SGD with Nesterov's momentum, eager
+in both layouts and, from PyTorch 2 on, compiled with channels last.
 Prints one line a repetition: model, layout, batch, images per second.
 
     /usr/bin/python3 bench/peers/step_torch.py [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps N]
@@ -78,14 +79,18 @@ def train(rank, options):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
         torch.distributed.init_process_group("gloo", rank=rank, world_size=options.ranks)
     clock = time.process_time if options.cpu_time else time.perf_counter
-    layouts = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+    layouts = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last, "compiled": torch.channels_last}
     for name in options.models.split(","):
         for layout in options.layouts.split(","):
+            if layout == "compiled" and not hasattr(torch, "compile"):
+                continue
             torch.manual_seed(1)
             model, shape = make(name)
             model = model.to(memory_format=layouts[layout])
             if options.ranks > 1:
                 model = nn.parallel.DistributedDataParallel(model)
+            if layout == "compiled":
+                model = torch.compile(model)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
             images = torch.randn(options.batch, *shape).to(memory_format=layouts[layout])
             labels = torch.randint(0, 10, (options.batch,))
@@ -105,7 +110,7 @@ def train(rank, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="resnet20")
-    parser.add_argument("--layouts", default="nchw,nhwc")
+    parser.add_argument("--layouts", default="nchw,nhwc,compiled")
     parser.add_argument("--batch", type=int, default=32, help="images a rank and step")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
