@@ -82,7 +82,7 @@ std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept
   // Not where the collective before began: the others have just read those lines, and to write them costs the most.
   const std::size_t half = (round + sequence_) % depth;
   const std::size_t place = half * (size() + 1) + static_cast<std::size_t>(block);
-  return shm_.staging(by) + place * chunk_bytes();
+  return shm_.staging(shm_.place_of(by, (round + sequence_) / depth)) + place * chunk_bytes();
 }
 
 std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, shm_.size()); }
