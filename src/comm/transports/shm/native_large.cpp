@@ -81,7 +81,9 @@ std::size_t shm_native::chunk_bytes() const noexcept {
 std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {
   // Not where the collective before began: the others have just read those lines, and to write them costs the most.
   const std::size_t half = (round + sequence_) % depth;
-  const std::size_t place = half * (size() + 1) + static_cast<std::size_t>(block);
+  // The same place for the block of each other rank, counted from this one: ranks that change places meet there.
+  const int nth = block == shm_.size() ? block : (block - by + shm_.size()) % shm_.size();
+  const std::size_t place = half * (size() + 1) + static_cast<std::size_t>(nth);
   return shm_.staging(shm_.place_of(by, (round + sequence_) / depth)) + place * chunk_bytes();
 }
 
