@@ -71,7 +71,7 @@ struct fifo {
 };
 
 /// The fixed part of a slot. Each line is written by the slot's rank, but for the wakeup word, and for
-/// `folded` and `claimed` where ranks fold blocks of others.
+/// `folded` and `claimed` where ranks fold blocks of others; what two ranks lay out for each other is by turns in both.
 struct slot_head {
   // By turns: a rank may be so many collectives ahead of those that still read, as the root of broadcasts is.
   static constexpr std::uint64_t turns = 8;
@@ -131,8 +131,8 @@ class shm_group {
            sequence % slot_head::turns * shown_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
-  /// In whose slot a rank writes what others read when it uses a place for that time. Two ranks change places: to write
-  /// lines that the other wrote last costs a quarter of its own, of which the other has a copy (AMD Zen 4).
+  /// The rank in whose slot `rank` writes what others read when it uses a place for that time. Two ranks change places:
+  /// to write lines that the other wrote last costs a quarter of its own, of which the other has a copy (AMD Zen 4).
   [[nodiscard]] int place_of(int rank, std::uint64_t time) const noexcept {
     return size() == 2 && time % 2 == 1 ? 1 - rank : rank;
   }
