@@ -131,8 +131,8 @@ class shm_group {
            sequence % slot_head::turns * shown_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
-  /// The rank in whose slot `rank` writes what others read when it uses a place for that time. Two ranks change places:
-  /// to write lines that the other wrote last costs a quarter of its own, of which the other has a copy (AMD Zen 4).
+  /// The rank whose slot `rank` writes into for others to read, when it uses a place for that time. Two ranks change
+  /// places: to write lines that the other wrote last costs a quarter of those that it has read (AMD Zen 4).
   [[nodiscard]] int place_of(int rank, std::uint64_t time) const noexcept {
     return size() == 2 && time % 2 == 1 ? 1 - rank : rank;
   }
