@@ -192,7 +192,7 @@ class Deployment:
 
     async def _await_ready(self, replica):
         while replica.state == "starting" and replica.process.is_alive():
-            if await replica.is_ready():
+            if await replica.is_ready(self.service.is_grpc):
                 if replica.state != "starting":
                     return
                 replica.state, replica.since = "serving", self.pool.now()

@@ -14,6 +14,7 @@ from .processes import FIRST_PASSED, Process, accept_no_more, listening
 DEADLINE = 5.0          # of an answer of HAProxy
 STARTS = 30.0           # and of its start
 ACCEPTED = 0.2          # longer than the third packet of a connection takes, and HAProxy to accept it
+WHOLE = "  option http-buffer-request"   # where it is not gRPC, of which a stream may wait for an answer before it goes on
 
 HEAD = """# Written by muster-pool at each start of HAProxy.
 global
@@ -27,7 +28,6 @@ defaults
   timeout client 75s
   timeout http-request 30s
   timeout check 300ms
-  option http-buffer-request
   option abortonclose
   option idle-close-on-response
   option redispatch 1
@@ -54,6 +54,7 @@ def configuration(folder, buffer, deployments):
     for each in services:
         routes += [f"acl is-{each.name} req.hdr(host),field(1,:),field(1,.) -i -m str {each.name}",
                    f"acl is-{each.name} path_reg ^/v[12]/models/{each.name}([/:]|$)"]
+        routes += [f"acl is-{each.name} path_beg {each.path}"] if each.path else []
     names = [each.name for each in services]
     routes += [f"acl is-{name} always_true" for name in names if len(names) == 1]
     unknown = _error(f"path: is of no service (known: {', '.join(names)})")
@@ -76,8 +77,9 @@ def _error(text):
     return f"content-type application/json string '{{\"error\":\"{text}\"}}'"
 
 
-def _full(name, most):
-    error = _error("request: as many as may wait do; send it again later")
+def _full(name, most, is_grpc=False):
+    text = "as many as may wait do; send it again later"
+    error = f"hdr content-type application/grpc hdr grpc-status 14 hdr grpc-message '{text}'" if is_grpc else _error(f"request: {text}")
     return f"  http-request return status 429 {error} hdr Retry-After 1 if {{ queue({name}) ge {most} }}"
 
 
@@ -107,11 +109,18 @@ def _replicas(folder, deployment):
     service = deployment.service
     lines = [f"backend {service.name}\n  balance {deployment.balance}\n  timeout queue {service.timeout}s\n  timeout server {service.timeout}s"]
     if service.at_once:
-        lines.append(_full(service.name, service.queue))
+        lines.append(_full(service.name, service.queue, service.is_grpc))
+    if service.is_grpc:
+        lines += [f"  http-error status {status} hdr content-type application/grpc hdr grpc-status 14 hdr grpc-message '{why}'"
+                  for status, why in ((503, "no replica takes it"), (504, "no replica answered in time"))]
+        # Any answer of gRPC is one: that a method is unknown, too.
+        lines.append("  http-check send meth POST uri /grpc.health.v1.Health/Check ver HTTP/2.0 hdr content-type application/grpc hdr te trailers")
+    else:
+        lines.append(WHOLE)
     for slot in range(1, max([service.slots, *deployment.replicas]) + 1):
         replica = deployment.replicas.get(slot)
         used = replica is not None and replica.state == "serving"
-        lines.append(f"  server s{slot} 127.0.0.1:{replica.port if used else 9} check maxconn {service.at_once} "
+        lines.append(f"  server s{slot} 127.0.0.1:{replica.port if used else 9} check {'proto h2 ' if service.is_grpc else ''}maxconn {service.at_once} "
                      f"{f'weight {replica.weight}' if used else 'disabled'}")
     return lines + [f"  server waits unix@{deployment.activator.path} backup pool-max-conn 0"]
 

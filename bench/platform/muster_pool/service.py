@@ -9,6 +9,7 @@ from muster_bench.files import digest_of
 
 KNATIVE, OWN = "autoscaling.knative.dev/", "pool.muster/"
 BALANCE = {"leastconn": "leastconn", "roundrobin": "roundrobin", "hash": "source"}  # as HAProxy calls them
+PROTOCOLS = "http1", "h2c"                                                           # Knative's names of ports; gRPC is h2c
 ANONYMOUS, KEY_HOLDER, QUEUE = 2, 3, 100
 CONCURRENCY_TARGET, RATE_TARGET = 100, 200                                          # Knative's defaults
 
@@ -37,6 +38,8 @@ class Service:
     target: float         # of a replica, what it is used to: 70 % of scaleTarget unless the file says otherwise
     at_once: int          # containerConcurrency; 0: any number
     timeout: int
+    is_grpc: bool         # its replicas speak gRPC, without TLS
+    path: str             # a prefix of the paths that are its own
     canary: int           # per cent of the requests that a new revision gets at first; None: it takes the place of the old one
     window: float
     panic_window: float
@@ -73,7 +76,7 @@ def read_one(top, path, cores):
     spec = top.section("spec")
     predictor = spec.section("predictor")
     predictor.where = f"{path}, {name}, spec.predictor"
-    revision = _revision(predictor, path)
+    revision, is_grpc = _revision(predictor, path)
     minimum = number(predictor, "minReplicas", 0, 1000, 1)
     maximum = number(predictor, "maxReplicas", 1, 1000, max(minimum, int(cores / revision.cores), 1))
     if maximum < minimum:
@@ -88,7 +91,8 @@ def read_one(top, path, cores):
     made = Service(
         name=name, account=account, priority=number(notes, OWN + "priority", 0, 1000, 0), revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
         target=max(total * percentage(notes, "target-utilization-percentage", 1, 100, 70), 0.01),
-        timeout=number(predictor, "timeout", 1, 3600, 60), canary=number(predictor, "canaryTrafficPercent", 0, 100, None),
+        timeout=number(predictor, "timeout", 1, 3600, 60), is_grpc=is_grpc, path=_path(notes),
+        canary=number(predictor, "canaryTrafficPercent", 0, 100, None),
         window=window, panic_window=window * percentage(notes, "panic-window-percentage", 1, 100, 10),
         panic_threshold=percentage(notes, "panic-threshold-percentage", 110, 1000, 200),
         balance=BALANCE[choice(notes, OWN + "balance", BALANCE, "leastconn")], queue=number(notes, OWN + "queue", 1, 1_000_000, QUEUE),
@@ -100,8 +104,10 @@ def read_one(top, path, cores):
 
 
 def _revision(predictor, path):
-    """A model is served by `serve`; of containers there is one, which listens on $PORT of 127.0.0.1."""
+    """(what a replica runs, whether it speaks gRPC): a model is served by `serve`; of containers there is one, which listens on $PORT of
+    127.0.0.1."""
     containers = predictor.get("containers", "a list", [])
+    ports = []
     has_model = predictor.get("model", "a mapping", None) is not None
     if len(containers) + has_model != 1:
         raise Refusal(f"{predictor.where} has {len(containers)} in 'containers' and {'a' if has_model else 'no'} 'model' (it has to be one "
@@ -124,6 +130,7 @@ def _revision(predictor, path):
         of.get("name", "a text", "")
         of.get("image", "a text", "")   # of a cluster
         command = texts(of, "command", None)
+        ports = [Section(entry, f"{of.where}, ports[{k}]") for k, entry in enumerate(of.get("ports", "a list", []))]
     command += texts(of, "args", [])
     environment = {}
     for number_, entry in enumerate(of.get("env", "a list", [])):
@@ -137,9 +144,19 @@ def _revision(predictor, path):
         amounts.get("memory", "a text", "")
         cores = cores_of(amounts, "cpu", cores)
         amounts.done()
-    for section in (resources, of):
+    names = [choice(port, "name", PROTOCOLS, "http1") for port in ports]
+    for port in ports:
+        port.get("containerPort", "a whole number", 0)   # of a cluster: here it is $PORT
+    for section in (resources, of, *ports):
         section.done()
-    return Revision(tuple(command), environment, cores)
+    return Revision(tuple(command), environment, cores), "h2c" in names
+
+
+def _path(notes):
+    found = notes.get(OWN + "path", "a text", "")
+    if found and not re.fullmatch(r"(/[\w.~-]+)+/?", found):
+        raise Refusal(f"{notes.where}: '{OWN}path' cannot be '{found}' (it begins the paths of requests); write such as /package.Service/")
+    return found
 
 
 def cores_of(amounts, key, otherwise):

@@ -296,6 +296,8 @@ class Files(PoolCase):
                                (service("a", model()), "'storageUri' cannot be 'file://models' (there is no folder"),
                                (service("a", {"containers": [{"command": ["a", 1]}]}), "'command' cannot have '1'"),
                                (service("a", {"containers": [{"command": ["a"], "resources": {"requests": {"cpu": "x"}}}]}), "'cpu' cannot be 'x'"),
+                               (service("a", {"containers": [{"command": ["a"], "ports": [{"name": "grpc"}]}]}), "'name' cannot be 'grpc' (known: http1, h2c)"),
+                               (service("a", good, **{"pool.muster__path": "a b"}), "'pool.muster/path' cannot be 'a b'"),
                                (service("a", good, **{"autoscaling.knative.dev__window": "1s"}), "'autoscaling.knative.dev/window' cannot be '1s'"),
                                (service("a", good, **{"pool.muster__balance": "best"}), "'pool.muster/balance' cannot be 'best'"),
                                (service("a", good, **{"pool.muster__keys": "none"}), "the keys in 'none' cannot be read"),
