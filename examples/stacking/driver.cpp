@@ -149,12 +149,11 @@ std::string driver::invoke(const call& of) {
   const auto reply =
       ask(of, *metatrainer_, options_.metatrainer_address, objects_.is_inline(),
           &stacking::Metatrainer::Stub::Metatrain, &stacking::Metatrainer::Stub::MetatrainStreamed, request);
-  std::string model, predictions;
-  objects_.at_once([&] { model = objects_.get(of, reply.model_full(), reply.model_full_key()); },
-                   [&] { predictions = objects_.get(of, reply.meta_predictions(), reply.meta_predictions_key()); });
+  const auto both = get_both(objects_, of, {reply.model_full(), reply.model_full_key()},
+                             {reply.meta_predictions(), reply.meta_predictions_key()});
   stacking::FullModel full;
-  if (!full.ParseFromString(model) || full.models_size() != options_.trainers ||
-      from_npy(predictions, reply.meta_predictions_key()).size() == 0) {
+  if (!full.ParseFromString(both.models()) || full.models_size() != options_.trainers ||
+      from_npy(both.matrix(), reply.meta_predictions_key()).size() == 0) {
     throw muster::data_error({"object '" + reply.model_full_key() + "'"},
                              "it is no ensemble of all trainers; have all functions be of one version");
   }

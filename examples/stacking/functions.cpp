@@ -21,12 +21,19 @@ struct made_object {
   std::string *bytes, *key;
 };
 
-void put_both(const transfer& objects, const call& of, const std::string& invocation, made_object first,
-              made_object second) {
-  const auto put = [&](made_object& one) {
-    return [&] { objects.put(of, invocation, one.name, std::move(one.object), one.bytes, one.key); };
-  };
-  objects.at_once(put(first), put(second));
+/// In a store as one: it is asked once.
+void put_both(const transfer& objects, const call& of, const std::string& invocation, made_object models,
+              made_object values) {
+  if (objects.is_inline()) {
+    for (auto* one : {&models, &values})
+      objects.put(of, invocation, one->name, std::move(one->object), one->bytes, one->key);
+    return;
+  }
+  stacking::Made both;
+  both.set_models(std::move(models.object));
+  both.set_matrix(std::move(values.object));
+  objects.put(of, invocation, models.name, both.SerializeAsString(), models.bytes, models.key);
+  *values.key = *models.key;
 }
 
 std::string number_text(double value) {
@@ -36,6 +43,15 @@ std::string number_text(double value) {
 }
 
 }  // namespace
+
+stacking::Made get_both(const transfer& objects, const call& of, const given_object& models,
+                        const given_object& values) {
+  if (!objects.is_inline()) return parsed<stacking::Made>(objects.get(of, {}, models.key), models.key);
+  stacking::Made both;
+  both.set_models(objects.get(of, models.bytes, models.key));
+  both.set_matrix(objects.get(of, values.bytes, values.key));
+  return both;
+}
 
 stacking::TrainReply train(const stacking::TrainRequest& request, const call& of, const transfer& objects,
                            muster::context& ranks) {
@@ -72,11 +88,9 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
   for (const auto& one : request.model_pred_tuples()) {
     span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
     const call within{of.until, getting};
-    std::string model, values;
-    objects.at_once([&] { model = objects.get(within, one.model(), one.model_key()); },
-                    [&] { values = objects.get(within, one.pred(), one.pred_key()); });
-    *models.add_models() = parsed<stacking::Model>(model, one.model_key());
-    const matrix predictions = from_npy(values, one.pred_key());
+    const auto both = get_both(objects, within, {one.model(), one.model_key()}, {one.pred(), one.pred_key()});
+    *models.add_models() = parsed<stacking::Model>(both.models(), one.model_key());
+    const matrix predictions = from_npy(both.matrix(), one.pred_key());
     if (next == 0) features.resize(predictions.rows(), request.model_pred_tuples_size());
     if (predictions.rows() != features.rows() || predictions.cols() != 1) {
       throw muster::data_error({"object '" + one.pred_key() + "'"},
@@ -87,8 +101,8 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
   const std::string invocation = invocation_of(request.model_pred_tuples(0).model_key());
   stacking::ReduceReply reply;
   put_both(objects, of, invocation,
-           {"meta_features", to_npy(features), reply.mutable_meta_features(), reply.mutable_meta_features_key()},
-           {"models", models.SerializeAsString(), reply.mutable_models(), reply.mutable_models_key()});
+           {"models", models.SerializeAsString(), reply.mutable_models(), reply.mutable_models_key()},
+           {"meta_features", to_npy(features), reply.mutable_meta_features(), reply.mutable_meta_features_key()});
   return reply;
 }
 
@@ -100,13 +114,16 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
   {
     span getting(of.in, "Get the inputs");
     const call within{of.until, getting};
-    std::string samples, columns, models;
+    std::string samples;
+    stacking::Made both;
     objects.at_once([&] { samples = objects.get(within, request.dataset(), request.dataset_key()); },
-                    [&] { columns = objects.get(within, request.meta_features(), request.meta_features_key()); },
-                    [&] { models = objects.get(within, request.models(), request.models_key()); });
+                    [&] {
+                      both = get_both(objects, within, {request.models(), request.models_key()},
+                                      {request.meta_features(), request.meta_features_key()});
+                    });
     data = to_dataset(samples, request.dataset_key());
-    features = from_npy(columns, request.meta_features_key());
-    full = parsed<stacking::FullModel>(models, request.models_key());
+    features = from_npy(both.matrix(), request.meta_features_key());
+    full = parsed<stacking::FullModel>(both.models(), request.models_key());
     if (features.rows() != data.labels.size())
       throw muster::data_error({"object '" + request.meta_features_key() + "'"},
                                "it has other rows than the dataset; train all models with it");
@@ -130,8 +147,8 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
   const std::string invocation = invocation_of(request.dataset_key());
   put_both(
       objects, within, invocation,
-      {"meta_predictions", to_npy(classes), reply.mutable_meta_predictions(), reply.mutable_meta_predictions_key()},
-      {"model_full", full.SerializeAsString(), reply.mutable_model_full(), reply.mutable_model_full_key()});
+      {"model_full", full.SerializeAsString(), reply.mutable_model_full(), reply.mutable_model_full_key()},
+      {"meta_predictions", to_npy(classes), reply.mutable_meta_predictions(), reply.mutable_meta_predictions_key()});
   return reply;
 }
 

@@ -24,6 +24,14 @@ struct function_options {
   bool concurrent = false;
 };
 
+/// An object as a message has it.
+struct given_object {
+  const std::string &bytes, &key;
+};
+/// What a function made: models, and the matrix that belongs to them.
+[[nodiscard]] stacking::Made get_both(const transfer& objects, const call& of, const given_object& models,
+                                      const given_object& values);
+
 /// Fits the model of a request, to all and in cross-validation.
 [[nodiscard]] stacking::TrainReply train(const stacking::TrainRequest& request, const call& of, const transfer& objects,
                                          muster::context& ranks);

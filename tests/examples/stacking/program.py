@@ -36,6 +36,18 @@ def field(number, value):
     return bytes([number << 3 | 2, len(value)]) + value   # of less than 128
 
 
+def matrix_of(made):
+    """The second field of bytes, where there are two."""
+    at = 0
+    while True:
+        number, at, size, shift = made[at] >> 3, at + 1, 0, 0
+        while shift == 0 or made[at - 1] > 127:
+            size, at, shift = size | (made[at] & 127) << shift, at + 1, shift + 7
+        if number == 2:
+            return made[at:at + size]
+        at += size
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -80,10 +92,10 @@ class Oracle(Case):
         x, y = data[:, :-1], data[:, -1]
 
         def load(key):
-            return numpy.load(io.BytesIO(store.get(key)))
-        kept = {key.split(b"/")[1].split(b".")[0].decode(): load(key) for key in store.keys() if b"pred" in key or b"meta" in key}   # they expire
+            return numpy.load(io.BytesIO(matrix_of(store.get(key))))
+        kept = {key.split(b"/")[1].split(b".")[0].decode(): load(key) for key in store.keys() if b"model" in key}   # they expire
         for number, model in enumerate(models):
-            found = kept[f"pred_model_{number}"][:, 0]
+            found = kept[f"model_{number}"][:, 0]
             if model == DISTRIBUTED:
                 exact = LogisticRegression(solver="newton-cg", tol=1e-12, max_iter=1000)
                 self.assertLess(abs(found - cross_val_predict(exact, x, y, cv=[(a, b) for a, b in parts(len(y))], method="predict_proba")[:, 1]).max(), 1e-6)
@@ -93,10 +105,10 @@ class Oracle(Case):
                 self.assertTrue(min(scores) <= roc_auc_score(y, found) <= max(scores), (scores, roc_auc_score(y, found)))
             else:
                 self.assertLess(abs(found - cross_val_predict(learner(model), x, y, cv=5)).max(), 1e-6, model)
-        features = kept["meta_features"]
+        features = kept["models"]
         self.assertEqual(features.shape, (300, 5))
         classes = cross_val_predict(LogisticRegression(tol=1e-10, max_iter=10_000), features, y, cv=5)
-        self.assertEqual((kept["meta_predictions"][:, 0] != classes).sum(), 0)
+        self.assertEqual((kept["model_full"][:, 0] != classes).sum(), 0)
         self.assertAlmostEqual(float(score), roc_auc_score(classes, y), places=12)
 
 
@@ -134,7 +146,7 @@ class Transfers(Case):
         self.assertEqual(len({done.stdout for done in found}), 1, found)
         keys = redis.Redis(port=ensemble.store.port).keys()
         self.assertEqual(len({key.split(b"/")[0] for key in keys}), 3)
-        self.assertEqual(len(keys), 3 * (1 + 2 * 4 + 2 + 2))
+        self.assertEqual(len(keys), 3 * (1 + 4 + 1 + 1))
 
     def test_a_damaged_object_is_found(self):
         ensemble = self.ensemble("REDIS", 1, models=["Lasso"])
