@@ -5,7 +5,8 @@ experiment with them.
     stacking_services.py PROGRAM DATA TRANSFER TRAINERS sequential|parallel INVOCATIONS
 
 prints the median latency in milliseconds, the bytes that were put and got, and the share of the time that each span had. PROGRAM
-may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none)."""
+may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none). TRANSFER `away` is INLINE by turns
+without tracing and with it, where no collector takes the spans."""
 import collections
 import contextlib
 import http.server
@@ -226,6 +227,26 @@ def run_services(program, data, transfer, trainers, parallel, invocations):
         print(f"share_{name} {sums[name] / sums['whole']:.4f}")
 
 
+def run_away(program, data, trainers, parallel, invocations):
+    """The medians, what the second is of the first, and spans of the driver."""
+    ensembles = [Ensemble(program, data, "INLINE", trainers, parallel, zipkin=zipkin) for zipkin in ("", "http://127.0.0.1:1/api/v2/spans")]
+    times = [[], []]
+    try:
+        for each in ensembles:
+            each.client()   # connects
+        for number in range(invocations):
+            for which in (0, 1) if number % 2 else (1, 0):
+                folder = pathlib.Path(ensembles[which].folder)
+                ensembles[which].client("--invocations", 2, "-latf", folder / "lat.csv")
+                file, = folder.glob("rps*_lat.csv")
+                times[which] += [int(line) / 1e3 for line in file.read_text().split()]
+                file.unlink()
+    finally:
+        said = [each.stop() for each in ensembles]
+    off, away = map(statistics.median, times)
+    print(f"latency_ms {away:.2f}\nwithout tracing {off:.2f}\nratio {away / off:.4f}\n{re.search('spans: .*', said[1]['driver'])[0]}")
+
+
 def main():
     if len(sys.argv) != 7:
         sys.exit(__doc__)
@@ -235,6 +256,8 @@ def main():
     words = data, int(trainers), order == "parallel", int(invocations)
     if program == "python":
         run_python(*words)
+    elif transfer == "away":
+        run_away(program, *words)
     else:
         run_services(program, data, transfer.upper(), *words[1:])
 
