@@ -57,7 +57,11 @@ def main():
                 os.utime(entry, (0, 0))
             os.sync()
             took, used, said = timed(words, folder)
-            print(f"{said.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors)", flush=True)
+            begin = time.monotonic()
+            while list((folder / "out").glob("store/.*")):
+                time.sleep(0.05)
+            behind = time.monotonic() - begin
+            print(f"{said.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors; {behind:.2f} s behind)", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Whose share of a Slurm's cores is how large, where all have work waiting: users that are equal, in groups that are equal.
 
-    MUSTER_SLURM_CPUS=4 MUSTER_SLURM_HALF_LIFE=2 tools/slurm-local.sh up /tmp/slurm && source /tmp/slurm/environment
-    tests/platform/slurm_shares.py --groups 4+1 --minutes 12,18 --settle 0,3     # four users; a fifth joins
-    tests/platform/slurm_shares.py --groups 3,2,4 --minutes 36 --settle 0        # nine in three groups
+    tools/slurm-local.sh up /tmp/slurm && source /tmp/slurm/environment
+    tests/platform/slurm_shares.py --groups 4+1 --minutes 17,20 --settle 5,5     # four users; a fifth joins
+    tests/platform/slurm_shares.py --groups 3,2,4 --minutes 40 --settle 4        # nine in three groups
 
-Each user is an account. Usage counts for less by the half-life; priorities are computed anew each minute, so a share over some
-minutes is exact to about a minute of all cores.
+Each user is an account. Slurm computes priorities once a minute at most (PriorityCalcPeriod), and until the next time the first user
+gets all cores that become free: users take turns of a minute. So --minutes less --settle is a multiple of the number of equal users,
+and with groups of the turns in which each user has its own: 36 for groups of 3, 2 and 4. Jobs are short beside a minute.
 """
 import argparse
 import subprocess
@@ -15,8 +16,8 @@ import time
 FORM = "%Y-%m-%dT%H:%M:%S"
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--groups", default="4+1", help="users of each group; +N: so many join in the next phase [%(default)s]")
-parser.add_argument("--minutes", default="12,18", help="of each phase [%(default)s]")
-parser.add_argument("--settle", default="0,3", help="of these, before shares are counted [%(default)s]")
+parser.add_argument("--minutes", default="17,20", help="of each phase [%(default)s]")
+parser.add_argument("--settle", default="5,5", help="of these, before shares are counted [%(default)s]")
 parser.add_argument("--job", type=float, default=6, help="seconds of a job [%(default)s]")
 options = parser.parse_args()
 
@@ -51,13 +52,13 @@ for k, users in enumerate(groups):
     for user in users:
         run("sacctmgr", "-i", "add", "account", user, f"parent=g{k}", "fairshare=1")
         run("sacctmgr", "-i", "add", "user", "root", f"account={user}", "fairshare=1")
-present = []
+present, cores = [], int(run("sinfo", "-h", "-o", "%C").split("/")[-1])
 for phase, (minutes, settle) in enumerate(zip(options.minutes.split(","), options.settle.split(","))):
     present += [user for first, later in joins for user in (later if phase else first)]
     begin = time.time() + 60 * float(settle)
     end = time.time() + 60 * float(minutes)
     while time.time() < end:
-        keep_waiting(present, 4)
+        keep_waiting(present, cores)   # fewer would be gone before the minute is
         time.sleep(0.3)
     used = seconds_of(begin, end)
     print(", ".join(f"{user} {100 * used.get(user, 0) / sum(used.values()):.1f} %" for user in present), flush=True)

@@ -116,7 +116,8 @@ def gc_command(chosen):
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
     held = files.FolderLock(store.folder)   # while a runner works nothing is removed
     try:
-        print(f"{store.collect(unused)} results removed in {time.monotonic() - began:.1f} s")
+        count, behind = store.collect(unused)
+        print(f"{count} results removed in {time.monotonic() - began:.1f} s{'; the disk frees their room in the background' if behind else ''}")
     finally:
         held.release()
     return FINISHED

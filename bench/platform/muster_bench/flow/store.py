@@ -8,11 +8,11 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 import time
 
 from ..errors import Refusal
 from ..files import Digests, digest_of, make_folder, read_json, write_json, writing
-from ..launchers import cores_here
 from ..text import PLACEHOLDER
 
 
@@ -230,14 +230,20 @@ class Store:
                     yield json.loads(line)
 
     def collect(self, unused):
-        """Removes results that no step uses, and none has for so many seconds; their number."""
+        """Takes out results that no step uses, and none has for so many seconds; (their number, what is behind). A disk may need minutes to remove
+        as many files: that is done behind, and by the next call where it was ended."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
-        limit = time.time() - unused
-        entries = sorted(os.scandir(make_folder(self.folder / "store")), key=os.DirEntry.inode)   # as they lie on the disk: sooner removed
-        old = [entry.path for entry in entries if entry.name not in used and entry.stat().st_mtime < limit]
-        subprocess.run(["xargs", "-0", "-n", "500", "-P", str(cores_here()), "rm", "-rf", "--"], input=b"".join(os.fsencode(path) + b"\0" for path in old),
-                       check=True)
-        return len(old)
+        store, limit = make_folder(self.folder / "store"), time.time() - unused
+        old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and entry.stat().st_mtime < limit]
+        with writing(store):
+            if old:
+                behind = tempfile.mkdtemp(prefix=".removed-", dir=store)
+            for entry in old:
+                os.rename(entry.path, os.path.join(behind, entry.name))
+        behind = [str(path) for path in store.glob(".removed-*")]
+        if behind:
+            subprocess.Popen(["rm", "-rf", "--", *behind], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return len(old), behind
 
 
 def _link(place, target):
