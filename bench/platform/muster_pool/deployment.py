@@ -192,7 +192,10 @@ class Deployment:
 
     async def _await_ready(self, replica):
         while replica.state == "starting" and replica.process.is_alive():
-            if await replica.is_ready(self.service.is_grpc):
+            ready = await replica.is_ready(self.service.is_grpc)
+            if ready is False and replica.revision == self.current:
+                replica.since = self.pool.now()   # it answers: its repository may be empty for long
+            if ready:
                 if replica.state != "starting":
                     return
                 replica.state, replica.since = "serving", self.pool.now()
@@ -233,7 +236,8 @@ class Deployment:
         return changed
 
     async def reconcile(self, now):
-        """Stops what is too much, and returns the revisions of which one more is wanted, each as often."""
+        """Stops what is too much, and returns the revisions of which one more is wanted, each as often; also during a pause, so that
+        nothing else takes the core for as long."""
         ready = sum(each.state == "serving" for each in self.replicas.values())
         wanted = 0 if self.is_removed else self.scaler.decide(now, ready)
         if wanted == 0 and self.activator.holding and not self.is_removed:
@@ -256,7 +260,7 @@ class Deployment:
             self.lacks_since = None
         elif self.lacks_since is None:
             self.lacks_since = now
-        return lacking if now >= self.paused_until else []
+        return lacking
 
     # -- what outlives the pool
 

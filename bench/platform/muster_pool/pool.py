@@ -121,6 +121,8 @@ class Pool:
         held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
         for deployment, revision in sorted(lacking, key=lambda pair: (-pair[0].service.priority, len(pair[0].replicas) > 0, pair[0].lacks_since)):
             account, cores = deployment.service.account, revision.cores - ROUNDING
+            if now < deployment.paused_until:
+                continue
             begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
             if not begins and _cores_of(held, account) + cores > self.described.limit(account):
                 continue

@@ -32,10 +32,11 @@ class Replica:
         return ["state drain" if self.state == "leaving" else "state maint"]
 
     async def is_ready(self, is_grpc):
+        """None: it does not answer."""
         try:
             return await asyncio.wait_for(self._ask(is_grpc), PATIENCE)
         except (OSError, asyncio.TimeoutError):
-            return False
+            return None
 
     async def _ask(self, is_grpc):
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -43,7 +44,8 @@ class Replica:
             if is_grpc:   # it listens: HAProxy's checks see the rest
                 return True
             writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: pool\r\nConnection: close\r\n\r\n")
-            return b" 200 " in await reader.readline()
+            answer = await reader.readline()
+            return b" 200 " in answer if answer else None
         finally:
             writer.close()
 

@@ -310,6 +310,16 @@ class Files(PoolCase):
         (self.folder / "services.yaml").write_text("a: [")
         self.refused("services.yaml:1:5: this is no YAML")
 
+    def test_an_empty_repository_is_waited_for(self):
+        (self.folder / "models").mkdir()
+        words = self.words()
+        self.words = lambda: [words[0], "-c", "from muster_pool import __main__, deployment\ndeployment.BEGINS = 1.0\n__main__.main()", *words[3:]]
+        self.start(service("line", model(minReplicas=1)))
+        time.sleep(3)
+        self.add_model()
+        self.until(lambda: self.replicas())
+        self.assertNotIn("is killed", self.log.read_text())
+
     def test_command_line(self):
         self.describe(service("a", slow()))
         self.refused("--retry-up-to cannot be 1", more=["--retry-up-to", "1"])

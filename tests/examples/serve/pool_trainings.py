@@ -185,6 +185,13 @@ class Trainings(PoolCase):
         self.drain()
         self.assertEqual(self.status("low"), (5, 5))
 
+    def test_replicas_that_die_at_once_keep_their_core_during_pauses(self):
+        self.idle("night", 1, 2)
+        self.start(service("slow", {"maxReplicas": 1, "containers": [{"command": ["false"]}]}, **WINDOW), training("night"), more=["--cores", "2"])
+        self.says("another one starts in 4 s")
+        self.assertNotIn("night: 2 ranks", self.log.read_text())
+        self.assertEqual(self.status("night"), (1, 1))
+
     def test_what_does_not_answer(self):
         """One that is stopped keeps its cores; a socket of something else is no training."""
         with socket.socket(socket.AF_UNIX) as deaf:
