@@ -84,12 +84,19 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
     throw muster::configuration_error("the reducer is given no models (TrainersNum is 0); give one or more");
   stacking::FullModel models;
   matrix features;
+  const std::string* known = nullptr;  // of the last model that has some
   int next = 0;
   for (const auto& one : request.model_pred_tuples()) {
     span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
     const call within{of.until, getting};
     const auto both = get_both(objects, within, {one.model(), one.model_key()}, {one.pred(), one.pred_key()});
-    *models.add_models() = parsed<stacking::Model>(both.models(), one.model_key());
+    auto& model = *models.add_models();
+    model = parsed<stacking::Model>(both.models(), one.model_key());
+    if (known != nullptr && model.rows() == *known) {
+      model.clear_rows();
+    } else if (!model.rows().empty()) {
+      known = &model.rows();
+    }
     const matrix predictions = from_npy(both.matrix(), one.pred_key());
     if (next == 0) features.resize(predictions.rows(), request.model_pred_tuples_size());
     if (predictions.rows() != features.rows() || predictions.cols() != 1) {

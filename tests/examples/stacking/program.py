@@ -134,6 +134,15 @@ class Transfers(Case):
         ensemble = self.ensemble("INLINE", 16, True)   # four models with all rows: 10 MB
         self.assertGreater(float(self.score(ensemble)), 0.8)
 
+    def test_rows_that_models_share_are_in_an_ensemble_once(self):
+        ensemble = self.ensemble("REDIS", 4, models=["KNeighborsRegressor", "Lasso"])
+        self.score(ensemble)
+        store = redis.Redis(port=ensemble.store.port)
+        sizes = {key.split(b"/")[1].split(b".")[0]: store.strlen(key) for key in store.keys()}
+        least = self.data.stat().st_size
+        for name, copies in ((b"model_0", 1), (b"model_2", 1), (b"models", 1), (b"model_full", 1)):
+            self.assertEqual(sizes[name] // (least - 100), copies, sizes)   # less a header
+
     def test_invocations_at_once_do_not_mix(self):
         ensemble = self.ensemble("REDIS", 4, True)
         found = []
