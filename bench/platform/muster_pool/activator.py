@@ -49,11 +49,12 @@ class Activator:
         finally:
             writer.close()
 
-    @staticmethod
-    async def _refuse(reader, writer, status, text):
-        body = f'{{"error":"request: {text}"}}'
+    async def _refuse(self, reader, writer, status, text):
+        body, headers = f'{{"error":"request: {text}"}}', "Content-Type: application/json"
+        if self._deployment.service.is_grpc:   # UNAVAILABLE
+            body, headers = "", f"Content-Type: application/grpc\r\ngrpc-status: 14\r\ngrpc-message: {text}"
         await reader.read(PIECE)
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\n"
+        writer.write(f"HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\n"
                      f"Connection: close\r\n\r\n{body}".encode())
         await writer.drain()
 
