@@ -5,10 +5,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
-from bench import PROGRAM, Case
+from bench import PLATFORM, PROGRAM, Case
 
 KILLS = int(os.environ.get("MUSTER_TEST_KILLS", "6"))
 SEED = int(os.environ.get("MUSTER_TEST_SEED", "0")) or random.randrange(1, 1 << 30)
@@ -77,6 +78,20 @@ class Killed(Case):
         finally:
             for pid in filter(alive, pids):
                 os.kill(pid, signal.SIGKILL)
+
+    def test_what_it_started_is_killed_with_the_first_thread(self):
+        """Of a runner that is killed one thread is gone before the others: what it started must not begin to tidy up."""
+        command = ["sh", "-c", "trap 'touch told; exit' TERM; touch runs; while :; do sleep 0.02; done"]
+        started = []
+
+        def start():
+            started.append(subprocess.Popen([sys.executable, PLATFORM / "muster_bench/owner.py", str(os.getpid()), "", *command], cwd=self.folder))
+            self.wait_until((self.folder / "runs").exists)
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        started[0].wait(60)
+        self.assertFalse((self.folder / "told").exists())
 
     def wait_until(self, done):
         until = time.monotonic() + 60

@@ -17,11 +17,11 @@ LOOK = 0.02                                         # between two looks
 
 def main():
     runner, held, words = int(sys.argv[1]), [part for part in sys.argv[2].split(":") if part], sys.argv[3:]
-    awaited = {signal.SIGCHLD, signal.SIGTERM}
+    awaited, told = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}, None
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)   # when the thread dies that started this: others of RUNNER may be there for a moment more
     if os.getppid() != runner:  # it died before that
         return 1
     enter(held)
@@ -31,9 +31,9 @@ def main():
         print(f"it could not be started ({error.strerror})")
         leave(held)
         return 127
-    while (status := ended_children().get(command)) is None and signal.sigwait(awaited) != signal.SIGTERM:
+    while (status := ended_children().get(command)) is None and (told := signal.sigwait(awaited)) == signal.SIGCHLD:
         pass
-    end_descendants(runner)
+    end_descendants(runner, told == signal.SIGHUP)
     leave(held)
     code = 128 + signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:  # by a signal: so does this process, without a core of its own
@@ -86,10 +86,10 @@ def ended_children():
     return found
 
 
-def end_descendants(runner):
+def end_descendants(runner, at_once):
     begin, told = time.monotonic(), False
     while 0 in ended_children() and time.monotonic() - begin < LAST:
-        surely = os.getppid() != runner or time.monotonic() - begin >= GRACE
+        surely = at_once or os.getppid() != runner or time.monotonic() - begin >= GRACE
         if surely or not told:
             told = True
             for process in descendants():
