@@ -54,13 +54,16 @@ build() {
   local program version=v1.20.2 flags='-s -w' package dirs tree=$cache/go/src/k8s.io/kubernetes
   [ -n "$(ls /etc/apt/sources.list.d/muster-kube.sources 2>/dev/null)" ] || printf '%s\n' 'Types: deb-src' 'URIs: http://deb.debian.org/debian' \
     'Suites: bookworm' 'Components: main' 'Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg' >/etc/apt/sources.list.d/muster-kube.sources
-  install_missing golang-1.19-go golang-1.19-src dpkg-dev gcc libc6-dev
+  install_missing golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev dpkg-dev gcc libc6-dev
   say "building Kubernetes in $cache, once"
   mkdir -p "$cache"/{bin,go/src/k8s.io}
   if [ ! -d "$tree" ]; then
     apt-get -q update >/dev/null
     (cd "$cache" && apt-get -q source --download-only kubernetes && rm -rf unpacked && dpkg-source -x kubernetes_*.dsc unpacked) >"$cache/build.log" 2>&1
     mv "$cache/unpacked" "$tree"
+    # Its reflect2 1.0.1 knows the maps of Go up to 1.17: with a later Go the API server dies at the first object of a CRD.
+    rm -r "$tree/vendor/github.com/modern-go/reflect2"
+    cp -r /usr/share/gocode/src/github.com/modern-go/reflect2 "$tree/vendor/github.com/modern-go/"
   fi
   cd "$tree"
   export PATH=/usr/lib/go-1.19/bin:$PATH GOPATH=$cache/go GOCACHE=$cache/go-build GO111MODULE=off GOFLAGS= CGO_ENABLED=0

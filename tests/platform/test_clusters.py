@@ -3,6 +3,7 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 
 import yaml
@@ -27,7 +28,8 @@ def check(document):
         jsonschema.validate(document, job)
         assert document["apiVersion"] == "kubeflow.org/v2beta1"
         return
-    others = json.loads((SCHEMAS / "kubernetes.json").read_text())["definitions"]
+    others = {kind: schema for file in ("kubernetes", "crds") for kind, schema in json.loads((SCHEMAS / f"{file}.json").read_text())["definitions"].items()
+              if not (file == "crds" and kind == "Service")}   # Knative's
     jsonschema.validate(document, others[document["kind"]])
     if document["kind"] in ("StatefulSet", "Job"):
         spec = document["spec"]
@@ -94,6 +96,42 @@ class Manifests(Case):
             self.assertEqual((made["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
             self.assertLessEqual(made["Service"]["spec"]["selector"].items(), made["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
             self.assertLessEqual(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
+
+    def test_servers_are_pods_of_their_own(self):
+        """How many of the ranks they are, the launcher says."""
+        file = self.experiment(["train", "--mode", "ps"], sweep="{ranks: [5], serve: [2]}", template="launcher: {kind: mpirun, servers: '{serve}'}")
+        made, = self.bench("manifests", file, "--out", "made", "--kind", "kubernetes", "--image", "i", "--elastic").stdout.split()
+        jobs = [document for document in documents(self.folder / made) if document["kind"] == "Job"]
+        given = [{entry["name"]: entry["value"] for entry in job["spec"]["template"]["spec"]["containers"][0]["env"]} for job in jobs]
+        self.assertEqual([job["metadata"]["name"].partition("-serve-2-")[2].partition("-")[2] for job in jobs], ["", "1", "2", "server-0", "server-1"])
+        self.assertEqual([(each["RANK"], each["WORLD_SIZE"], each["MUSTER_SERVERS"]) for each in given], [(str(rank), "5", "2") for rank in range(5)])
+        self.refused("manifests", file, "--out", "made", "--set", "serve=[5]", "--kind", "kubernetes", "--image", "i", "--elastic", says=["'5' of 5 ranks", "servers"])
+
+    def test_a_launcher_decides_what_is_started(self):
+        if jsonschema is None:
+            self.skipTest("SKIPPED: python3-jsonschema is not installed")
+        steps = "configure: echo before\n    post-process: echo after\n    clean-up: echo 'at the end'"
+
+        def made(launcher, *words):
+            file = self.experiment(["train", "--rate", "1"], sweep="{ranks: [4]}", template=f"launcher: {launcher}\n    resources: {{gpus-per-rank: 1}}\n    {steps}")
+            return [self.folder / line for line in self.bench("manifests", file, "--out", "made", *words).stdout.split()]
+        for launcher, kind, spec, roles in (("torchrun", "PyTorchJob", "pytorchReplicaSpecs", {"Master": 1, "Worker": 3}),
+                                            ("{kind: tensorflow, servers: 2}", "TFJob", "tfReplicaSpecs", {"Chief": 1, "Worker": 1, "PS": 2})):
+            job, = documents(made(launcher, "--kind", "kubernetes", "--image", "i", "--queue", "short")[0])
+            check(job)
+            self.assertEqual((job["kind"], job["spec"]["runPolicy"]["suspend"]), (kind, True))
+            self.assertEqual({role: each["replicas"] for role, each in job["spec"][spec].items()}, roles)
+            first, *others = (each["template"]["spec"]["containers"][0] for each in job["spec"][spec].values())
+            self.assertEqual(first["resources"]["limits"]["nvidia.com/gpu"], "1")
+            for line in ("echo before\ntrain --rate 1 > log.txt 2>&1\necho after\n", "trap 'echo '"):
+                self.assertIn(line, first["args"][1])
+            self.assertFalse([each for each in others if "echo" in each["args"][1] or "log.txt" in each["args"][1]])
+        script = made("{kind: torchrun, options: --max-restarts=2}", "--kind", "slurm")[0].read_text()
+        self.assertIn("\ntorchrun --standalone --nproc-per-node=4 --no-python --max-restarts=2 train --rate 1 > log.txt", script)
+        self.assertIn("#SBATCH --gpus-per-task=4\n", script)
+        self.assertIn("srun --mpi=pmix --exclusive train", made("{kind: srun, options: --exclusive}", "--kind", "slurm")[0].read_text())
+        self.refused("manifests", self.experiment(["train"], template="launcher: tensorflow"), "--out", "made", says=["TensorFlow's operator", "--kind kubernetes"])
+        self.refused("run", self.experiment([sys.executable], template="launcher: tensorflow", sweep="{ranks: [2]}"), "--out", "out", says="muster-bench manifests")
 
     def test_an_image_is_needed(self):
         self.refused("manifests", self.file, "--out", "made", "--kind", "kubernetes", says="--image")

@@ -6,7 +6,7 @@ import shlex
 
 import yaml
 
-from . import pods
+from . import launchers, pods
 from .errors import Refusal
 from .files import make_folder, write_whole
 from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow's too)
@@ -47,9 +47,11 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
     for run in plan:
         if run.template.launcher.kind in ("simgrid", "hosts"):
             raise Refusal(f"template '{run.template.name}' has hosts that are simulated or namespaces (a cluster has hosts of its own); leave it out")
-        if elastic and _starts_its_own(run):
-            raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is local), which a cluster cannot let come and "
-                          "go; leave --elastic out, or give it the launcher mpirun")
+        if elastic and run.template.launcher.kind in ("local", "torchrun", "tensorflow"):
+            raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is {run.template.launcher.kind}), which a cluster cannot let "
+                          "come and go; leave --elastic out, or give it the launcher mpirun")
+        if run.template.launcher.kind == "tensorflow" and set(kinds) != {"kubernetes"}:
+            raise Refusal(f"template '{run.template.name}' is started by TensorFlow's operator (its launcher is tensorflow); choose --kind kubernetes")
         for kind in kinds:
             folder = make_folder(out / kind)
             for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic, share):
@@ -60,15 +62,25 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
 
 
 def _command(run, results):
-    """(words, variables) of one rank."""
+    """(words, variables) of one rank; and its folder."""
     home = results / "experiments" / run.id
-    words = run.words(run.template.command, home)
-    return words, {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
+    return run.words(run.template.command, home), {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
+
+
+def _whole(run, words, results):
+    """The same, where one process of a machine starts all ranks."""
+    options = _options(run, results, run.template.launcher.kind)
+    return launchers.torchrun(run, options, words) if run.template.launcher.kind == "torchrun" else [*options, *words]
+
+
+def _options(run, results, launcher):
+    """What the template gives its launcher, where it is this one."""
+    return run.words(run.template.launcher.options, results / "experiments" / run.id) if run.template.launcher.kind == launcher else []
 
 
 def _starts_its_own(run):
-    """Whether the command starts its ranks itself, on one machine."""
-    return run.template.launcher.kind == "local"
+    """Whether one process starts all ranks, on one machine."""
+    return run.template.launcher.kind in ("local", "torchrun")
 
 
 def _cpus(run):
@@ -84,9 +96,16 @@ def _megabytes(run):
     return (run.template.resources.memory >> 20) * (run.ranks if _starts_its_own(run) else 1)
 
 
-def _sh(words, variables, output):
+def _sh(run, words, variables, output, first=True):
+    """The lines for a shell, with the steps around the command; in pods the first one's alone."""
+    def step(commands):
+        return "".join(f"{shlex.join(run.words(command, output.parent.parent))}\n" for command in commands if first)
+    template = run.template
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    return f"mkdir -p {shlex.quote(str(output))}\ncd {shlex.quote(str(output))}\n{exports}{shlex.join(words)} > log.txt 2>&1\n"
+    clean = f"trap {shlex.quote(step(template.clean))} EXIT\n" if step(template.clean) else ""
+    log = "log.txt" if first else "log.$HOSTNAME.txt"
+    return (f"mkdir -p {shlex.quote(str(output))}\ncd {shlex.quote(str(output))}\n{exports}{clean}{step(template.needs)}{step(template.before)}"
+            f"{shlex.join(words)} > {log} 2>&1\n{step(template.after)}")
 
 
 # ---- Slurm ----
@@ -110,8 +129,8 @@ def slurm(run, results, _, elastic, share):
         lines.append("#SBATCH --no-kill")
         alive = ["--no-kill", "--kill-on-bad-exit=0"]
         variables["MUSTER_ELASTIC"] = "on"
-    launch = words if _starts_its_own(run) else ["srun", *alive, "--mpi=pmix", *words]
-    yield f"{run.id}.sbatch", "\n".join(lines) + "\nset -e\n" + _sh(launch, variables, output)
+    launch = _whole(run, words, results) if _starts_its_own(run) else ["srun", *alive, "--mpi=pmix", *_options(run, results, "srun"), *words]
+    yield f"{run.id}.sbatch", "\n".join(lines) + "\nset -e\n" + _sh(run, launch, variables, output)
 
 
 # ---- ssh ----
@@ -120,12 +139,12 @@ def ssh(run, results, *_):
     """A script for a machine that reaches all hosts of `hosts` by ssh without a password."""
     words, variables, output = _command(run, results)
     if _starts_its_own(run):
-        yield f"{run.id}.sh", f"#!/bin/sh\n# usage: {run.id}.sh   (on the host of all ranks)\nset -e\n{_sh(words, variables, output)}"
+        yield f"{run.id}.sh", f"#!/bin/sh\n# usage: {run.id}.sh   (on the host of all ranks)\nset -e\n{_sh(run, _whole(run, words, results), variables, output)}"
         return
     passed = [word for name in variables for word in ("-x", name)]
     launch = ["mpirun", "-n", str(run.ranks), "--hostfile", "HOSTS", "--map-by", f"slot:PE={math.ceil(run.template.resources.cpus_per_rank)}",
-              *passed, *words]
-    text = _sh(launch, variables, output).replace("HOSTS", '"$hosts"')
+              *passed, *_options(run, results, "mpirun"), *words]
+    text = _sh(run, launch, variables, output).replace("HOSTS", '"$hosts"')
     yield f"{run.id}.sh", ("#!/bin/sh\n# usage: " + f"{run.id}.sh [HOSTFILE]   (a line a host: name slots=N)\nset -e\n"
                            f'hosts=$(realpath "${{1:-hosts}}")\n{text}')
 
@@ -146,7 +165,7 @@ def kubernetes(run, results, image, elastic, share):
 
 def job_of(run, results, image):
     """A run of ranks that do not come and go."""
-    return (_job if _starts_its_own(run) else _mpi_job)(run, results, image)
+    return {"local": _job, "torchrun": _pytorch_job, "tensorflow": _tf_job}.get(run.template.launcher.kind, _mpi_job)(run, results, image)
 
 
 def queued(job, share):
@@ -158,10 +177,9 @@ def queued(job, share):
     return job
 
 
-def _container(run, image, words, results, variables=None, name="rank"):
+def _container(run, image, words, results, ranks=1, name="rank"):
     return {"name": name, "image": image, "command": words[:1], "args": words[1:],
-            **({"env": [{"name": key, "value": value} for key, value in variables.items()]} if variables else {}),
-            "resources": pods.limits(run.template.resources, run.ranks if _starts_its_own(run) else 1), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
+            "resources": pods.limits(run.template.resources, ranks), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
 
 
 def volumes():
@@ -171,15 +189,14 @@ def volumes():
 def _mpi_job(run, results, image):
     words, variables, output = _command(run, results)
     passed = [word for name in variables for word in ("-x", name)]
-    line = _sh(["mpirun", "-n", str(run.ranks), *passed, *words], variables, output)
+    line = _sh(run, ["mpirun", "-n", str(run.ranks), *passed, *_options(run, results, "mpirun"), *words], variables, output)
     launcher = _container(run, image, ["sh", "-ec", line], results, name="launcher")
     worker = _container(run, image, ["/usr/sbin/sshd", "-De", "-f", f"{SSH_HOME}/.sshd_config"], results)
     for each in (launcher, worker):
         each["securityContext"] = {"runAsUser": 1000}
     return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name_of(run)},
             "spec": {"slotsPerWorker": 1, "sshAuthMountPath": f"{SSH_HOME}/.ssh", "mpiImplementation": "OpenMPI",
-                     "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": run.template.retries.attempts - 1,
-                                   "activeDeadlineSeconds": int(run.template.timeout)},
+                     "runPolicy": _policy(run),
                      "mpiReplicaSpecs": {
                          "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {
                              "containers": [launcher], "volumes": volumes()}}},
@@ -187,10 +204,36 @@ def _mpi_job(run, results, image):
                              "containers": [worker], "volumes": volumes()}}}}}}
 
 
+def _policy(run):
+    return {"cleanPodPolicy": "Running", "backoffLimit": run.template.retries.attempts - 1, "activeDeadlineSeconds": int(run.template.timeout)}
+
+
+def _pytorch_job(run, results, image):
+    """A pod a rank, to which the operator gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does."""
+    return _operated("PyTorchJob", "pytorchReplicaSpecs", "pytorch", run, results, image, {"Master": 1, "Worker": run.ranks - 1})
+
+
+def _tf_job(run, results, image):
+    """A pod a task, to which the operator gives TF_CONFIG: the first rank is the chief, the last ones are the servers."""
+    servers = pods.servers_of(run)
+    return _operated("TFJob", "tfReplicaSpecs", "tensorflow", run, results, image, {"Chief": 1, "Worker": run.ranks - 1 - servers, "PS": servers})
+
+
+def _operated(kind, specs, container, run, results, image, replicas):
+    """An object of Kubeflow's training operator, with as many pods of each role. The first role's are one."""
+    words, variables, output = _command(run, results)
+
+    def role(count, first):
+        made = _container(run, image, ["sh", "-ec", _sh(run, words, variables, output, first)], results, name=container)
+        return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [made], "volumes": volumes()}}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name_of(run)}, "spec": {
+        "runPolicy": _policy(run), specs: {name: role(count, name != "Worker" and name != "PS") for name, count in replicas.items() if count}}}
+
+
 def _job(run, results, image):
     """One pod, in which the command starts its ranks."""
     words, variables, output = _command(run, results)
-    container = _container(run, image, ["sh", "-ec", _sh(words, variables, output)], results, name="ranks")
+    container = _container(run, image, ["sh", "-ec", _sh(run, _whole(run, words, results), variables, output)], results, run.ranks, name="ranks")
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name_of(run)},
             "spec": {"backoffLimit": run.template.retries.attempts - 1, "activeDeadlineSeconds": int(run.template.timeout),
                      "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes()}}}}

@@ -124,7 +124,7 @@ class Run:
     def __init__(self, cluster, documents):
         self.cluster, self.documents = cluster, documents
         self.selector = ",".join(f"{name}={value}" for name, value in documents[0]["metadata"]["labels"].items() if name != PART)
-        self.elastic = any(document["kind"] == "Job" for document in documents)
+        self.jobs = sum(document["kind"] == "Job" for document in documents)   # elastic: it ends when they do
         self.ranks = sum(document["kind"] == "Pod" for document in documents)
         self.followed, self.said, self.pending, self.ended = {}, set(), "", {}
 
@@ -164,10 +164,8 @@ class Run:
         while True:
             try:
                 pods = self.cluster.listed("Pod", f"{self.selector},{PART}=rank")
-                job = self.cluster.listed("Job", self.selector)[0] if self.elastic else None
+                jobs = self.cluster.listed("Job", self.selector) if self.jobs else []
                 self.look_at_events(pods)
-            except IndexError:
-                raise Failed("the Job is gone (it was deleted)") from None
             except NO_ANSWER as error:
                 self.once(f"{reason_of(error)}; the run goes on, waiting")
                 time.sleep(LOOK)
@@ -176,10 +174,12 @@ class Run:
             for pod in pods:
                 self.look_at(pod)
             bad = next((code for code in self.ended.values() if code), 0)
-            if self.elastic:
-                over = self.over(job)
-                if over is not None:
-                    return self.finish(over)
+            if len(jobs) < self.jobs:
+                raise Failed("the Job is gone (it was deleted)")
+            if self.jobs:
+                over = [self.over(job) for job in jobs]
+                if None not in over or any(over):
+                    return self.finish(next(filter(None, over), 0))
                 if 0 in self.ended.values():
                     first_end = first_end or time.monotonic()
                 elif 2 in self.ended.values():    # what it was given is wrong: no other start would do better

@@ -51,6 +51,8 @@ def launched(run, folder, attempt=1, watch=False):
         return _mpirun(run, options, command, variables)
     if kind == "simgrid":
         return [*simgrid.words(run.ranks, platform_file(folder)), *options, *command], variables
+    if kind == "torchrun":
+        return torchrun(run, options, command), variables
     if kind == "hosts":
         return [*_hosts(run, folder, attempt), *options, *command], variables
     return _srun(run, options, command), variables
@@ -99,8 +101,8 @@ def _objects(run, folder, attempt):
         raise Refusal(f"template '{template.name}': the results in {home} are not on the volume at {launcher.mount} (pods could not write them); "
                       f"choose an --out below {launcher.mount}")
     environment = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
-    made = pods.Pods(run, launcher.image, run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
-                     launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent))
+    made = pods.Pods(run, run.text(launcher.image, folder, attempt), run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
+                     launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent), launcher.data, launcher.data_mount)
     return made.elastic() if launcher.elastic else made.fixed()
 
 
@@ -127,11 +129,18 @@ def _mpirun(run, options, command, variables):
     return [*words, *options, *command], variables
 
 
+def torchrun(run, options, command):
+    """PyTorch's launcher, for all ranks on one machine."""
+    return ["torchrun", "--standalone", f"--nproc-per-node={run.ranks}", "--no-python", *options, *command]
+
+
 def _srun(run, options, command):
     cpus = math.ceil(run.template.resources.cpus_per_rank)
     words = ["srun", f"--ntasks={run.ranks}", f"--cpus-per-task={cpus}"]
     if run.template.resources.memory:
         words.append(f"--mem-per-cpu={run.template.resources.memory // cpus >> 20}M")
+    if run.template.resources.gpus_per_rank:
+        words.append(f"--gpus-per-task={run.template.resources.gpus_per_rank}")
     return [*words, *options, *command]
 
 
@@ -144,7 +153,9 @@ def check_launcher(run):
     """Refuses a launcher that is not here."""
     if run.template.launcher.kind == "kubernetes":
         return _check_cluster(run.template.launcher.namespace)
-    needed = {"mpirun": "mpirun", "srun": "srun", "simgrid": "smpirun"}.get(run.template.launcher.kind)
+    if run.template.launcher.kind == "tensorflow":
+        raise Refusal(f"template '{run.template.name}' is started by TensorFlow's operator (its launcher is tensorflow); write its TFJob with muster-bench manifests")
+    needed = {"mpirun": "mpirun", "srun": "srun", "torchrun": "torchrun", "simgrid": "smpirun"}.get(run.template.launcher.kind)
     if needed and shutil.which(needed) is None:
         raise Refusal(f"template '{run.template.name}' is started by {needed} (which is not here); install it, or only "
                       "write the files for a cluster with muster-bench manifests")

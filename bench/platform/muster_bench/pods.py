@@ -1,6 +1,7 @@
 """A run as Kubernetes' own objects: a store, and ranks that come and go (a Job) or that do not (Pods). No operator is needed."""
 import re
 
+from .errors import Refusal
 from .text import slug, value_text
 
 PORT = 29500
@@ -34,6 +35,14 @@ def limits(resources, ranks=1):
     return {"requests": dict(made), "limits": made}
 
 
+def servers_of(run):
+    """How many of its ranks, the last ones, serve parameters."""
+    text = run.text(run.template.launcher.servers, "/")
+    if not text.isdigit() or (int(text) and int(text) >= run.ranks):
+        raise Refusal(f"template '{run.template.name}': '{text}' of {run.ranks} ranks cannot be servers (one at least works); change servers of its launcher")
+    return int(text)
+
+
 def variables(given):
     return [{"name": name, "value": value} for name, value in given.items()]
 
@@ -42,27 +51,38 @@ class Pods:
     """What the pods of a run have in common. `words` run in `output`, a folder of the volume `claim` that is mounted at `mount`; without a
     claim it is one of each pod and gone with it."""
 
-    def __init__(self, run, image, words, environment, output, mount, claim=CLAIM, secret="", pull_secret="", labels=None):
+    def __init__(self, run, image, words, environment, output, mount, claim=CLAIM, secret="", pull_secret="", labels=None, data="", data_mount=""):
         self.run, self.image, self.mount, self.claim = run, image, str(mount), claim
         self.words, self.environment, self.output = words, environment, str(output)
-        self.secret, self.pull_secret = secret, pull_secret
+        self.secret, self.pull_secret, self.data, self.data_mount, self.servers = secret, pull_secret, data, data_mount, servers_of(run)
         self.name = name_of(run)
         self.labels = {RUN: self.name, **(labels or {})}
 
     def elastic(self):
         """Ranks are pods of a Job, which ends when the training does and makes another pod for one that is gone. How many there
-        are may be changed while it trains: kubectl patch job NAME -p '{"spec":{"parallelism":N}}'."""
-        ranks, template = self.run.ranks, self.run.template
-        return [*self._store(), self._object("batch/v1", "Job", self.name, {
-            "parallelism": ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(template.timeout),
-            "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod({"MUSTER_ELASTIC": "on", "RANK": "0"}, in_group=True)}}),
-                self._object("policy/v1", "PodDisruptionBudget", self.name, {   # one rank at least has the state
-                    "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
+        are may be changed while it trains: kubectl patch job NAME -p '{"spec":{"parallelism":N}}'. Beside servers each has a Job:
+        its number says whether it serves; more workers are pods of the first one, once the training has begun."""
+        numbers = range(self.run.ranks if self.servers else 1)
+        jobs = [self._object("batch/v1", "Job", self._name(number), {
+            "parallelism": 1 if self.servers else self.run.ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(self.run.template.timeout),
+            "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod(
+                {"MUSTER_ELASTIC": "on", "WORLD_SIZE": str(self.run.ranks), "RANK": str(number)}, in_group=not self.servers)}}) for number in numbers]
+        return [*self._store(), *jobs, self._object("policy/v1", "PodDisruptionBudget", self.name, {   # one rank at least has the state
+            "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
 
     def fixed(self):
-        """Ranks that connect once: a Pod each, with its number."""
-        pods = [self._object("v1", "Pod", f"{self.name}-{rank}", self._rank_pod({"RANK": str(rank)}), labels=self._of("rank")) for rank in range(self.run.ranks)]
+        """Ranks that connect once: a Pod each, with its number. Servers are told apart by their role."""
+        workers = self.run.ranks - self.servers
+        given = {"MUSTER_REMOTE_SERVERS": str(self.servers)} if self.servers else {}
+        pods = [self._object("v1", "Pod", f"{self.name}-0" if number == 0 else self._name(number), self._rank_pod(
+            {"WORLD_SIZE": str(workers), "RANK": str(number), **given} if number < workers else {"MUSTER_ROLE": "server"}), labels=self._of("rank"))
+                for number in range(self.run.ranks)]
         return [*(self._store() if self.run.ranks > 1 else []), *pods]
+
+    def _name(self, number):
+        """Of a rank's object."""
+        workers = self.run.ranks - self.servers
+        return f"{self.name}-server-{number - workers}" if number >= workers else f"{self.name}-{number}" if number else self.name
 
     def _of(self, part):
         return {**self.labels, PART: part}
@@ -96,17 +116,20 @@ class Pods:
     def _rank_pod(self, more, in_group=False):
         # Every cluster gives the address of a Service that is there to pods as a variable; DNS is needed by none.
         place = f"$({self.name.upper().replace('-', '_')}_STORE_SERVICE_HOST):{PORT}"
-        given = {**self.environment, "WORLD_SIZE": str(self.run.ranks), "LOCAL_RANK": "0", "MUSTER_JOB": self.name,
+        given = {**self.environment, "LOCAL_RANK": "0", "MUSTER_JOB": self.name, **({"MUSTER_SERVERS": str(self.servers)} if self.servers else {}),
                  **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if in_group or self.run.ranks > 1 else {}), **more}
         container = {"name": "rank", "image": self.image, "command": ["sh", "-ec", 'mkdir -p "$0" && cd "$0" && exec "$@"', self.output], "args": self.words,
                      "env": variables(given), "resources": limits(self.run.template.resources),
                      "volumeMounts": [{"name": "results", "mountPath": self.mount}]}
+        volumes = [{"name": "results", **({"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}})}]
+        if self.data:
+            container["volumeMounts"].append({"name": "data", "mountPath": self.data_mount, "readOnly": True})
+            volumes.append({"name": "data", "persistentVolumeClaim": {"claimName": self.data, "readOnly": True}})
         if in_group:
             look = ["muster-info", "top", "--here"]
             container["readinessProbe"] = {"exec": {"command": look}, "periodSeconds": 2, "timeoutSeconds": 5}
             container["livenessProbe"] = {"exec": {"command": ["sh", "-c", f'{" ".join(look)} >/dev/null 2>&1; [ $? != 3 ]']}, "periodSeconds": 20, "timeoutSeconds": 10,
                                           "failureThreshold": 6}
         lost = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for what in ("unreachable", "not-ready")]
-        volume = {"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}}
         spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": self._of("rank")}}
-        return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=[{"name": "results", **volume}])
+        return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=volumes)

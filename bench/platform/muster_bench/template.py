@@ -6,7 +6,7 @@ from .document import Section
 from .errors import Refusal, closest, listed
 from .text import bytes_of, fill, value_text, words_of
 
-LAUNCHERS = ("local", "mpirun", "srun", "simgrid", "hosts", "kubernetes")
+LAUNCHERS = ("local", "mpirun", "srun", "torchrun", "tensorflow", "simgrid", "hosts", "kubernetes")
 FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
@@ -24,6 +24,7 @@ class Launcher:
     latency: str = ""
     loss: str = ""         # hosts: the share of packets that is lost
     per_host: str = "1"    # hosts: ranks on each
+    servers: str = "0"     # on Kubernetes: how many of the ranks, the last ones, serve parameters in pods of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class OnKubernetes(Launcher):
     mount: str = ""
     secret: str = ""       # its keys are variables of the ranks: MUSTER_TOKEN, those of a storage
     pull_secret: str = ""  # for a private image
+    data: str = ""         # a claim with data that pods read, and where
+    data_mount: str = ""
     elastic: bool = False  # ranks may come and go
 
 
@@ -160,14 +163,14 @@ def read_launcher(section):
     made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
                     inner.get("network", "a text", "flat"),
                     *[value_text(inner.get(key, "a text or a number", other)) for key, other in
-                      (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"))])
+                      (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"), ("servers", "0"))])
     if made.kind == "kubernetes":
         made = OnKubernetes(*dataclasses.astuple(made), *[inner.get(key, "a text", other) for key, other in (
-            ("image", ""), ("namespace", "default"), ("volume", ""), ("mount", ""), ("secret", ""), ("pull-secret", ""))],
+            ("image", ""), ("namespace", "default"), ("volume", ""), ("mount", ""), ("secret", ""), ("pull-secret", ""), ("data", ""), ("data-mount", ""))],
             inner.get("elastic", "true or false", False))
-        if not made.image or bool(made.volume) != bool(made.mount):
-            raise Refusal(f"{section.where}: the launcher kubernetes needs image, and volume with mount (a claim, and the folder where pods and this "
-                          "machine have it); write such as image: registry/muster:1, volume: muster-results, mount: /results")
+        if not made.image or bool(made.volume) != bool(made.mount) or bool(made.data) != bool(made.data_mount):
+            raise Refusal(f"{section.where}: the launcher kubernetes needs image, volume with mount (a claim, and the folder where pods and this "
+                          "machine have it), and data with data-mount; write such as image: registry/muster:1, volume: muster-results, mount: /results")
     inner.done()
     if made.kind not in LAUNCHERS:
         raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Makes crds.json of CustomResourceDefinitions and of documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... >crds.json
+"""Makes crds.json of CustomResourceDefinitions and of documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
+A kind whose CRD says nothing (Argo Events') is taken from its project's OpenAPI definitions.
 
 What a cluster checks stays: names, types, patterns, required and listed values of all that the documents have, and the names alone
 of what is beside it. Unknown names are errors, as they are to an API server that validates strictly."""
@@ -13,6 +14,10 @@ KEPT = ("type", "enum", "pattern", "required", "minItems", "maxItems", "minLengt
 
 def kept(schema, values):
     """As much of a schema as these values ask for."""
+    if "$ref" in schema:
+        schema = named[schema["$ref"].rpartition("/")[2]]
+    if schema.get("format") == "int-or-string":
+        schema = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     made = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
     if schema.get("x-kubernetes-int-or-string"):
         made.pop("type", None)
@@ -38,13 +43,20 @@ def read(paths):
 
 comment, *files = sys.argv[1:]
 at = files.index("--")
-documents, found = list(read(files[:at])), {}
-for crd in read(files[at + 1:]):
+documents, found, named = list(read(files[:at])), {}, {}
+for path in files[at + 1:]:
+    if path.endswith(".json"):
+        with open(path, encoding="utf-8") as file:
+            named.update(json.load(file)["definitions"])
+for crd in read(path for path in files[at + 1:] if not path.endswith(".json")):
     kind = crd["spec"]["names"]["kind"]
     its = [each for each in documents if each["kind"] == kind]
     for version in crd["spec"]["versions"]:
         if its and its[0]["apiVersion"] == f"{crd['spec']['group']}/{version['name']}":
-            found[kind] = kept(version["schema"]["openAPIV3Schema"], its)
+            schema = version["schema"]["openAPIV3Schema"]
+            if schema["properties"]["spec"].get("x-kubernetes-preserve-unknown-fields"):
+                schema = next(each for name, each in named.items() if name.endswith(f".events.v1alpha1.{kind}"))
+            found[kind] = kept(schema, its)
             found[kind]["properties"]["apiVersion"] = {"enum": [its[0]["apiVersion"]]}
             found[kind]["properties"]["kind"] = {"enum": [kind]}
             found[kind]["required"] = ["apiVersion", "kind", "metadata"]

@@ -39,7 +39,7 @@ class Exported:
         self._step, self._results, self.id, self.key, self.ranks = step, results, f"{flow.name}-{step.name}", digest_of([flow.name, step.name]), step.ranks
         self.template = types.SimpleNamespace(
             name=step.name, command=step.command, launcher=step.launcher, resources=step.resources, environment=step.environment,
-            timeout=step.timeout, retries=types.SimpleNamespace(attempts=1 + step.retry["peer"]))
+            timeout=step.timeout, retries=types.SimpleNamespace(attempts=1 + step.retry["peer"]), needs=(), before=(), after=(), clean=())
 
     def _values(self):
         step, results = self._step, self._results
