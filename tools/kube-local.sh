@@ -129,9 +129,12 @@ esac
 [ -z "$(ls -A "$folder")" ] || die "$folder is not empty (it may have a Kubernetes that runs); tools/kube-local.sh down $folder"
 [ -e /sys/fs/cgroup/memory ] || [ -e /sys/fs/cgroup/cgroup.controllers ] || die "there are no cgroups in /sys/fs/cgroup (containers need them); mount them"
 install_missing etcd-server containerd runc containernetworking-plugins iproute2 iptables conntrack openssl
-exec {lock}>"${TMPDIR:-/tmp}/muster-kube.lock" && flock "$lock"  # one build at a time
-for program in "${built[@]}"; do [ -x "$cache/bin/$program" ] || { build && break; }; done
-flock -u "$lock"
+absent() { for program in "${built[@]}"; do [ -x "$cache/bin/$program" ] || return 0; done && return 1; }
+if absent; then  # one build at a time
+  exec {lock}>"${TMPDIR:-/tmp}/muster-kube.lock" && flock "$lock"
+  ! absent || build
+  flock -u "$lock"
+fi
 touch "$folder/of-kube-local"  # what "down" removes has this in it
 failed() {
   tail -n 5 "$folder"/*.log >&2

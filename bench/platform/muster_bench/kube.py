@@ -27,6 +27,7 @@ REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("al
             ("is forbidden", "apply kubernetes-role.yaml of muster-bench, and bind it to this user"), ("namespaces ", "kubectl create namespace"),
             ("Unauthorized", "log in again"), ("mage", "name an image that the nodes can pull (image, pull-secret)"),
             ("secret", "kubectl create secret generic NAME"), ("persistentvolumeclaim", "create the claim that the launcher names as its volume"),
+            ("No space left on device", "make room on the volume, or claim a larger one"),
             ("nodes are available", "ask for less, or wait for room"))
 
 
@@ -228,8 +229,9 @@ class Run:
                 self.followed[name].start()
             if "terminated" in state and name not in self.ended:
                 code = self.ended[name] = state["terminated"]["exitCode"]
-                if code:
-                    say(f"{name} ended with {code} ({state['terminated'].get('reason', 'Error')})")
+                if code:   # the message is the end of what it printed
+                    last = state["terminated"].get("message", "").strip().rpartition("\n")[2]
+                    say(one_line(f"{name} ended with {code} ({state['terminated'].get('reason', 'Error')}{': ' if last else ''}{last[:500]})"))
         if status.get("phase") == "Failed" and name not in self.ended:
             self.ended[name] = 1
             say(f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}")

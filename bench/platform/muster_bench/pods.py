@@ -119,7 +119,7 @@ class Pods:
         given = {**self.environment, "LOCAL_RANK": "0", "MUSTER_JOB": self.name, **({"MUSTER_SERVERS": str(self.servers)} if self.servers else {}),
                  **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if in_group or self.run.ranks > 1 else {}), **more}
         container = {"name": "rank", "image": self.image, "command": ["sh", "-ec", 'mkdir -p "$0" && cd "$0" && exec "$@"', self.output], "args": self.words,
-                     "env": variables(given), "resources": limits(self.run.template.resources),
+                     "env": variables(given), "terminationMessagePolicy": "FallbackToLogsOnError", "resources": limits(self.run.template.resources),
                      "volumeMounts": [{"name": "results", "mountPath": self.mount}]}
         volumes = [{"name": "results", **({"persistentVolumeClaim": {"claimName": self.claim}} if self.claim else {"emptyDir": {}})}]
         if self.data:
