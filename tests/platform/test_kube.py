@@ -90,9 +90,8 @@ class Elastic(Case):
         inside = pathlib.Path(f"/proc/{kubelet}/stat").read_text().rpartition(")")[2].split()[1]
         os.kill(kubelet, signal.SIGKILL)
         self.await_group(3, but=[alone["metadata"]["name"]], ranks=4)
-        with (FOLDER / f"kubelet{node[-1]}.log").open("a") as log:
-            started = subprocess.Popen(["nsenter", "--target", inside, "--mount", "--net", "--pid", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        self.addCleanup(started.poll)
+        subprocess.run(["sh", "-c", 'exec "$@" >>"$0" 2>&1 </dev/null &', FOLDER / f"kubelet{node[-1]}.log", "setsid", "nsenter", "--target", inside,
+                        "--mount", "--net", "--pid", *words], check=True)
         kubectl("wait", "--for=condition=ready", "node", "--all", f"--timeout={PATIENCE:.0f}s")
         ready = self.await_group(3, but=[alone["metadata"]["name"]])
 

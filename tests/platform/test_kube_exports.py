@@ -20,9 +20,12 @@ def structural(schema):
         made["properties"] = {name: structural(each) for name, each in schema["properties"].items()}
     elif isinstance(schema.get("additionalProperties"), dict):
         made["additionalProperties"] = structural(schema["additionalProperties"])
+    if made.get("type") == "string":   # built by a later Go than it was written for, this server takes an empty text for none
+        made["nullable"] = True
     if "items" in schema:
         made["items"] = structural(schema["items"])
-    if "type" not in schema and "anyOf" in schema:
+    if isinstance(made.get("type", []), list) and ("anyOf" in schema or "type" in made):
+        made.pop("type", None)
         made.update({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]})
     elif isinstance(schema.get("type"), str) and "enum" in schema:
         made["enum"] = schema["enum"]
