@@ -8,6 +8,9 @@ import unittest
 
 import yaml
 from bench import HERE, Case
+from muster_bench import launchers
+from muster_bench.experiment import read_file
+from muster_bench.plan import make_plan
 
 try:
     import jsonschema
@@ -106,6 +109,24 @@ class Manifests(Case):
         self.assertEqual([job["metadata"]["name"].partition("-serve-2-")[2].partition("-")[2] for job in jobs], ["", "1", "2", "server-0", "server-1"])
         self.assertEqual([(each["RANK"], each["WORLD_SIZE"], each["MUSTER_SERVERS"]) for each in given], [(str(rank), "5", "2") for rank in range(5)])
         self.refused("manifests", file, "--out", "made", "--set", "serve=[5]", "--kind", "kubernetes", "--image", "i", "--elastic", says=["'5' of 5 ranks", "servers"])
+
+    def test_the_pods_of_the_launcher_kubernetes(self):
+        """How they fare, test_kube_launcher.py tells."""
+        file = self.experiment(["train"], sweep="{ranks: [3]}", experiment="parameters: {device: cuda}\n    follows: {flavor: {device: {cpu: plain, cuda: gpu}}}", template="""
+    launcher: {kind: kubernetes, image: "registry/muster:{flavor}", servers: 1, data: rows, data-mount: /data, pull-secret: mine}
+    resources: {cpus-per-rank: 0.5, memory: 1G, gpus-per-rank: 2}""")
+        run, = make_plan(read_file(file), None, 10, {})
+        pods = [one for one in launchers._objects(run, self.folder / "out/experiments/one", 1) if one["kind"] == "Pod"]
+        self.assertEqual([pod["metadata"]["name"].rpartition("-ranks-3-")[2].partition("-")[2] for pod in pods], ["0", "1", "server-0"])
+        given = [{entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]} for pod in pods]
+        self.assertEqual([(each.get("MUSTER_ROLE"), each.get("WORLD_SIZE"), each.get("RANK"), each.get("MUSTER_REMOTE_SERVERS"), each["MUSTER_SERVERS"]) for each in given],
+                         [(None, "2", "0", "1", "1"), (None, "2", "1", "1", "1"), ("server", None, None, None, "1")])
+        for spec in (pod["spec"] for pod in pods):
+            self.assertEqual(spec["containers"][0]["image"], "registry/muster:gpu")
+            self.assertEqual(spec["containers"][0]["resources"]["limits"], {"cpu": "0.5", "memory": "1024Mi", "nvidia.com/gpu": "2"})
+            self.assertIn({"name": "data", "mountPath": "/data", "readOnly": True}, spec["containers"][0]["volumeMounts"])
+            self.assertIn({"name": "data", "persistentVolumeClaim": {"claimName": "rows", "readOnly": True}}, spec["volumes"])
+            self.assertEqual(spec["imagePullSecrets"], [{"name": "mine"}])
 
     def test_a_launcher_decides_what_is_started(self):
         if jsonschema is None:
