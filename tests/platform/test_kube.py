@@ -122,7 +122,7 @@ class Elastic(Case):
                        env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")})
         self.job([*train, "--save", f"/results/{train[0]}.model"], 3, "made")
         await_until(lambda: len([text for text in self.look().values() if re.search("^ +2 ", text, re.M)]), "it does not train")
-        gone = self.training()[-1]
+        gone = await_until(self.training, "none of its pods is ready")[-1]
         kubectl("delete", "pod", gone["metadata"]["name"], "--wait=false")
         kubectl("wait", "--for=condition=complete", f"job/{self.name}", f"--timeout={2 * PATIENCE:.0f}s")
         self.assertEqual((FOLDER / f"shared/{train[0]}.model").read_bytes(), (self.folder / "alone").read_bytes())
