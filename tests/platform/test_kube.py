@@ -18,7 +18,7 @@ class Elastic(Case):
     """One job through everything: its ranks check at the end that each sample was used exactly once."""
 
     def job(self, command, ranks, name):
-        file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 4}\n    resources: {{cpus-per-rank: 0.2, memory: 200M}}")
+        file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 4}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
         made, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
         text = (self.folder / made).read_text().replace("policy/v1\n", "policy/v1beta1\n")   # Kubernetes 1.20
         (self.folder / made).write_text(text)
