@@ -101,8 +101,7 @@ void shm_native::make_contribution(const std::byte* small, std::size_t bytes) {
   contribution& made = mine.contributions[turn()];
   say_where();
   mine.signatures[turn()] = call_->signature();
-  if (bytes > 0)
-    copy(bytes <= contribution::inline_limit ? made.bytes : shm_.small(shm_.rank(), sequence_), small, bytes);
+  if (bytes > 0) copy(bytes <= contribution::inline_limit ? made.bytes : shown_by(shm_.rank()), small, bytes);
   made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
 }
@@ -122,7 +121,7 @@ void shm_native::make_offer_of_places() {
   made.place.in = place(call_->in, bytes_in(), contribution::registered_in);
   made.place.out = place(call_->out, bytes_out(), contribution::registered_out);
   if (plan_.shows && (made.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
-    copy_bytes(shm_.small(shm_.rank(), sequence_), call_->in, plan_.contributed);
+    copy_bytes(shown_by(shm_.rank()), call_->in, plan_.contributed);
     made.flags |= contribution::shown;
   }
   if (call_->kind == collective::broadcast && system_reads()) made.flags |= contribution::pulls;
@@ -291,13 +290,24 @@ bool shm_native::advance_small() {
   return true;
 }
 
+// Where that rank shows what it contributes, if it does not fit its line.
+std::byte* shm_native::shown_by(int rank) noexcept {
+  const collective kind = call_->kind;
+  const bool one_way = kind == collective::broadcast || kind == collective::reduce || kind == collective::gather ||
+                       kind == collective::scatter;
+  // A few lines that one rank alone writes are still in its cache when their turn comes again: in twice as many places
+  // they would not be.
+  const int place = one_way && plan_.fits ? rank : shm_.place_of(rank, sequence_ / slot_head::turns);
+  return shm_.small(place, sequence_);
+}
+
 const std::byte* shm_native::small_payload(int peer) {
   if (peer == shm_.rank()) return call_->in;
   const contribution& theirs = shm_.slot(peer).contributions[turn()];
   std::size_t bytes = plan_.contributed;
   if (call_->kind == collective::allgather)
     bytes = block_of(call_->count, peer, shm_.size()).count * call_->element_size;
-  return bytes <= contribution::inline_limit ? theirs.bytes : shm_.small(peer, sequence_);
+  return bytes <= contribution::inline_limit ? theirs.bytes : shown_by(peer);
 }
 
 void shm_native::complete_small() {

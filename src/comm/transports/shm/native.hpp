@@ -73,6 +73,7 @@ class shm_native {
   };
   [[nodiscard]] small_plan plan_small() const;
   [[nodiscard]] bool advance_small();
+  [[nodiscard]] std::byte* shown_by(int rank) noexcept;
   [[nodiscard]] const std::byte* small_payload(int peer);
   void complete_small();
 

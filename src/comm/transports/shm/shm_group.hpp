@@ -127,8 +127,7 @@ class shm_group {
   [[nodiscard]] slot_head& mine() noexcept { return *mine_; }
   /// The payload of a contribution that does not fit its line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t sequence) noexcept {
-    return start(place_of(rank, sequence / slot_head::turns)) + layout_.small +
-           sequence % slot_head::turns * shown_limit;
+    return start(rank) + layout_.small + sequence % slot_head::turns * shown_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
   /// The rank whose slot `rank` writes into for others to read, when it uses a place for that time. Two ranks change
