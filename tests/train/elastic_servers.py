@@ -175,10 +175,11 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
             subprocess.run(["umount", folder], check=True)
         sys.exit(0)
     if options.what == "late":
-        os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # nobody takes it for dead
+        os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # it is not taken for dead
         job = Job("", 5, ["--servers", "3", "--replicas", "1"])
+        job.wait_for("step 50")
+        late = children(job.process)[2 + draw.randrange(3)]  # while all are there: workers end as soon as they have said it
         job.wait_for("each sample was used once an epoch")
-        late = children(job.process)[2 + draw.randrange(3)]
         os.kill(late, signal.SIGSTOP)
         time.sleep(draw.uniform(0.6, 0.9))  # the others end 0.5 s after the workers
         try:
