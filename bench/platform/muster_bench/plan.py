@@ -91,7 +91,7 @@ def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
             raise Refusal(f"template '{template.name}' needs '{path}' (there is no such file); make it, or name its place "
                           "with --place")
     key = digest_of({
-        "command": template.command, "launcher": {name: value for name, value in dataclasses.asdict(template.launcher).items() if (name, value) != ("servers", "0")},
+        "command": template.command, "launcher": dataclasses.asdict(template.launcher),
         "resources": dataclasses.asdict(template.resources), "environment": template.environment,
         "steps": [template.before, template.after, template.clean], **({"settings": template.settings} if template.settings else {}),
         **({"follows": experiment.following(parameters)} if experiment.follows else {}),
