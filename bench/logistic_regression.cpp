@@ -1,5 +1,5 @@
 // A step of logistic regression on dense rows in memory, each rank by itself, beside what the machine can do: Eigen's
-// two-pass matrix-vector products over the same rows and plain reading of memory.
+// two-pass matrix-vector products over the same rows, and plain reading of these rows and of memory in order.
 //
 //   build/release/bench/logistic_regression [--rows=N] [flags of Google Benchmark]
 //   mpirun -n 2 build/release/bench/logistic_regression ...     # all ranks at once, not interleaved
@@ -10,6 +10,7 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -143,12 +144,46 @@ void eigen_two_pass_shuffled(benchmark::State& state, setting& with) {
   count(state, with, batch_size);
 }
 
-/// The limit: adding up all rows once, in order.
+/// The limit of any order: adding up all rows once, in order.
 void read_memory(benchmark::State& state, setting& with) {
   const Eigen::Map<const Eigen::ArrayXf> all(with.data.row(0).data(),
                                              static_cast<Eigen::Index>(with.data.size() * with.data.stride()));
   for (auto _ : state) benchmark::DoNotOptimize(all.sum());
   count(state, with, with.data.size());
+}
+
+/// The limit of a shuffled order: adding up the rows of a step, sixteen at a time and half of the next asked for.
+void read_rows(benchmark::State& state, setting& with) {
+  constexpr std::size_t together = 16;
+  constexpr auto width = std::max<std::size_t>(EIGEN_MAX_STATIC_ALIGN_BYTES, 16) / sizeof(float);
+  using lane = Eigen::Array<float, static_cast<int>(width), 1>;
+  auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size - batch_size % together);
+  (void)loader.next({0, 1});
+  std::array<lane, together> sums = {};
+  for (auto _ : state) {
+    auto batch = loader.next({0, 1});
+    if (!batch) {
+      loader.next_epoch();
+      batch = loader.next({0, 1});
+    }
+    const auto row = [&](std::size_t i) {
+      return with.data.row(batch.samples[std::min(i, batch.samples.size() - 1)]).data();
+    };
+    for (std::size_t k = 0; k + together <= batch.samples.size(); k += together) {
+      std::array<const float*, together> rows, next;
+      for (std::size_t r = 0; r < together; ++r) {
+        rows[r] = row(k + r);
+        next[r] = row(k + together + r);
+      }
+      for (std::size_t i = 0; i + width <= with.data.features(); i += width) {
+        for (std::size_t r = 0; r < together / 2; ++r) __builtin_prefetch(next[r] + i, 0, 2);
+        for (std::size_t r = 0; r < together; ++r) sums[r] += Eigen::Map<const lane>(rows[r] + i);
+      }
+    }
+    loader.commit();
+  }
+  benchmark::DoNotOptimize(sums);
+  count(state, with, batch_size - batch_size % together);
 }
 
 /// Keeps the medians of what passes through to the reporter of the user's choice.
@@ -199,7 +234,7 @@ int main(int argc, char** argv) {
     with.emplace(context, rows);
     for (const auto& [name, body] :
          {std::pair{"muster_step", &muster_step}, std::pair{"eigen_two_pass", &eigen_two_pass},
-          std::pair{"eigen_two_pass_shuffled", &eigen_two_pass_shuffled}}) {
+          std::pair{"eigen_two_pass_shuffled", &eigen_two_pass_shuffled}, std::pair{"read_rows", &read_rows}}) {
       benchmark::RegisterBenchmark(name, [&with, run = body](benchmark::State& state) {
         run(state, *with);
       })->UseRealTime();
@@ -212,6 +247,7 @@ int main(int argc, char** argv) {
   const int status = bench::run_everywhere(count_of_words, words.data(), enrol, &keeper);
   keeper.print_ratio("muster_step", "eigen_two_pass");
   keeper.print_ratio("muster_step", "eigen_two_pass_shuffled");
+  keeper.print_ratio("muster_step", "read_rows");
   keeper.print_ratio("muster_step", "read_memory");
   return status;
 }
