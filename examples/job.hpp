@@ -33,16 +33,24 @@ inline bool on_servers(const muster::context& context) {
   return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
 }
 
+/// Ranks that train where others serve; servers may be workers too.
+inline int workers_of(const muster::context& context) {
+  const auto& settings = context.configuration();
+  if (settings.value(muster::setting::servers) == "colocated") return ranks_of(context);
+  return ranks_of(context) -
+         static_cast<int>(settings.integer(muster::setting::servers) + settings.integer(muster::setting::standby));
+}
+
 /// As a header names them: "4 ranks (shm)".
 inline std::string describe_ranks(const muster::context& context, const muster::group& world) {
   const auto over = " (" + (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
   const auto& settings = context.configuration();
   if (!on_servers(context)) return count_of(ranks_of(context), "rank") + over;
-  const bool apart = settings.value(muster::setting::servers) != "colocated";
-  const int servers = apart ? static_cast<int>(settings.integer(muster::setting::servers)) : world.size();
-  const int spares = apart ? static_cast<int>(settings.integer(muster::setting::standby)) : 0;
-  return count_of(world.size() - (apart ? servers + spares : 0), "worker") + " and " + count_of(servers, "server") +
-         over + ", " + settings.value(muster::setting::consistency) + "; epochs are the first worker's";
+  const int servers = settings.value(muster::setting::servers) == "colocated"
+                          ? world.size()
+                          : static_cast<int>(settings.integer(muster::setting::servers));
+  return count_of(workers_of(context), "worker") + " and " + count_of(servers, "server") + over + ", " +
+         settings.value(muster::setting::consistency) + "; epochs are the first worker's";
 }
 
 /// Throws where a flag is used that has workers wait for each other.
@@ -59,12 +67,13 @@ inline void refuse_on_servers(const muster::context& context,
 
 /// What decides the numbers of a run, in its report: muster's settings as they were resolved, and the program's `own`,
 /// which win. A closed task has them compared (docs/platform.md).
-inline void annotate_settings(muster::tracker& report, const muster::settings& resolved,
+inline void annotate_settings(muster::tracker& report, const muster::context& context,
                               std::initializer_list<std::pair<std::string_view, std::string>> own) {
   using namespace muster::setting;
   report.annotate("muster", muster::library_version());
   for (const auto* each : {&mode, &compress, &optimizer, &elastic, &algorithm, &servers, &consistency})
-    report.annotate(std::string(each->name), resolved.value(*each));
+    report.annotate(std::string(each->name), context.configuration().value(*each));
+  if (on_servers(context)) report.annotate("workers", std::to_string(workers_of(context)));
   for (const auto& [name, text] : own) report.annotate(std::string(name), text);
 }
 

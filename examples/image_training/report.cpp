@@ -46,10 +46,10 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::fflush(stdout);
 }
 
-void write_report(muster::tracker& tracker, const muster::settings& settings, const options& chosen,
+void write_report(muster::tracker& tracker, const muster::context& context, const options& chosen,
                   std::string_view data, double top5) {
   if (chosen.json.empty()) return;
-  examples::annotate_settings(tracker, settings,
+  examples::annotate_settings(tracker, context,
                               {{"program", chosen.program},
                                {"optimizer", chosen.optimizer},
                                {"schedule", chosen.schedule},

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include <muster/core/env.hpp>
+#include <muster/comm/context.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "network.hpp"
@@ -19,7 +19,7 @@ void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top
 /// What came of it all.
 void print_results(const muster::tracker& tracker, const options& chosen, double accuracy, double top5);
 /// The tracker's report, if one is wanted.
-void write_report(muster::tracker& tracker, const muster::settings& settings, const options& chosen,
+void write_report(muster::tracker& tracker, const muster::context& context, const options& chosen,
                   std::string_view data, double top5);
 
 }  // namespace images

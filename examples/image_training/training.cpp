@@ -75,7 +75,7 @@ class run {
     const auto& epochs = training_->epochs();
     const auto last = epochs.empty() ? muster::epoch_summary() : epochs.back();
     print_results(tracker_, chosen_, last["val_accuracy"], last["top5"]);
-    write_report(tracker_, context_.configuration(), chosen_, loader_.name(), last["top5"]);
+    write_report(tracker_, context_, chosen_, loader_.name(), last["top5"]);
   }
 
  private:

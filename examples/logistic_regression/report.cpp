@@ -54,15 +54,16 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::fflush(stdout);
 }
 
-void write_report(muster::tracker& report, const muster::settings& settings, const problem& data, const options& chosen,
+void write_report(muster::tracker& report, const muster::context& context, const problem& data, const options& chosen,
                   double objective, std::optional<double> final_accuracy) {
   const auto text_of = [](double value) {
     char text[32];
     std::snprintf(text, sizeof text, "%.9g", value);
     return std::string(text);
   };
+  const auto& settings = context.configuration();
   const bool own = settings.is_default(muster::setting::optimizer);
-  examples::annotate_settings(report, settings,
+  examples::annotate_settings(report, context,
                               {{"program", "logistic_regression"},
                                {"optimizer", own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer)},
                                {"schedule", chosen.schedule},

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include <muster/core/env.hpp>
+#include <muster/comm/context.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "options.hpp"
@@ -21,7 +21,7 @@ void print_epoch(const muster::tracker& tracker);
 void print_results(const muster::tracker& tracker, const options& chosen, double objective,
                    std::optional<double> final_accuracy);
 /// The same and what decided it, in the file that is asked for.
-void write_report(muster::tracker& report, const muster::settings& settings, const problem& data, const options& chosen,
+void write_report(muster::tracker& report, const muster::context& context, const problem& data, const options& chosen,
                   double objective, std::optional<double> final_accuracy);
 
 }  // namespace logistic

@@ -95,7 +95,7 @@ class run {
     if (!chosen_.save.empty()) save();
     if (chosen_.json.empty()) return;
     tracker_.annotate("bytes sent", std::to_string(training_.bytes_sent()));
-    write_report(tracker_, context_.configuration(), data_, chosen_, objective_, final_accuracy_);
+    write_report(tracker_, context_, data_, chosen_, objective_, final_accuracy_);
   }
 
  private:

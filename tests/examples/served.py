@@ -63,6 +63,7 @@ class InStep(Case):
             with self.subTest(kind=kind):
                 served = self.report("logistic_regression", [*EPSILON, "--mode", "ps", "--servers", "colocated",
                                                              "--consistency", "bulk"], 2, kind)
+                self.assertEqual(served["annotations"]["workers"], "2")
                 for one, other in zip(together["epochs"], served["epochs"], strict=True):
                     self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-4 * one["val_loss"])
 
@@ -79,6 +80,7 @@ class Compressed(Case):
         exact = self.report("logistic_regression", served, 4)
         loss = exact["epochs"][-1]["val_loss"]
         sent = int(exact["annotations"]["bytes sent"])
+        self.assertEqual([exact["annotations"][name] for name in ("servers", "workers")], ["2", "2"])   # which closed tasks compare
         for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
                                   ("sign", 0.05, 0.3)):
             with self.subTest(codec=codec):
