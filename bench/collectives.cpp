@@ -9,7 +9,9 @@
 // bytes of the others; vs_openmpi is Open MPI's time over ours.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -21,11 +23,13 @@
 
 namespace {
 
+constexpr int mlbench_calls = 100;
 constexpr const char* library_suffix = "/iterations:1/manual_time";  // of every row, by Google Benchmark
 
 struct flags {
   int rounds = 7;
   bool algorithms = false;
+  bool mlbench = false;
   std::string turns;
 };
 
@@ -33,6 +37,8 @@ constexpr const char* flags_help =
     "usage: collectives [options]; Google Benchmark's, such as --benchmark_filter=REGEX, and\n"
     "  --rounds=N    how often the rows of a size take turns (default 7)\n"
     "  --algorithms  also a row for each algorithm by name, and for MPI's own under muster\n"
+    "  --mlbench     MLBench's task 0a: 1 to 10^8 elements in 80 steps, written and summed 100 times each; the mean "
+    "time\n"
     "  --turns=FOLDER  measure what the named pipe FOLDER/<rank> tells each rank, instead of all rows\n";
 
 // What Google Benchmark has left of the command line.
@@ -45,6 +51,8 @@ flags take_flags(int& argc, char** argv) {
     constexpr std::string_view turns = "--turns=";
     if (word == "--algorithms") {
       taken.algorithms = true;
+    } else if (word == "--mlbench") {
+      taken.mlbench = true;
     } else if (word.starts_with(turns)) {
       taken.turns = word.substr(turns.size());
     } else if (word.starts_with(rounds)) {
@@ -62,18 +70,23 @@ flags take_flags(int& argc, char** argv) {
   return taken;
 }
 
-// The medians of all rows of one size that the filter lets through, measured when the first of them is asked for.
+double mean(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// The medians (or means) of all rows of one size that the filter lets through, measured when the first of them is asked
+// for.
 class table {
  public:
-  table(const bench::contest& contest, muster::context& context, int rounds)
-      : contest_(&contest), memory_(context), rounds_(rounds) {
+  table(const bench::contest& contest, muster::context& context, const flags& chosen)
+      : contest_(&contest), memory_(context), rounds_(chosen.mlbench ? 1 : chosen.rounds), mlbench_(chosen.mlbench) {
     const std::string filter = benchmark::GetBenchmarkFilter();
     filter_ = filter.empty() || filter == "all" ? ".*" : filter;
   }
 
-  /// Median seconds by row name.
+  /// Seconds by row name.
   const std::map<std::string, double>& of_size(std::size_t bytes) {
-    if (bytes == measured_) return medians_;
+    if (bytes == measured_) return seconds_;
     const std::regex wanted(filter_);
     std::map<std::string, std::vector<double>> times;
     memory_.resize(bytes);
@@ -82,20 +95,20 @@ class table {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
-        const auto some =
-            c.measure(memory_, round < 0 ? bench::warm_up_for(c.what, bytes) : bench::iterations_for(c.what, bytes));
+        const int calls = mlbench_ ? mlbench_calls : bench::iterations_for(c.what, bytes);
+        const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(c.what, bytes) : calls);
         if (round >= 0) times[name].insert(times[name].end(), some.begin(), some.end());
       }
     }
-    medians_.clear();
+    seconds_.clear();
     least_.clear();
     for (auto& [name, all] : times) {
       least_[name] =
           all.empty() ? 0 : *std::min_element(all.begin(), all.end());  // none at a rank that does not report
-      medians_[name] = bench::median(std::move(all));
+      seconds_[name] = mlbench_ ? mean(all) : bench::median(std::move(all));
     }
     measured_ = bytes;
-    return medians_;
+    return seconds_;
   }
   /// Of the size that was asked for last: the least time of a call, undisturbed.
   double least(const std::string& row) const { return least_.at(row); }
@@ -104,28 +117,43 @@ class table {
   const bench::contest* contest_;
   bench::workspace memory_;
   int rounds_;
+  bool mlbench_;
   std::string filter_;
   std::size_t measured_ = 0;
-  std::map<std::string, double> medians_, least_;
+  std::map<std::string, double> seconds_, least_;
 };
 
 void report(benchmark::State& state, table& results, const bench::contender& c, std::size_t bytes,
             const std::string& peer) {
-  const auto& medians = results.of_size(bytes);
-  const double seconds = medians.at(bench::row_name(c, bytes));
+  const auto& measured = results.of_size(bytes);
+  const double seconds = measured.at(bench::row_name(c, bytes));
   for ([[maybe_unused]] auto once : state) state.SetIterationTime(seconds);
   if (seconds <= 0) return;  // a rank that does not report
   state.counters["ranks"] = c.ranks;
   state.counters["least_us"] = results.least(bench::row_name(c, bytes)) * 1e6;
   const double n = c.ranks;
-  const double per_byte = c.what == bench::op::allreduce ? 2 * (n - 1) / n : 1;
+  const double per_byte = bench::called(c.what) == bench::op::allreduce ? 2 * (n - 1) / n : 1;
   state.counters["bus_GB/s"] = per_byte * static_cast<double>(bytes) / seconds * 1e-9;
-  const auto other = medians.find(bench::row_name({c.what, peer, c.ranks, {}, 0}, bytes));
-  if (other != medians.end()) state.counters["vs_" + peer] = other->second / seconds;
+  const auto other = measured.find(bench::row_name({c.what, peer, c.ranks, {}, 0}, bytes));
+  if (other != measured.end()) state.counters["vs_" + peer] = other->second / seconds;
 }
 
-void register_rows(table& results, const bench::contest& contest) {
-  for (std::size_t bytes = bench::smallest; bytes <= bench::largest; bytes *= 4) {
+std::vector<std::size_t> sizes(bool mlbench) {
+  std::vector<std::size_t> bytes;
+  if (mlbench) {
+    constexpr int points = 80;
+    for (int i = 0; i < points; ++i) {
+      const auto elements = static_cast<std::size_t>(std::pow(10.0, 8.0 * i / (points - 1)));
+      if (bytes.empty() || bytes.back() != elements * sizeof(float)) bytes.push_back(elements * sizeof(float));
+    }
+    return bytes;
+  }
+  for (std::size_t size = bench::smallest; size <= bench::largest; size *= 4) bytes.push_back(size);
+  return bytes;
+}
+
+void register_rows(table& results, const bench::contest& contest, bool mlbench) {
+  for (const std::size_t bytes : sizes(mlbench)) {
     for (const auto& c : contest.all()) {
       if (bytes > c.up_to) continue;
       benchmark::RegisterBenchmark(bench::row_name(c, bytes).c_str(),
@@ -173,14 +201,17 @@ int main(int argc, char** argv) {
       throw muster::configuration_error("a flag is not known (it is named above); --help lists all");
     }
     const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
+    constexpr bench::op written[] = {bench::op::written};
     const bench::contest contest(context, mpi, taken.algorithms,
-                                 taken.turns.empty() ? bench::collectives : std::span(bench::all_ops));
+                                 taken.mlbench         ? std::span(written)
+                                 : taken.turns.empty() ? bench::collectives
+                                                       : std::span(bench::all_ops));
     if (!taken.turns.empty()) {
       take_turns(contest, context, rank, taken.turns);
       return;
     }
-    table results(contest, context, taken.rounds);
-    register_rows(results, contest);
+    table results(contest, context, taken);
+    register_rows(results, contest, taken.mlbench);
     bench::run_registered(rank);
   };
   const int status = muster::run_main(argc, argv, body, {.help = [] { return std::string(flags_help); }});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,7 @@ struct contender {
   /// Called at every process alike; gives the seconds of each call, of its slowest rank, at rank 0.
   std::function<std::vector<double>(workspace& memory, int iterations)> measure;
   /// Takes no part in what is larger.
-  std::size_t up_to = largest;
+  std::size_t up_to = std::numeric_limits<std::size_t>::max();
 };
 
 /// `<op>/<name>/<ranks>/<bytes>`.
