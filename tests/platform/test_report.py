@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import unittest
+import xml.etree.ElementTree
 
 import browser
 from bench import Case
@@ -106,6 +107,15 @@ class Report(Made):
                        "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes, the mean over the ranks",
                        "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)
+        files = {path.name: path.read_text() for path in (self.folder / "out" / "figures").iterdir()}
+        self.assertEqual(len(files), len(captions))
+        self.assertIn("sizes-allreduce-time-over-size-2-ranks.svg", files)
+        for name, picture in files.items():
+            with self.subTest(name=name):
+                root = xml.etree.ElementTree.fromstring(picture)
+                colours = root.find("{http://www.w3.org/2000/svg}style").text
+                for variable in set(re.findall(r"var\((--\w+)\)", picture)):
+                    self.assertIn(f"{variable}: #", colours)
         self.assertIn("goal 0.85", text)
         self.assertIn("ideal", text)
 

@@ -8,6 +8,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: E402
 
+from .html import STYLE  # noqa: E402
 from .text import value_text  # noqa: E402
 
 # matplotlib wants colours; each of these stands for a variable of the page.
@@ -66,6 +67,13 @@ def embedded(svg):
 
 
 embedded.count = 0
+
+
+def alone(svg):
+    """The same as a file, with the page's colours in it: it follows light and dark too."""
+    colours = re.match(r".*?\} \}\n", STYLE.read_text(), re.S).group()
+    first, rest = svg.split(">", 1)
+    return f'{first} style="background: var(--ground)">\n<style>\n{colours}</style>{rest}\n'
 
 
 def over_time(lines, what, target=None, scale="linear"):

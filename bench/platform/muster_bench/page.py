@@ -1,4 +1,4 @@
-"""The report of a folder of results: one HTML file that needs nothing else."""
+"""The report of a folder of results: one HTML file that needs nothing else, and its pictures as files."""
 import pathlib
 import re
 
@@ -26,11 +26,22 @@ EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain":
 def write(folder, file, plan, division, entries, groups, extra=""):
     folder = pathlib.Path(folder)
     environments = read_json(folder / "environment.json") or []
-    write_whole(folder / "report.html", html.document(file.title, page(file, plan, division, entries, groups, environments, extra)))
+    pictures = [picture for experiment in file.experiments
+                for picture in _pictures(file, experiment, [group for group in groups if group.experiment == experiment.name])]
+    _write_pictures(folder / "figures", pictures)
+    write_whole(folder / "report.html", html.document(file.title, _body(file, plan, division, entries, groups, environments, pictures, extra)))
 
 
-def page(file, plan, division, entries, groups, environments, extra=""):
-    """The body."""
+def _write_pictures(folder, pictures):
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    for svg, caption in pictures:
+        said = re.split("[(;]", caption)[0].lower()    # without what was left out, and doubts
+        write_whole(folder / f"{re.sub('[^a-z0-9]+', '-', said).strip('-')}.svg", figures.alone(svg), durable=False)
+
+
+def _body(file, plan, division, entries, groups, environments, pictures, extra):
     failed = {entry["id"]: entry for entry in entries if entry["status"] not in ("ok", "skipped")}
     skipped = {entry["id"]: entry for entry in entries if entry["status"] == "skipped"}
     done = len({entry["id"] for entry in entries})
@@ -45,10 +56,8 @@ def page(file, plan, division, entries, groups, environments, extra=""):
         parts.append(_failures("Failed runs", failed.values()))
     if skipped:
         parts.append(_failures("Skipped runs", skipped.values()))
-    pictures = [html.figure(svg, caption) for experiment in file.experiments
-                for svg, caption in _pictures(file, experiment, [group for group in groups if group.experiment == experiment.name])]
     if pictures:
-        parts.append('<h2>Figures</h2>\n<div class="figures">\n' + "".join(pictures) + "</div>\n")
+        parts.append('<h2>Figures</h2>\n<div class="figures">\n' + "".join(html.figure(*each) for each in pictures) + "</div>\n")
     parts.append("<h2>Results</h2>\n<p>Every configuration is run as often as its experiment repeats it, each time with the next seed. A "
                  "cell has the median of these runs; below it are the least and the most. S is the speed-up T1 / TN, E is S over the ranks: "
                  f"1 is ideal. Runs are noisy where they trained for less than {metrics.SHORT:g} s or E is above 1.</p>\n")
@@ -57,8 +66,8 @@ def page(file, plan, division, entries, groups, environments, extra=""):
     parts.append(_forms(file, groups))
     parts.append(_environment(environments))
     parts.append(_runs(entries))
-    parts.append("<footer>Made by muster-bench. The same figures are in results.csv, summary.csv and results.json beside this "
-                 "page.</footer>\n")
+    parts.append("<footer>Made by muster-bench. The same numbers are in results.csv, summary.csv and results.json beside this "
+                 "page, the pictures in figures.</footer>\n")
     return "".join(parts)
 
 
