@@ -4,7 +4,9 @@
 // write= leaves the text that it reads in a folder, for others to read, and measures nothing.
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -76,7 +78,7 @@ void enrol(const source_texts& texts, const muster::mapped_file* a9a) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::unique_ptr<muster::mapped_file> a9a;
   std::string folder;
   while (argc > 1 && std::strchr(argv[1], '=') != nullptr && argv[1][0] != '-') {
@@ -98,4 +100,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   return bench::run_everywhere(argc, argv, [&](muster::context&) { enrol(texts, a9a.get()); });
+} catch (const std::exception& failed) {
+  std::fprintf(stderr, "data: error: %s\n", failed.what());
+  return muster::exit_status_of(std::current_exception());
 }
