@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 import yaml
@@ -215,6 +216,23 @@ class Manifests(Case):
         self.bench("collect", file, "--out", "shared")
         self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25", "35"])
         self.assertTrue(re.search("3 of 3 runs ended well", self.bench("collect", file, "--out", "shared").stdout))
+
+    def test_what_has_not_ended_is_not_collected_and_what_crashed_is_no_result(self):
+        file = self.experiment(["sh", "-c", "echo loss=3{n}; while [ ! -e {here}/go ]; do sleep 0.02; done; echo loss=1{n}; exit $(({n} - 1))"], sweep="{n: [1, 2]}",
+                               template="read: [{log: {val_loss: 'loss=(\\d+)'}}]")
+        scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "shared").stdout.split()
+        running = [subprocess.Popen(["sh", self.folder / script]) for script in scripts]
+        logs = self.folder / "shared" / "experiments"
+        until = time.monotonic() + 60
+        while sum("loss=3" in path.read_text() for path in logs.glob("*/output/1/log.txt")) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        done = self.bench("collect", file, "--out", "shared", status=1)
+        self.assertEqual(len(re.findall("has not ended yet", done.stderr)), 2)
+        self.assertEqual(self.results(folder="shared"), [])
+        self.write("go", "")
+        self.assertEqual([each.wait(60) for each in running], [0, 1])
+        self.bench("collect", file, "--out", "shared", status=1)
+        self.assertEqual([(row["status"], row["val_loss"]) for row in self.results(folder="shared")], [("ok", "11"), ("crash", "")])
 
     def test_the_image(self):
         text = (HERE.parent.parent / "bench" / "platform" / "Dockerfile").read_text()

@@ -212,6 +212,14 @@ class Rows(Case):
         self.assertEqual((end["state"], end["cause"], attempts), ("abandoned", "needs", []))
         self.step(steps, "all")
         self.assertEqual((self.folder / "out" / "joined").read_text(), "good\n")
+        mended = """
+  bad: {command: [sh, -c, 'echo mended > $1', x, '{made}'], outputs: {made: bad}}
+  one: {command: [cat, '{made}'], inputs: {made: bad}}
+"""
+        for name in ("bad", "one"):
+            process, store = self.begin(mended, name)
+            process.communicate(timeout=60)
+        self.assertEqual(store.record("one")["state"], "done")
 
     def test_ready(self):
         end, attempts, _ = self.step("  one: {command: [sleep, '5'], wait: false, ready: 'http://127.0.0.1:1/', timeout: 1}", status=1)

@@ -7,7 +7,7 @@ import unittest
 
 from bench import Case
 
-from muster_bench import holding
+from muster_bench import holding, process
 from muster_bench.template import Resources
 
 BUSY = """
@@ -46,6 +46,12 @@ class Holding(Case):
     def test_what_is_not_to_be_held_is_not(self):
         self.run_file(self.file("held = bytearray(400 << 20)\n", "{memory: 64M, cpus-per-rank: 0.5}"))
         self.assertNotIn("held", self.kept()["settings"])
+
+    def test_what_is_not_begun_leaves_no_group(self):
+        group = self.folder / "group"
+        group.mkdir()
+        ended = process.run(["/no/such/program"], {"PATH": "/bin"}, self.folder, self.folder / "log", None, 1.0, None, held=str(group))
+        self.assertEqual((ended.status, group.exists()), ("missing", False))
 
     def test_where_there_are_no_cgroups(self):
         there, holding.GROUPS = holding.GROUPS, pathlib.Path(self.folder)

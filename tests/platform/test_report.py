@@ -163,6 +163,17 @@ tables:
         text = (self.folder / "out" / "report.html").read_text()
         return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", "", text, flags=re.S)).split()))
 
+    def test_a_speed_up_of_times_is_of_less(self):
+        path = self.experiment(["sh", "-c", "echo seconds=$((40 / {ranks}))"], sweep="{ranks: [1, 4]}", template="read: [{log: {seconds: 'seconds=(\\S+)'}}]", top="""
+tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""")
+        told = "\n".join(" ".join(line.split()) for line in self.run_file(path).stdout.splitlines())
+        for line in ("S = T1 / TN 1 4", "E = S / N 1 1"):
+            self.assertIn(line, told)
+        text = path.read_text()
+        for more, says in (("per: {n}", "unknown"), ("per: where", "is 'here' in only")):
+            broken = self.write("broken.yaml", text.replace("measure: seconds,", f"measure: seconds, {more},".replace("{n}", "n")).replace("    sweep:", "    parameters: {where: here}\n    sweep:"))
+            self.refused("run", broken, "--dry-run", says=says)
+
     def test_it_opens_with_three_sentences(self):
         self.make()
         text = (self.folder / "out" / "report.html").read_text()
@@ -253,6 +264,18 @@ class Compared(Made):
         noisy = self.bench("compare", "out", "slow", "--fail-on-slower")
         self.assertRegex(noisy.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 \(.*\) +120\.0% +within noise")
         self.refused("compare", "out", "nowhere", says="has no results")
+
+    def test_a_goal_that_is_missed_and_runs_that_crash_are_worse(self):
+        self.write("report.py", "import json, sys; value = float(sys.argv[1]); json.dump(dict(format=1, world_size=1, samples=100, train_seconds=2.0, "
+                   "samples_per_second=50.0, epochs=[dict(epoch=1, val_accuracy=value, train_seconds=2.0)]), open(sys.argv[2], 'w')); sys.exit(value < 0.5)")
+        for out, accuracy in (("old", 0.805), ("missed", 0.795), ("crashed", 0)):
+            path = self.experiment([sys.executable, str(self.folder / "report.py"), str(accuracy), "{output}/t.json"], sweep="{n: [1]}", experiment="repeats: 5",
+                                   template="read: [{tracker: t.json}]", top="goal: {metric: accuracy, value: 0.8}")
+            self.bench("run", path, "--out", out, status=1 if accuracy == 0 else 0)
+        for out, says in (("missed", r"runs that reached the goal +5 +0 .* worse"), ("crashed", r"runs that ended well +5 +0 .* worse")):
+            self.assertRegex(self.bench("compare", "old", out, "--fail-on-slower", status=5).stdout, says)
+            self.bench("compare", out, "old", "--fail-on-slower", "--html", "c.html")
+            self.assertIn("better", (self.folder / "c.html").read_text())
 
     def test_a_measure_of_the_file_is_shown_and_compared(self):
         for out, factor in (("out", 1), ("slow", 2)):

@@ -8,6 +8,8 @@ import unittest
 
 from bench import PROGRAM, Case
 
+from muster_bench.reporter import rows_of
+
 RUNNERS, RUNS = 6, 4
 
 
@@ -46,6 +48,10 @@ class Reports(Case):
             file.write('{"name": "of a runner that was kil')          # its line is no row, the next one is
         self.bench("run", self.file(), "--out", "later", "--report", "all")
         self.assertEqual(len(rows()), (RUNNERS + 1) * RUNS)
+
+    def test_each_run_has_the_host_that_it_ran_on(self):
+        found = {"environments": [{"host": "a"}, {"host": "b"}], "runs": [{"id": "1", "environment": 0}, {"id": "2", "environment": 1}]}
+        self.assertEqual([row["host"] for row in rows_of(self.folder, found)], ["a", "b"])
 
     def test_sqlite(self):
         def rows():

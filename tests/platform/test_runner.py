@@ -155,9 +155,9 @@ class Events(Case):
 class Trouble(Case):
     """A run that fails is reported with its reason; the others go on."""
 
-    def check(self, command, says, status, template="", timeout=60, **more):
+    def check(self, command, says, status, template="", timeout=60, read="v=(\\S+)", **more):
         """The run n=1 fails in this way, n=2 does not."""
-        read = "read: [{log: {v: 'v=(\\S+)'}}]"
+        read = f"read: [{{log: {{v: '{read}'}}}}]"
         path = self.experiment(["sh", "-c", f"if [ {{n}} = 2 ]; then echo v=1; exit; fi; {command}"],
                                template=template + "\n    " + read)
         done = self.run_file(path, status=1, timeout=timeout, **more)
@@ -189,6 +189,28 @@ class Trouble(Case):
 
     def test_no_number(self):
         self.check("echo v=nan", "no finite number", "unreadable")
+
+    def test_what_no_reader_expects(self):
+        """It is the run that failed, in one line; the other goes on, and there is a report."""
+        good = {"format": 1, "world_size": 1, "samples": 64, "train_seconds": 1.0, "epochs": [], "annotations": {"batch": "32"}}
+        for number, (changed, status) in enumerate((({"phases": None}, "unreadable"), ({"samples": 10 ** 400}, "unreadable"), ({"annotations": {"batch": "32 x 4"}}, "ok"),
+                                                    ({"annotations": {"batch": "0"}}, "ok"))):
+            with self.subTest(changed=str(changed)[:60]):
+                self.write("1.json", json.dumps({**good, **changed}))
+                self.write("2.json", json.dumps(good))
+                path = self.experiment(["cp", "{here}/{n}.json", "{output}/t.json"], template="read: [{tracker: t.json}]")
+                done = self.bench("run", path, "--out", f"out{number}", status=0 if status == "ok" else 1)
+                self.assertEqual([row["status"] for row in self.results(folder=f"out{number}")], [status, "ok"])
+                self.assertNotIn("Traceback", done.stderr)
+                self.assertTrue((self.folder / f"out{number}" / "report.html").exists())
+        self.check("if [ {n} = 1 ]; then echo diverged; fi", "has no 'v'", "unreadable", read="v=(\\S+)|diverged")
+
+    def test_names_that_are_numbers_and_commands_that_are_none(self):
+        path = self.experiment(["sh", "-c", "echo v=1"], template="configure: ''\n    read: [{log: {v: 'v=(\\S+)'}}]", experiment="follows: {size: {n: {1: 2, 2: 3}}}")
+        path.write_text(path.read_text().replace("  only:", "  2026:") + "\ntables: [{experiment: '2026', columns: n, measure: v, published: {theirs: {1: 5, all: 7}}}]\n")
+        self.run_file(path)
+        self.assertEqual([row["experiment"] for row in self.results()], ["2026", "2026"])
+        self.refused("run", self.experiment(["true"], template="needs: [5]"), "--dry-run", says="'5' is no command")
 
     def test_endless_output(self):
         self.check("yes | head -c 30000000; exit 1", "status 1", "crash", template="limits: {log: 1M}")

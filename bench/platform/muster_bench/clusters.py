@@ -97,14 +97,16 @@ def _megabytes(run):
 
 
 def _sh(run, words, variables, output, first=True):
-    """The lines for a shell, with the steps around the command; in pods the first one's alone."""
+    """The lines for a shell, with the steps around the command; in pods the first one's alone. It leaves its exit status, by which a
+    result is known to be whole."""
     def step(commands):
         return "".join(f"{shlex.join(run.words(command, output.parent.parent))}\n" for command in commands if first)
     template = run.template
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    clean = f"trap {shlex.quote(step(template.clean))} EXIT\n" if step(template.clean) else ""
+    at_end = f"echo $? > {shlex.quote(str(output / launchers.EXIT_STATUS))}\n{step(template.clean)}"
+    ends = f"echo running > {launchers.EXIT_STATUS}\ntrap {shlex.quote(at_end)} EXIT\ntrap 'exit 143' TERM\n" if first else ""
     log = "log.txt" if first else "log.$HOSTNAME.txt"
-    return (f"mkdir -p {shlex.quote(str(output))}\ncd {shlex.quote(str(output))}\n{exports}{clean}{step(template.needs)}{step(template.before)}"
+    return (f"mkdir -p {shlex.quote(str(output))}\ncd {shlex.quote(str(output))}\n{exports}{ends}{step(template.needs)}{step(template.before)}"
             f"{shlex.join(words)} > {log} 2>&1\n{step(template.after)}")
 
 

@@ -61,6 +61,7 @@ def compare(old, new):
         first, second = ours[key], theirs[key]
         machine = 0.0 if in_turns(first.get(BEGAN, []), second.get(BEGAN, [])) else noise(first.get(MACHINE, []),
                                                                                             second.get(MACHINE, []))
+        rows += _losses(key, first, second)
         for metric in measures:
             a, b = first.get(metric), second.get(metric)
             if a and b:
@@ -68,6 +69,17 @@ def compare(old, new):
     alone = [f"only in the first: {name_of(key)}" for key in ours if key not in theirs]
     alone += [f"only in the second: {name_of(key)}" for key in theirs if key not in ours]
     return rows, alone
+
+
+def _losses(key, first, second):
+    """What has no number to compare: runs that do not end well any more, or do again, and those that do not reach the goal."""
+    old, new = len(first.get(BEGAN, ())), len(second.get(BEGAN, ()))
+    if bool(old) != bool(new):
+        yield Row(name_of(key), "runs that ended well", spread([old]), spread([new]), None, None, "worse" if old else "better")
+    a, b = (len(values.get("time_to_accuracy", ())) for values in (first, second))
+    if old and new and (a or b) and a / old != b / new:
+        word = TOO_FEW if min(old, new) < ENOUGH else "worse" if b / new < a / old else "better"
+        yield Row(name_of(key), "runs that reached the goal", spread([a]), spread([b]), None, None, word)
 
 
 def in_turns(old, new):

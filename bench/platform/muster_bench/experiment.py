@@ -155,7 +155,7 @@ def _templates(top, path):
 
 
 def _experiments(top, templates, places, settings, path):
-    entries = top.get("experiments", "a mapping")
+    entries = {str(name): value for name, value in top.get("experiments", "a mapping").items()}
     made, used = [], set()
     for name, value in entries.items():
         section = Section(value, f"experiment '{name}'")

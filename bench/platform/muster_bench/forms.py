@@ -3,6 +3,7 @@ import dataclasses
 
 from .document import Section
 from .errors import Refusal, closest, listed
+from .metrics import LESS_IS_BETTER
 from .text import value_text
 
 
@@ -40,13 +41,24 @@ def read_forms(entries, experiments, where):
         if form.beside and form.beside not in known:
             raise Refusal(f"{section.where} is beside the unknown experiment '{form.beside}' (known: {listed(known)}); "
                           f"{closest(form.beside, known, 'name one that is there')}")
-        there = ["ranks", *known[name].parameters, *known[name].swept]
-        for parameter in (form.columns, *form.rows, *filter(None, (form.per, form.times))):
-            if parameter not in there:
-                raise Refusal(f"{section.where} has the unknown parameter '{parameter}' (known: {listed(there)}); "
-                              f"{closest(parameter, there, 'use one of these')}")
+        for experiment in (known[name], *([known[form.beside]] if form.beside else [])):
+            there = ["ranks", *experiment.parameters, *experiment.swept]
+            for parameter in (form.columns, *form.rows, *filter(None, (form.per, form.times))):
+                if parameter not in there:
+                    raise Refusal(f"{section.where} has the parameter '{parameter}', which is unknown in {experiment.name} (known: {listed(there)}); "
+                                  f"{closest(parameter, there, 'use one of these')}")
+            for parameter in filter(None, (form.per, form.times)):
+                if bad := [value for value in _values_of(experiment, parameter) if isinstance(value, bool) or not isinstance(value, (int, float)) or not value]:
+                    raise Refusal(f"{section.where} cannot divide or multiply by '{parameter}' (it is '{value_text(bad[0])}' in {experiment.name}); "
+                                  "name a parameter that is a number other than 0")
         made.append(form)
     return tuple(made)
+
+
+def _values_of(experiment, parameter):
+    """All that it has in an experiment, as far as the file says it."""
+    yield from (each[parameter] for each in (experiment.parameters, *experiment.cases) if parameter in each)
+    yield from experiment.sweep.get(parameter, ())
 
 
 def _lines(form, groups, experiment):
@@ -81,7 +93,8 @@ def table(form, groups):
             lines.append([f"{form.beside} / {form.experiment}", *[other[column] / values[column] if column in other and values.get(column) else None
                                                                   for column in columns]])
         if form.speed_up and values.get(1):
-            gains = {column: value / values[1] for column, value in values.items()}
+            less = form.measure in LESS_IS_BETTER
+            gains = {column: values[1] / value if less else value / values[1] for column, value in values.items() if value}
             lines.append([f"{line}, S = T1 / TN", *[gains.get(column) for column in columns]])
             lines.append([f"{line}, E = S / N", *[gains[column] / column if column in gains else None for column in columns]])
     lines += [[name, *[numbers.get(value_text(column)) for column in columns]] for name, numbers in _by_column(form)]

@@ -12,7 +12,7 @@ def sentences(goal, groups, label, text):
     compared."""
     groups = [group for group in groups if not group.row]
     metric = next((name for name in MEASURES if any(group.values(name) for group in groups)), None)
-    ranking = sorted((group for group in groups if metric and group.values(metric)), key=lambda group: group.median(metric),
+    ranking = sorted((group for group in groups if metric and group.values(metric) and group.all_have(metric)), key=lambda group: group.median(metric),
                      reverse=metric not in LESS_IS_BETTER)
     if len(groups) < 2 or not ranking:
         return None
@@ -25,7 +25,7 @@ def sentences(goal, groups, label, text):
     second = ranking[1]
     found, word = verdict(metric, second.values(metric), best.values(metric), noise(second.values(MACHINE), best.values(MACHINE)))
     gain = max(found.value, 1 / found.value) if found else 1.0
-    last = f"; {len(groups) - len(ranking)} never got there" if len(ranking) < len(groups) else ""
+    last = f"; {len(groups) - len(ranking)} did not always get there" if len(ranking) < len(groups) else ""
     by = f"That is {gain:.2f} times as good as the next, {label(second)} ({text(metric, second.median(metric))}){last}."
     return [first, by, _noise(found, word, noise(second.values(MACHINE), best.values(MACHINE)))]
 

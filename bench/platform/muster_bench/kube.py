@@ -35,6 +35,10 @@ class Failed(Exception):
     """One line."""
 
 
+class Busy(Exception):
+    """The API server answers that it cannot answer now."""
+
+
 def say(text):
     os.write(1, f"kubernetes: {text}\n".encode())
 
@@ -55,7 +59,7 @@ def reason_of(error):
     return f"the API server does not answer ({str(getattr(error, 'reason', error)).rpartition(': ')[2]})"
 
 
-NO_ANSWER = (urllib3.exceptions.HTTPError, OSError)
+NO_ANSWER = (urllib3.exceptions.HTTPError, OSError, Busy)
 
 
 class Cluster:
@@ -70,6 +74,14 @@ class Cluster:
         self.api, self.namespace, self.kinds = client.ApiClient(configuration), namespace, dict(KINDS)
 
     def call(self, method, path, query=(), body=None, stream=False):
+        try:
+            return self._call(method, path, query, body, stream)
+        except client.ApiException as error:
+            if error.status != 429 and error.status < 500:
+                raise
+            raise Busy(f"{error.status} {error.reason}") from None
+
+    def _call(self, method, path, query, body, stream):
         return self.api.call_api(path, method, query_params=list(query), body=body, header_params={"Accept": "application/json", "Content-Type": "application/json"},
                                  response_type=None if stream else "object", auth_settings=["BearerToken"], _return_http_data_only=True,
                                  _preload_content=not stream, _request_timeout=(PATIENCE, None if stream else PATIENCE))

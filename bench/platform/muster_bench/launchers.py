@@ -20,6 +20,8 @@ from .text import value_text
 WORKER = pathlib.Path(__file__).with_name("worker.py")
 KUBE = [sys.executable, "-I", str(pathlib.Path(__file__).with_name("kube.py"))]
 
+EXIT_STATUS = "exit-status"   # beside its log, what the script of a cluster's run leaves: "running", or how it ended
+
 
 @functools.lru_cache(maxsize=None)
 def is_open_mpi():
@@ -170,10 +172,15 @@ def _check_cluster(namespace):
     _kube("check", namespace)
 
 
-def clear(out, plan):
-    """Removes what an earlier start in this folder has left on a cluster."""
+def clear(out, plan, more=()):
+    """Removes what an earlier start in this folder has left on a cluster; with labels besides, what these have."""
     for namespace in {run.template.launcher.namespace for run in plan if run.template.launcher.kind == "kubernetes"}:
-        _kube("clear", namespace, ",".join(f"{name}={value}" for name, value in labels(out).items()))
+        _kube("clear", namespace, ",".join(f"{name}={value}" for name, value in (*labels(out).items(), *more)))
+
+
+def clear_run(out, run):
+    """What it left that had no time to remove it itself."""
+    clear(out, [run], [(pods.RUN, pods.name_of(run))])
 
 
 def _kube(*words):

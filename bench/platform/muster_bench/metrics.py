@@ -58,8 +58,8 @@ def derive(file, run, found):
         put("cost", file.prices.of(paid, run.ranks, run.template.resources))
         if file.prices.preemptible:
             put("cost_preemptible", file.prices.preemptible.of(paid, run.ranks, run.template.resources))
-    batch = found["settings"].get("batch")
-    if train and raw.get("samples") and batch:
+    batch = str(found["settings"].get("batch"))
+    if train and raw.get("samples") and batch.isdecimal() and int(batch) > 0:
         put("step_seconds", train / steps_of(raw["samples"], batch))
     return made
 
@@ -166,6 +166,10 @@ class Group:
         found = [entry["metrics"].get(metric, entry.get(metric)) for entry in self.good()]
         return [value for value in found if value is not None]
 
+    def all_have(self, metric):
+        """A median of those alone that reached a goal would be too good."""
+        return len(self.values(metric)) == len(self.good())
+
     def spread(self, metric):
         return spread(self.values(metric))
 
@@ -226,7 +230,7 @@ def _compare(group, single, plain):
         if gain is not None:
             group.extra[f"speedup_{name}"] = gain
             group.extra[f"efficiency_{name}"] = gain / group.ranks
-        sooner = _ratio(base, group, "time_to_accuracy")
+        sooner = _ratio(base, group, "time_to_accuracy") if group.all_have("time_to_accuracy") and base and base.all_have("time_to_accuracy") else None
         if sooner is not None:
             group.extra[f"speedup_time_{name}"] = sooner
             group.extra[f"efficiency_time_{name}"] = sooner / group.ranks

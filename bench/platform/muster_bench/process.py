@@ -35,6 +35,7 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     `folder` is where it works, what it prints goes to `log`, cut at the limit. `look()`, called now and then, gives why it is to
     end, or nothing; `held` is that of holding.hold."""
     if shutil.which(words[0], path=environment.get("PATH")) is None:
+        _let_go(held)
         return Outcome("missing", f"there is no program '{words[0]}'")
     words = [sys.executable, "-I", "-S", str(OWNER), str(os.getpid()), held, *words]
     begin = time.monotonic()
@@ -42,6 +43,7 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
         process = subprocess.Popen(words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
+        _let_go(held)
         return Outcome("missing", f"it could not be started ({error.strerror})")
     keeper = threading.Thread(target=_keep, args=(process.stdout, log, limits.log), daemon=True)
     keeper.start()
@@ -59,6 +61,14 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     keeper.join(5.0)
     made.seconds = time.monotonic() - begin
     return made
+
+
+def _let_go(held):
+    """Of what was not begun; owner.py does it otherwise."""
+    for part in held.split(":"):
+        if part.startswith("/"):
+            with contextlib.suppress(OSError):
+                os.rmdir(part)
 
 
 def _crash(status):

@@ -178,6 +178,7 @@ def _log(text, path, reader, found):
         if pattern.take == "count":
             found["metrics"][pattern.name] = len(matches)
             continue
+        matches = [match for match in matches if match.group(1) is not None]
         if not matches:
             if pattern.required:
                 raise Unreadable(f"'{path.name}' has no '{pattern.name}' (nothing matches '{pattern.regex}')")

@@ -29,7 +29,9 @@ def rows_of(folder, found):
     """What a folder of results (its results.json) has to report: a mapping of texts a row."""
     environments = found.get("environments") or [{}]
     for run in found["runs"]:
-        made = {"name": found.get("name", ""), "host": environments[-1].get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
+        began_in = run.get("environment")   # each start of the runner has one
+        where = environments[began_in] if isinstance(began_in, int) and began_in < len(environments) else environments[-1]
+        made = {"name": found.get("name", ""), "host": where.get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
         for name in COLUMNS:
             value = made.get(name, run.get(name))
             made[name] = json.dumps(value or {}, sort_keys=True) if name in MAPPINGS else value_text(value)

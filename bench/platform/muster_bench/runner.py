@@ -1,12 +1,13 @@
 """Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
 import concurrent.futures
 import contextlib
+import json
 import pathlib
 import signal
 import threading
 import time
 
-from . import events, files, holding, hosts, launchers, machine, process, tables
+from . import events, files, holding, hosts, launchers, machine, metrics, process, tables
 from .division import environment_of
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import program_of
@@ -44,7 +45,7 @@ class Runner:
         held = files.FolderLock(self.folder)
         try:
             self._mark()
-            waiting = [run for run in self.plan if tables.result_of(self.folder, run) is None]
+            waiting = [run for run in self.plan if (tables.result_of(self.folder, run) or {}).get("status") not in ("ok", "skipped")]
             progress = Progress(self.plan, waiting, self.jobs)
             progress.begin()
             for run in waiting:
@@ -62,17 +63,20 @@ class Runner:
         if not log.parent.is_dir():
             progress.say(f"{run.id}: nothing was left of it: not run yet")
             return
-        try:
-            found, status, why = read_results(run, home, 1, log), "ok", ""
-        except Unreadable as error:
-            found, status, why = None, error.status, str(error)
+        said = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()   # the ranks of an elastic job have no script that says it
+        if said == "running":
+            progress.say(f"{run.id}: has not ended yet")
+            return
+        found, status, why = None, "crash", _with_last_line(f"it ended with status {said}", log)
+        if said in ("", "0"):
+            found, status, why = self._read(run, home, 1, log)
         files.make_folder(home / "result")
         self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0)
         progress.end_run(run, status, why, 0.0)
 
     def _mark(self):
         files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
-                                                "file": str(self.file.path), "content": self.file.content})
+                                                "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))})   # keys are texts
 
     def _check_owner(self):
         """A folder with something else in it is not touched."""
@@ -205,6 +209,11 @@ class Runner:
         on_this_machine = run.template.launcher.kind not in ("srun", "kubernetes")
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
         ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
+        if run.template.launcher.kind == "kubernetes" and ended.status in ("timeout", "interrupted", "disk", "full", "enough"):
+            try:
+                launchers.clear_run(self.folder, run)
+            except Refusal as error:
+                progress.say(f"{run.id}: {error}")
         if ended.status == "enough":
             return "ok", ended.why, ended.seconds, {**NOTHING, "series": look.series}
         if ended.exit == hosts.SKIP and run.template.launcher.kind == "hosts":
@@ -215,18 +224,30 @@ class Runner:
         after = self._commands(run, home, number, run.template.after, output / "post-process.txt")
         if after is not None:
             return after.status, f"post-process: {after.why}", ended.seconds, None
+        found, status, why = self._read(run, home, number, log)
+        if found is not None and amount:
+            found["settings"]["held"] = amount
+        return status, why, ended.seconds, found
+
+    def _read(self, run, home, number, log):
+        """(what the run has left, status, why): also of what no reader expects it is the run that failed, and the others go on."""
         try:
             found = read_results(run, home, number, log)
+            metrics.derive(self.file, run, found)
+            if run.experiment.clock:
+                metrics.on_clock(found, 1.0, 1.0)
+            return found, "ok", ""
         except Unreadable as error:
-            return error.status, str(error), ended.seconds, None
-        if amount:
-            found["settings"]["held"] = amount
-        return "ok", "", ended.seconds, found
+            return None, error.status, str(error)
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
+            return None, "unreadable", f"what it wrote cannot be used ({type(error).__name__}: {error})"
 
     def _commands(self, run, home, number, commands, log):
         """The first that did not end well, or None."""
         for command in commands:
             words = run.words(command, home, number)
+            if not words:
+                continue
             variables = {**self._environment, **{name: run.text(text, home, number) for name, text in run.template.environment.items()}}
             ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, self.stop)
             if ended.status != "ok":
@@ -260,6 +281,13 @@ class Runner:
             if time.monotonic() - self._written >= TABLES_EVERY:
                 self._written = time.monotonic()
                 tables.write_tables(self.folder, self.file, self.plan, self.division)
+
+
+def _text_or_nothing(path):
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _with_last_line(why, log):

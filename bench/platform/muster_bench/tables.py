@@ -45,7 +45,7 @@ def _entries(file, run, division, result, parameters):
               "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
               "parameters": parameters, "series": result["series"], "program": result.get("program", ""),
               "settings": result.get("settings", {}),
-              "machine_seconds": result.get("machine_seconds"), "began": result.get("began")}
+              "machine_seconds": result.get("machine_seconds"), "began": result.get("began"), "environment": result.get("environment")}
     measured = {**result["metrics"], **metrics.derive(file, run, result)}
     rows = result["rows"] or [{"row": "", "metrics": {}}]
     for row in rows:

@@ -35,6 +35,8 @@ def fill(text, values, where):
 
 def words_of(command):
     """A command as a list of words, none of them filled in yet: what a value has in it never becomes two words."""
+    if not isinstance(command, (str, list, tuple)):
+        raise Refusal(f"'{value_text(command)}' is no command (it is a text, or a list of words); write one of these")
     try:
         return shlex.split(command) if isinstance(command, str) else [value_text(word) for word in command]
     except ValueError as error:

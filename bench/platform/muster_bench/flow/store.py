@@ -119,6 +119,8 @@ class Store:
     def find(self, step):
         """Whether there is a result of just this."""
         parts, last = self.parts(step), self.record(step.name)
+        if last and last.get("cause") == "needs":   # it was never begun
+            last = None
         if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
             return self._checked(step, Found(last["key"], last["parts"], last))
         parts["memoize"] = step.memoize
