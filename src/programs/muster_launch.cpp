@@ -143,16 +143,23 @@ class launcher {
            R"(, "min": )" + std::to_string(plan_.min) + R"(, "max": )" + std::to_string(plan_.max) + "}";
   }
 
-  // The newest leave: what the first rank writes and prints goes on.
+  // Ranks beyond those of the start leave first, the newest before the others. Of those of the start the lowest go, but
+  // for the first, which writes and prints: where there are parameter servers, the last ranks serve.
+  [[nodiscard]] std::pair<int, int> turn_to_leave(const child& one) const {
+    if (one.rank >= plan_.ranks) return {0, -one.number};
+    return {one.rank == 0 ? 2 : 1, one.rank};
+  }
+
   void resize(int wanted) {
     while (size() < wanted) start(next_rank_++);
     while (size() > wanted) {
-      pid_t newest = 0;
-      for (const auto& [process, one] : running_) {
-        if (!one.ends && (newest == 0 || one.number > running_.at(newest).number)) newest = process;
+      auto next = running_.end();
+      for (auto one = running_.begin(); one != running_.end(); ++one) {
+        if (one->second.ends) continue;
+        if (next == running_.end() || turn_to_leave(one->second) < turn_to_leave(next->second)) next = one;
       }
-      running_.at(newest).ends = end_of_grace();
-      ::kill(newest, SIGTERM);
+      next->second.ends = end_of_grace();
+      ::kill(next->first, SIGTERM);
     }
   }
 

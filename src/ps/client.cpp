@@ -316,6 +316,8 @@ void client::pass_save(std::uint32_t table, std::uint64_t steps) {
   tell_order(table, static_cast<std::uint32_t>(order_word::pass), steps);
 }
 
+void client::pass_end(std::uint32_t table) { tell_order(table, static_cast<std::uint32_t>(order_word::end), 0); }
+
 lease client::next_lease(std::uint32_t table) {
   // A worker begins where the others are: at an earlier clock they would wait for it.
   if (of_->core().clock_now() == 0) of_->move_clock(ask_order(table).clock);
@@ -350,7 +352,6 @@ void client::flush() {
 }
 
 void client::serve_by(std::size_t servers) { of_->serve_by(servers); }
-void client::wait_for_others() { of_->wait_for_others(); }
 void client::next_clock() { of_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }
 void client::progress() { of_->progress(); }

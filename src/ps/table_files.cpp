@@ -1,7 +1,7 @@
 // Tables in files: saved by all workers together, or by the servers of an elastic job without any.
-#include <fstream>
+#include <algorithm>
+#include <cstring>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/ps/job.hpp>
 
+#include "../core/checked_file.hpp"
 #include "../core/wire.hpp"
 #include "table_files.hpp"
 
@@ -28,21 +29,33 @@ constexpr const char* manifest_name = "tables.json";
 constexpr int tables_format = 2;
 constexpr int format_of_servers = 3;
 
-std::string read_all(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw data_error({path.string()}, "cannot be read (the checkpoint names it); restore the file");
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string text_of(const std::filesystem::path& path) {
+  const auto bytes = muster::detail::read_whole_file(path.string(), [] {});
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Parts one behind the other: table, bytes, and a checksum over all in the end. This worker's share of the ranges.
-std::string save_parts(job& of, const group& workers) {
-  muster::detail::wire_writer to;
+// Parts one behind the other: table, bytes. This worker's share of the ranges. The servers take a worker that is silent
+// for dead, so it is heard between the pieces of a file.
+void save_parts(job& of, const group& workers, const std::filesystem::path& path) {
+  muster::detail::checked_file file(path.string(), [&] { of.tables().progress(); });
   const auto step = static_cast<range_id>(workers.size());
   for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step) {
     if (of.layout().table_of(range).leases) continue;
-    detail::add_part(to, of.layout().range(range).table, of.tables().save(range));
+    const auto values = of.tables().save(range);
+    muster::detail::wire_writer head;
+    detail::add_part_head(head, of.layout().range(range).table, values.size());
+    file.write(head.take());
+    file.write(values);
   }
-  return detail::with_checksum(to.take());
+  file.commit();
+}
+
+// A worker that the others took for dead while it wrote has been replaced: what it would publish now may be older than
+// what its successor has published. It learns of that by an answer, and throws.
+void require_place(job& of) {
+  for (range_id range = 0; range < of.layout().ranges(); ++range) {
+    if (!of.layout().table_of(range).leases) return static_cast<void>(of.tables().save(range));
+  }
 }
 
 void load_places(job& of, std::span<const std::byte> bytes, const std::function<void()>& refuse) {
@@ -58,12 +71,17 @@ void load_parts(job& of, const std::filesystem::path& path) {
   const auto refuse = [&] {
     throw data_error({path.string()}, "is damaged (its checksum is wrong); go back to an older checkpoint");
   };
-  const auto all = read_all(path);
+  const auto heard = [&] { of.tables().progress(); };
+  const auto all = muster::detail::read_whole_file(path.string(), heard);
   if (all.size() < sizeof(std::uint32_t)) refuse();
-  const auto text = std::string_view(all).substr(0, all.size() - sizeof(std::uint32_t));
-  muster::detail::wire_reader sum(std::string_view(all).substr(text.size()));
-  if (crc32c(std::as_bytes(std::span(text))) != sum.number<std::uint32_t>()) refuse();
-  for (muster::detail::wire_reader in(text); !in.rest().empty();) {
+  const auto parts = std::span(all).first(all.size() - sizeof(std::uint32_t));
+  std::uint32_t sum = 0;
+  for (std::size_t at = 0; at < parts.size(); at += muster::detail::file_piece) {
+    sum = crc32c(parts.subspan(at, std::min(muster::detail::file_piece, parts.size() - at)), sum);
+    heard();
+  }
+  if (muster::detail::wire_reader(std::span(all).last(sizeof sum)).number<std::uint32_t>() != sum) refuse();
+  for (muster::detail::wire_reader in(parts); !in.rest().empty();) {
     const auto table = in.number<std::uint32_t>();
     const auto bytes = in.bytes(in.number());
     if (in.good() && table == detail::places_part) {
@@ -91,13 +109,15 @@ json ranges_of(const table_layout& layout) {
   return ranges;
 }
 
-// The files that it named before go.
+// The files that it named before go, but for those that it names again.
 void write_manifest(const std::filesystem::path& folder, const json& head) {
   const auto manifest = folder / manifest_name;
   std::vector<std::string> former;
   if (std::filesystem::exists(manifest)) {
-    const auto read = json::parse(read_all(manifest), nullptr, false);
+    const auto read = json::parse(text_of(manifest), nullptr, false);
     if (read.is_object()) former = read.value("files", former);
+    const auto named = head["files"].get<std::vector<std::string>>();
+    std::erase_if(former, [&](const std::string& name) { return std::ranges::count(named, name) > 0; });
   }
   write_atomically(manifest.string(), head.dump(1) + "\n");
   std::error_code ignored;
@@ -119,8 +139,10 @@ void together(group& workers, const std::filesystem::path& folder, const std::fu
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
-std::string name_of(std::uint64_t at, std::uint64_t rank) {
-  return "tables-" + std::to_string(at) + "-" + std::to_string(rank);
+// `by`: the worker that names the files of all, or the server. Two of them may be at it, if the one takes the other for
+// dead.
+std::string name_of(std::uint64_t at, std::uint64_t by, int rank = 0) {
+  return "tables-" + std::to_string(at) + "-" + std::to_string(by) + (rank == 0 ? "" : "-" + std::to_string(rank));
 }
 
 // As it lies in memory: it has no padding.
@@ -133,15 +155,13 @@ std::vector<std::uint8_t> encode(state_position where) {
 
 }  // namespace
 
-void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes) {
-  to.add(table, std::uint64_t{bytes.size()});
-  to.add_bytes(bytes);
+void detail::add_part_head(muster::detail::wire_writer& to, std::uint32_t table, std::size_t bytes) {
+  to.add(table, std::uint64_t{bytes});
 }
 
-std::string detail::with_checksum(std::string parts) {
-  const std::uint32_t sum = crc32c(std::as_bytes(std::span(parts)));
-  parts.append(reinterpret_cast<const char*>(&sum), sizeof sum);
-  return parts;
+void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes) {
+  add_part_head(to, table, bytes.size());
+  to.add_bytes(bytes);
 }
 
 void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
@@ -159,7 +179,9 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     std::uint64_t number = 0;  // a name that no file of the save before has
     while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
     const auto file = folder_ / name_of(number, self);
-    write_atomically(file.string(), with_checksum(mine.values.take()));
+    muster::detail::checked_file written(file.string(), [] {});
+    written.write(mine.values.take());
+    written.commit();
     file_ = file;
   });
   for (auto now = store_->get(key_, until);;) {
@@ -209,20 +231,21 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
   tables.flush();
   barrier(workers);  // all pushes count, and no worker makes others
   const std::uint64_t clock = tables.clock_now();
-  std::uint64_t number[] = {clock};  // a name that no file of the save before has
+  std::uint64_t named[] = {clock, static_cast<std::uint64_t>(of.worker())};  // as no file of the save before is
   if (workers.rank() == 0) {
-    while (std::filesystem::exists(folder / name_of(number[0], 0))) ++number[0];
+    while (std::filesystem::exists(folder / name_of(named[0], named[1]))) ++named[0];
   }
-  broadcast(workers, std::span(number), 0);
+  broadcast(workers, std::span(named), 0);
   together(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    write_atomically((folder / name_of(number[0], workers.rank())).string(), save_parts(of, workers));
+    save_parts(of, workers, folder / name_of(named[0], named[1], workers.rank()));
   });
   together(workers, folder, [&] {
+    require_place(of);
     if (workers.rank() != 0) return;
     std::vector<std::string> files;
     files.reserve(static_cast<std::size_t>(workers.size()));
-    for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
+    for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(named[0], named[1], rank));
     const json head{{"format", tables_format},
                     {"clock", clock},
                     {"position", encode(where)},
@@ -238,7 +261,7 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
   together(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;
-    const auto read = json::parse(read_all(manifest), nullptr, false);
+    const auto read = json::parse(text_of(manifest), nullptr, false);
     if (!read.is_object() || !read.contains("format") || !read.contains("files"))
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
     if (read["format"] != tables_format && read["format"] != format_of_servers) {

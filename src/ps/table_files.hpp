@@ -22,10 +22,9 @@ namespace muster::inline v0::ps::detail {
 /// In the place of a table: a part with a range and the places of pushes that it had.
 inline constexpr std::uint32_t places_part = 0xffffffff;
 
-/// Behind the parts before it in a file of tables.
+/// Behind the parts before it in a file of tables; and what lies before the bytes of one.
 void add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes);
-/// Such a file.
-[[nodiscard]] std::string with_checksum(std::string parts);
+void add_part_head(muster::detail::wire_writer& to, std::uint32_t table, std::size_t bytes);
 
 /// What one server has.
 struct server_part {

@@ -16,6 +16,7 @@
 #include <muster/core/log.hpp>
 
 #include "../comm/group/words.hpp"
+#include "../core/checked_file.hpp"
 #include "checkpoint_writer.hpp"
 
 namespace muster::inline v0 {
@@ -295,9 +296,9 @@ std::string checkpoint::read_one(group& ranks, state& of, const std::string& nam
   std::uint64_t size = to.file.size();
   broadcast(ranks, std::span(&size, 1), 0);
   to.file.resize(static_cast<std::size_t>(size));
-  for (std::size_t at = 0; at < to.file.size(); at += detail::checkpoint_piece) {  // a deadline is for one
+  for (std::size_t at = 0; at < to.file.size(); at += detail::file_piece) {  // a deadline is for one
     const auto left = std::span(to.file).subspan(at);
-    broadcast(ranks, octets(left.first(std::min(left.size(), detail::checkpoint_piece))), 0);
+    broadcast(ranks, octets(left.first(std::min(left.size(), detail::file_piece))), 0);
   }
 
   const auto& parts = std::as_const(of).parts();

@@ -11,6 +11,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/checked_file.hpp"
 #include "../core/wire.hpp"
 
 namespace muster::inline v0::detail {
@@ -60,44 +61,19 @@ checkpoint_head parse_head(std::span<const std::byte> begin, const std::string& 
   return head;
 }
 
-void require_readable(bool is_readable, const std::string& path) {
-  if (is_readable) return;
-  throw data_error({.file = path}, std::string("this checkpoint cannot be read (") + std::strerror(errno) +
-                                       "); look at the file and its folder");
-}
-
 }  // namespace
 
 void write_checkpoint(const std::string& path, const checkpoint_head& head, std::span<const checkpoint_part> parts,
                       const std::function<void()>& on_piece) {
-  atomic_file file(path);
-  std::uint32_t crc = 0;
-  std::size_t unflushed = 0;
-  const auto write = [&](std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const auto next = bytes.first(std::min(bytes.size(), checkpoint_piece - unflushed));
-      file.write(next);
-      crc = crc32c(next, crc);
-      bytes = bytes.subspan(next.size());
-      unflushed += next.size();
-      if (unflushed < checkpoint_piece) continue;
-      file.flush_to_disk();
-      on_piece();
-      unflushed = 0;
-    }
-  };
-  const auto write_text = [&](const std::string& text) { write(std::as_bytes(std::span(text))); };
-  write_text(head_text(head));
+  checked_file file(path, on_piece);
+  file.write(head_text(head));
   for (const auto& part : parts) {
     wire_writer title;
     title.add_text(part.name);
     title.add(std::uint64_t{part.bytes.size()});
-    write_text(title.take());
-    write(part.bytes);
+    file.write(title.take());
+    file.write(part.bytes);
   }
-  wire_writer end;
-  end.add(crc);
-  file.write(end.take());
   file.commit();
 }
 
@@ -136,21 +112,6 @@ checkpoint_head read_checkpoint_head(const std::string& path) {
   file.read(reinterpret_cast<char*>(begin.data()), head_bytes);
   begin.resize(static_cast<std::size_t>(file.gcount()));
   return parse_head(begin, path);
-}
-
-std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code trouble;
-  const auto size = std::filesystem::file_size(path, trouble);
-  require_readable(file && !trouble, path);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  for (std::size_t at = 0; at < bytes.size(); at += checkpoint_piece) {
-    file.read(reinterpret_cast<char*>(bytes.data() + at),
-              static_cast<std::streamsize>(std::min(checkpoint_piece, bytes.size() - at)));
-    require_readable(file.good(), path);
-    on_piece();
-  }
-  return bytes;
 }
 
 }  // namespace muster::inline v0::detail

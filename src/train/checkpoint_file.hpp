@@ -35,10 +35,6 @@ struct checkpoint_image {
   std::vector<checkpoint_part> parts;
 };
 
-/// Files are written and read in pieces of so many bytes: few enough that a slow disk (a megabyte a second) has one
-/// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
-inline constexpr std::size_t checkpoint_piece = std::size_t{16} << 20;
-
 /// Makes the folder, with those above it. Throws configuration_error where it cannot, or where no file can be in it.
 void require_checkpoint_folder(const std::string& folder);
 
@@ -51,8 +47,5 @@ void write_checkpoint(const std::string& path, const checkpoint_head& head, std:
 
 /// What a file says of itself, without its parts, which may be damaged. Throws data_error.
 [[nodiscard]] checkpoint_head read_checkpoint_head(const std::string& path);
-
-/// The bytes of a file. Calls `on_piece` after each piece. Throws data_error when it cannot be read.
-[[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece);
 
 }  // namespace muster::inline v0::detail

@@ -37,7 +37,8 @@ const ps::lease& served::next_lease() {
   const scoped_event waits(activity::aggregate, "lease", 0);
   for (trained_ = 0;;) {
     lease_ = tables.next_lease(order);
-    const bool is_of_first = lease_.what == kind::unknown || lease_.what == kind::save;
+    const bool is_of_first = lease_.what == kind::unknown || lease_.what == kind::save || lease_.what == kind::last;
+    if (lease_.what == kind::over) ended_first_ = false;  // another one was
     if (lease_.what != kind::later && (!is_of_first || is_first())) return lease_;
     // Others may train for long, or die. Servers that are heard see to it that none is waited for in vain.
     for (const auto until = clock::now() + ask_again_after; clock::now() < until;) {
@@ -54,6 +55,7 @@ std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::ord
   if (!folder.empty()) saved = ps::load_tables(job_, alone_, folder);
   if (!saved && !sparse_) tables.assign(parameters, std::as_const(arena_).parameters());
   tables.flush();
+  plan.concludes = 1;
   if (saved) {
     plan.from = saved->at.at;
     plan.steps = saved->at.steps;
@@ -72,6 +74,11 @@ void served::save(const std::string& folder) {
     log(log_level::warning, "the tables were not saved: " + unsaved_ + "; those before them stay");
   }
   job_.tables().pass_save(order, lease_.steps);
+}
+
+void served::pass_end() {
+  ended_first_ = true;
+  job_.tables().pass_end(order);
 }
 
 void served::require_saved() const {

@@ -32,8 +32,8 @@ class served {
 
   // Of a server: until all workers have finished. When all have died it saves the tables there.
   void serve(const std::string& folder) { job_.serve(folder); }
-  // Of a worker: waits for a part of some batches, or for the end. Of the first one also for a place at which it is to
-  // save, and, where no worker has begun the order, for nothing.
+  // Of a worker: waits for a part of some batches, or until the first one has concluded. Of the first one also for a
+  // place at which it is to save or conclude, and, where no worker has begun the order, for nothing.
   const ps::lease& next_lease();
   // What a step has while one is held; the part of each batch that it is to train.
   [[nodiscard]] batch_shard shard() const noexcept { return lease_.shard(); }
@@ -58,8 +58,9 @@ class served {
   // Of gradients, as they were encoded.
   [[nodiscard]] std::uint64_t bytes_pushed() { return is_server() ? 0 : job_.tables().bytes_pushed() - assigned_; }
 
-  // Of the first worker: all others have finished.
-  void wait_for_others() { job_.tables().wait_for_others(); }
+  // Of the first worker, when all is trained, evaluated and said: the others may end. If it dies before, one of them is
+  // the first.
+  void pass_end();
   // Of a worker: the last call.
   void finish() {
     ended_first_ = is_first();  // soon the map names none

@@ -19,15 +19,15 @@ void training::one_run::train_on_servers() {
       begin_on_servers();
       continue;
     }
-    is_over = lease.what == kind::over;
+    is_over = lease.what == kind::last || lease.what == kind::over;
     go_to(lease);
     if (lease.what == kind::granted) began_any = steps({.steps = lease.steps + lease.batches}) || began_any;
     if (of.state_.epoch_is_over() || (is_over && began_any)) end_epochs_before(lease.from.epoch + 1);
     if (lease.what == kind::save) servers.save(options.checkpoint);
   }
-  if (of.is_root()) servers.wait_for_others();
   say_ended(began_any);
   conclude();
+  if (of.is_root()) servers.pass_end();
   servers.finish();
   servers.require_saved();
 }

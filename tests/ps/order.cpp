@@ -166,6 +166,12 @@ class schedule {
     one.closed = one.clock;
     if (told.clock > one.clock) one.clock = one.closed = told.clock;
     if (told.what == ps::lease::kind::over) one.done = true;
+    if (told.what == ps::lease::kind::last) {
+      REQUIRE(of_.plan.concludes != 0);
+      check_samples(told.from);
+      const bool concludes = map.front() == one.node && draw_.below(3) == 0;  // else it may die amid it
+      if (concludes) append({.from = one.node, .push = word(ps::order_word::end)});
+    }
     if (told.what != ps::lease::kind::save || map.front() != one.node) return;
     REQUIRE(told.steps > passed_);
     passed_ = told.steps;
@@ -264,6 +270,7 @@ world any_world_of_leases(muster::random_stream& draw) {
   const auto saves = draw.below(3);
   if (saves == 1) of.plan.epochs_to_save = 1 + draw.below(2);
   if (saves == 2) of.plan.steps_to_save = 1 + draw.below(20);
+  of.plan.concludes = draw.below(2);
   return of;
 }
 
@@ -321,7 +328,7 @@ TEST_CASE("undisturbed, a bulk-synchronous clock's sum is of one batch, of all w
 TEST_CASE("what is no word of leases is refused") {
   ps::message asked{.what = ps::message_kind::push, .flags = ps::leases};
   CHECK(ps::epoch_order::problem_with(asked).empty());
-  asked.offset = 3;
+  asked.offset = 4;
   CHECK_FALSE(ps::epoch_order::problem_with(asked).empty());
   asked.offset = static_cast<std::uint32_t>(ps::order_word::begin);
   CHECK(ps::epoch_order::problem_with(asked).find("bytes") != std::string::npos);

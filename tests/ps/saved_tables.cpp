@@ -88,3 +88,57 @@ TEST_CASE("tables come back from files on another number of servers, with what t
   refused("has another format (1; this muster reads 2 and 3); use the muster that wrote it");
   std::filesystem::remove_all(folder);
 }
+
+namespace {
+
+constexpr std::size_t some = 9000;
+
+ps::job_options one_table(int servers, const char* how) {
+  return patient({.tables = {{.name = "dense", .size = some}}, .servers = servers, .how = ps::parse_consistency(how)});
+}
+
+std::vector<float> all_of(ps::client& tables) {
+  std::vector<float> found(some);
+  tables.pull(0, found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("what is assigned or restored counts however old it is, also where old pushes are dropped") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-of-any-age-" + std::to_string(::getpid()));
+  std::vector<float> values(some);
+  for (std::size_t i = 0; i < some; ++i) values[i] = static_cast<float>(i);
+  run_job(test::fabric::local, 1, one_table(3, "async,drop=1"), [&](ps::job& job, muster::group& workers) {
+    constexpr std::size_t piece = 100;  // many to a range, and none pulled before
+    for (std::size_t at = 0; at < some; at += piece) job.tables().assign(0, std::span(values).subspan(at, piece), at);
+    require(all_of(job.tables()) == values, "something that was assigned is not there");
+    ps::save_tables(job, workers, folder);
+  });
+  run_job(test::fabric::local, 1, one_table(1, "async,drop=0"), [&](ps::job& job, muster::group& workers) {
+    require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
+    require(all_of(job.tables()) == values, "something that was restored is not there");
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a save removes no file that it names, also where the one before named it too") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-named-again-" + std::to_string(::getpid()));
+  run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+    const auto files = [&] {
+      std::vector<std::filesystem::path> found;
+      for (const auto& file : std::filesystem::directory_iterator(folder)) {
+        if (file.path().extension() != ".json") found.push_back(file.path().filename());
+      }
+      return found;
+    };
+    ps::save_tables(job, workers, folder);
+    const auto first = files();
+    require(first.size() == 1, "there is one file");
+    std::filesystem::remove(folder / first.front());  // as if another worker had not written it yet
+    ps::save_tables(job, workers, folder);
+    require(files() == first, "it has the same name, and is there");
+    require(ps::load_tables(job, workers, folder).has_value(), "and is read");
+  });
+  std::filesystem::remove_all(folder);
+}

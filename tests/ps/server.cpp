@@ -44,6 +44,25 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   });
 }
 
+}  // namespace
+
+TEST_CASE("a process begins with the map that the store has, and not with the one that it made itself") {
+  const ps::job_options options{.tables = {{.name = "dense", .size = 100}}};
+  const ps::table_layout layout(options.tables, 2);
+  const auto stored = ps::first_map({{.node = {1, 1}}, {.node = {2, 1}}}, {{0, 1}}, layout.ranges(), 0);
+  const auto own = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
+  test::run_ranks(test::fabric::local, 1, [&](muster::group& world) {
+    const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
+    (void)store->compare_and_swap("ps/1", 0, stored.encode(), muster::deadline_after(muster::seconds(60)));
+    const ps::protocol_settings protocol{.how = options.how};
+    const ps::detail::seat at{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", own};
+    const ps::detail::worker_process worker(at);
+    require(worker.core().map() == stored, "it has a map of its own");
+  });
+}
+
+namespace {
+
 /// A server without a process around it, and what it says.
 struct bare_server final : ps::server_outlet {
   struct word {

@@ -4,8 +4,10 @@ workers, a process of another configuration that joins. What servers save withou
 
 With `full` the disk is full after the first save.
 With `late` one of three servers stands still while the job ends around it.
+With `smaller` the job is told to have a rank less.
+With `concluded` the first worker dies when all is trained, amid what is left to do.
 
-usage: elastic_servers.py lost|late|full|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
+usage: elastic_servers.py lost|late|smaller|concluded|full|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
 """
 import argparse
@@ -13,6 +15,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +24,7 @@ import time
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["lost", "late", "full", "deserted", "unsaved", "stranger"])
+parser.add_argument("what", choices=["lost", "late", "smaller", "concluded", "full", "deserted", "unsaved", "stranger"])
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -39,9 +42,9 @@ def children(launcher):
 
 
 class Job:
-    def __init__(self, folder, ranks=3, words=()):
+    def __init__(self, folder, ranks=3, words=(), launch=()):
         saves = ["--tables", folder + "/saved"] if folder else []
-        self.process = subprocess.Popen([options.launcher, "-n", str(ranks), "--max", "6", options.program, *WORDS,
+        self.process = subprocess.Popen([options.launcher, "-n", str(ranks), "--max", "6", *launch, options.program, *WORDS,
                                          *words, *saves, "--step-time", "8"],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.said, self.heard = [], threading.Condition()
@@ -189,6 +192,26 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
         job.require(job.end() == 0, "it does not end with 0")
         job.require(not any("lost" in one for one in job.said), "a server takes the end of the job for a loss")
         print(f"late over {options.transport}, seed {options.seed}: as it should be")
+        sys.exit(0)
+    if options.what == "concluded":
+        job = Job("", words=["--die-at-end", folder + "/died"])
+        job.require(job.end() == 0, "it does not end with 0")
+        job.require(os.path.exists(folder + "/died"), "no worker died")
+        job.require("each sample was used once an epoch" in job.said, "no other worker did what was left to do")
+        print(f"concluded over {options.transport}, seed {options.seed}: as it should be")
+        sys.exit(0)
+    if options.what == "smaller":
+        job = Job(folder, launch=["--min", "1", "--control", folder + "/control"])
+        job.wait_for("step 50")
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(LIMIT)
+            control.connect(folder + "/control")
+            control.sendall(b"size 2\n")
+            job.require('"size": 2' in control.makefile().readline(), "it is not to have two ranks")
+        job.require(job.end() == 0, "it does not end with 0")
+        job.require(not any("lost" in one for one in job.said), "a server had to leave")
+        job.require("each sample was used once an epoch" in job.said, "samples were lost or used twice")
+        print(f"smaller over {options.transport}, seed {options.seed}: as it should be")
         sys.exit(0)
     job = Job(folder)
     job.wait_for("step 50")

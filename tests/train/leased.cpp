@@ -4,14 +4,17 @@
 // mode and for elastic jobs.
 //
 // usage: test_leased [--samples N] [--epochs N] [--batch N] [--hidden N] [--sample-time MILLISECONDS]
-//   [--step-time MILLISECONDS] [--tables FOLDER]
+//   [--step-time MILLISECONDS] [--tables FOLDER] [--die-at-end FILE]
 //   --step-time    what a step takes beside its arithmetic: a rank then waits, and needs no processor (2)
 //   --sample-time  the same for a sample, instead
 //   --tables       checkpoints, every 40 steps
+//   --die-at-end   the first process that comes to the end makes this file and is killed
 // It says "ready" when it has its data, "begins NANOSECONDS" at its first step, "step N" now and then, and in the end
 // how often samples were used, and the accuracy of the network.
 #include <muster/train/training.hpp>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +44,7 @@ struct words {
   double sample_time = 0;  // milliseconds
   double step_time = 2;
   std::string tables;
+  std::string die_at_end;
 };
 
 words read_words(int argc, char** argv) {
@@ -55,6 +59,7 @@ words read_words(int argc, char** argv) {
     if (name == "--sample-time") read.sample_time = number;
     if (name == "--step-time") read.step_time = number;
     if (name == "--tables") read.tables = argv[i + 1];
+    if (name == "--die-at-end") read.die_at_end = argv[i + 1];
   }
   return read;
 }
@@ -133,6 +138,8 @@ void train(muster::context& context, const words& asked) {
        .checkpoint_every = "40 steps",
        .at_end =
            [&](muster::training_step& step) {
+             if (!asked.die_at_end.empty() && ::open(asked.die_at_end.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0666) >= 0)
+               ::raise(SIGKILL);
              elements.resize(asked.samples);
              std::iota(elements.begin(), elements.end(), 0);
              if (how.sparse) step.pull(elements);

@@ -118,13 +118,12 @@ class client {
   [[nodiscard]] lease next_lease(std::uint32_t table);
   /// All before that place is saved, or need not be: what follows is handed out. Waits.
   void pass_save(std::uint32_t table, std::uint64_t steps);
+  /// What was left to do at the end is done (`lease::kind::last`): `over` is told. Waits.
+  void pass_end(std::uint32_t table);
 
   /// Ends a clock of this worker; may wait for slower workers, see `consistency`.
   void next_clock();
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
-  /// Waits until every other worker has finished or is fenced. Throws timeout_error when no server answers for as long
-  /// as calls may take.
-  void wait_for_others();
   /// Changes the number of servers, among the servers and hot spares: ranges move to added servers and from removed
   /// ones, while pushes and pulls continue. Waits until the change is in the store, not until the ranges have moved:
   /// `servers` counts removed ones until then. Throws configuration_error for more than the ranks that live,

@@ -72,13 +72,15 @@ void epoch_order::apply(const log_entry& entry) {
     case order_word::pass:
       if (said.place == plan_.steps) saved_ = plan_.steps;
       return;
+    case order_word::end:
+      concluded_ = true;
+      return;
   }
 }
 
 std::string epoch_order::problem_with(const message& asked) {
   if (asked.what == message_kind::pull) return asked.flags == leases ? "" : "it has leases alone";
-  if (asked.flags != leases || asked.offset > static_cast<std::uint32_t>(order_word::pass))
-    return "it has leases alone";
+  if (asked.flags != leases || asked.offset > static_cast<std::uint32_t>(order_word::end)) return "it has leases alone";
   if (static_cast<order_word>(asked.offset) != order_word::begin) return "";
   order_plan plan;
   if (asked.payload.size() < sizeof plan || (asked.payload.size() - sizeof plan) % sizeof(lease) != 0)
@@ -188,7 +190,8 @@ lease epoch_order::answer(const member& to, std::uint64_t clock) const {
   if (!begun_) told.what = lease::kind::unknown;
   const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
   if (begun_ && all_counts && stops_to_save()) told.what = lease::kind::save;
-  if (begun_ && all_counts && ends() && !stops_to_save()) told.what = lease::kind::over;
+  if (begun_ && all_counts && ends() && !stops_to_save())
+    told.what = plan_.concludes != 0 && !concluded_ ? lease::kind::last : lease::kind::over;
   const auto own = std::ranges::find(open_, to, &dealt::to);  // of one that comes late, and of bulk
   if (bulk_ && own != open_.end()) told.clock = std::max(clock, own->what.clock);
   return told;
@@ -253,7 +256,7 @@ std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
 }
 
 void epoch_order::save(muster::detail::wire_writer& to) const {
-  to.add(std::uint8_t{begun_}, plan_, saved_, clock_);
+  to.add(std::uint8_t{begun_}, plan_, saved_, std::uint8_t{concluded_}, clock_);
   write(open_, to);
   write(held_, to);
   write(returned_, to);
@@ -261,7 +264,9 @@ void epoch_order::save(muster::detail::wire_writer& to) const {
 
 bool epoch_order::load(muster::detail::wire_reader& from) {
   begun_ = from.number<std::uint8_t>() != 0;
-  from.read(plan_, saved_, clock_);
+  from.read(plan_, saved_);
+  concluded_ = from.number<std::uint8_t>() != 0;
+  from.read(clock_);
   read(open_, from);
   read(held_, from);
   read(returned_, from);

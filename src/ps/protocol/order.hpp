@@ -18,7 +18,8 @@ namespace muster::inline v0::ps {
 enum class order_word : std::uint32_t {
   claim = 0,  ///< place: the clock that the worker wants a batch for; settled: clocks that it has closed
   begin = 1,  ///< payload: order_plan, and behind it leases of batches before it that are not trained
-  pass = 2    ///< place: steps; the batches behind these may be handed out
+  pass = 2,   ///< place: steps; the batches behind these may be handed out
+  end = 3     ///< all is done that was left to do
 };
 
 /// Assigns batches in blocks: some that follow each other, cut into one part for each worker of the moment. A worker
@@ -69,6 +70,7 @@ class epoch_order {
   bool begun_ = false;
   order_plan plan_;          // `from` and `steps` are of what is assigned next
   std::uint64_t saved_ = 0;  // steps, at the last place that was passed
+  bool concluded_ = false;   // the end was passed
   std::uint64_t clock_ = 0;  // behind those of all parts that were assigned
   std::deque<dealt> open_;   // not claimed yet
   std::vector<dealt> held_;

@@ -91,7 +91,8 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   }
   log_entry entry{.what = late ? log_entry::kind::late : log_entry::kind::push, .from = from, .push = said};
   const auto age = range.applied - std::min(range.applied, said.version);
-  if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
+  const bool is_gradient = (said.flags & (assigns | restores)) == 0;  // what sets values is of any age
+  if (is_gradient && settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
   if (again) entry.weight = 0;
   its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
   append(said.range, range, entry, now);

@@ -86,8 +86,8 @@ struct seat {
   const table_layout& layout;
   transport& over;
   std::shared_ptr<any_store> store;
-  std::string name;  ///< of the map in the store
-  const shard_map& first;
+  std::string name;                               ///< of the map in the store
+  const shard_map& first;                         ///< unless the store has one
   muster::detail::member_links* links = nullptr;  ///< of an elastic job: `over` is none of its connections
   const muster::detail::member_links::connected* linked = nullptr;  ///< the first of these
 };
@@ -104,12 +104,13 @@ class process {
         protocol_(at.protocol),
         layout_(at.layout),
         keeper_(at.store, at.name, at.first, deadline_after(at.options.timeout)),
+        first_(keeper_.take().value_or(at.first)),
         links_(at.links) {
     if (links_ == nullptr)
       link_.move_to(at.over);
     else
       link_by(*at.linked, {});
-    link_.introduce({.from = at.self, .map_version = at.first.version});
+    link_.introduce({.from = at.self, .map_version = first_.version});
   }
   ~process() = default;
 
@@ -146,6 +147,8 @@ class process {
   protocol_settings protocol_;
   const table_layout& layout_;
   map_keeper keeper_;
+  // That of the store: another process may have been faster, and may have seen others than this one.
+  shard_map first_;
   frame_link link_;
   muster::detail::member_links* links_;              // of an elastic job
   std::shared_ptr<muster::detail::revocation> end_;  // of the generation that is linked

@@ -23,11 +23,11 @@ class server_process final : process, public server_outlet {
   explicit server_process(const seat& at)
       : process(at),
         values_(at.layout, at.options.how, at.options.compress),
-        newest_(at.first),
+        newest_(first_),
         store_(at.store),
         self_(at.self.at) {
     values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
-    core_.emplace(at.self, protocol_, values_, *this, at.first);
+    core_.emplace(at.self, protocol_, values_, *this, first_);
     serves_ = !core_->is_fenced();
   }
 

@@ -44,14 +44,14 @@ class worker_process final : process, public worker_outlet {
   /// `servers`: the places that can serve.
   explicit worker_process(const seat& at, std::vector<node_id> servers = {})
       : process(at),
-        core_(at.self, at.protocol, *this, at.first),
+        core_(at.self, at.protocol, *this, first_),
         now_(clock::now()),
         versions_(at.layout.ranges(), 0),
         codec_(at.options.compress),
         residuals_(at.layout.ranges()),
         servers_(std::move(servers)) {
     link_.place_by([this](const message& answer) { return place_of(answer); });
-    joins_ = links_ != nullptr && !at.first.has_worker(at.self);
+    joins_ = links_ != nullptr && !first_.has_worker(at.self);
     tell_gone();
   }
 
@@ -196,16 +196,6 @@ class worker_process final : process, public worker_outlet {
       if ((core_.is_fenced() && !core_.is_leaving()) || is_late) give_up(what);
       if (idle < spins_before_pause && !link_.should_yield()) continue;
       link_.pause(std::min(until, next_tick_));
-    }
-  }
-
-  // As long as servers are heard they see to it that no worker is waited for in vain.
-  void wait_for_others() {
-    while (others_work()) {
-      progress();
-      const auto silent = core_.silent(now_, protocol_.worker_silence).size();
-      if (core_.is_fenced() || silent == core_.map().servers.size()) give_up("wait");
-      link_.pause(next_tick_);
     }
   }
 
