@@ -12,6 +12,19 @@
 
 namespace muster::inline v0::detail {
 
+/// Rounds in the staging area: one is filled while one is read.
+inline constexpr std::uint64_t staging_depth = 2;
+
+/// Bytes of a chunk in the staging area among so many ranks: each round has one for every rank, and the folded one.
+/// Whole pages where there is room for them; among hundreds of ranks of a host, whole cache lines.
+[[nodiscard]] constexpr std::size_t staging_chunk_bytes(std::size_t ranks) noexcept {
+  constexpr std::size_t page = 4096;
+  constexpr std::size_t largest = std::size_t{256} << 10;
+  const std::size_t room = staging_bytes / (staging_depth * (ranks + 1));
+  const std::size_t unit = room >= page ? page : cache_line;
+  return room >= largest ? largest : room / unit * unit;
+}
+
 /// One native collective at a time, in one of three ways:
 ///
 /// - small: every rank contributes its data in its slot and does for itself what is to be done with all contributions;
@@ -85,7 +98,7 @@ class shm_native {
   [[nodiscard]] bool others_take() const noexcept;
   [[nodiscard]] bool is_direct();
   [[nodiscard]] bool all_show() const noexcept;
-  [[nodiscard]] std::size_t chunk_bytes() const noexcept;
+  [[nodiscard]] std::size_t chunk_bytes() const noexcept { return staging_chunk_bytes(size()); }
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;
   class visit;

@@ -13,10 +13,9 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t depth = 2;  // rounds in the staging area: one is filled while one is read
+constexpr std::uint64_t depth = staging_depth;
 // Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
 constexpr std::uint64_t changing_rounds = 16;
-constexpr std::size_t largest_chunk = std::size_t{256} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
@@ -74,10 +73,6 @@ bool shm_native::all_show() const noexcept {
     if ((shm_.slot(p).contributions[turn()].flags & contribution::shown) == 0) return false;
   }
   return true;
-}
-
-std::size_t shm_native::chunk_bytes() const noexcept {
-  return std::min(largest_chunk, staging_bytes / (depth * (size() + 1)) / 4096 * 4096);
 }
 
 std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {

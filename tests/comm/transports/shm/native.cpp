@@ -139,6 +139,20 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
 
 }  // namespace
 
+// It was 0 among 256 ranks, and the number of rounds a division by it.
+TEST_CASE("the chunks of a staging area are whole cache lines and fit it, among any number of ranks") {
+  namespace shm = muster::detail;
+  for (std::size_t ranks = 2; ranks <= 4096; ++ranks) {
+    const std::size_t chunk = shm::staging_chunk_bytes(ranks);
+    const bool is_whole = chunk > 0 && chunk % (ranks < 256 ? 4096 : shm::cache_line) == 0;
+    const bool fits = shm::staging_depth * (ranks + 1) * chunk <= shm::staging_bytes;
+    if (is_whole && fits) continue;
+    CAPTURE(ranks, chunk);
+    CHECK(is_whole);
+    CHECK(fits);
+  }
+}
+
 TEST_CASE("native collectives over shm give the same results in whatever order their ranks move on") {
   constexpr std::uint64_t seed = 20261126;
   CAPTURE(seed);
