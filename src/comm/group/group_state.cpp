@@ -41,6 +41,8 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       peers_(*transport) {
   require_timeout(settings.timeout, false);
   shorten_slices_of_this_thread();  // the other ranks wait for what it does; the progress thread inherits it
+  // A thread that waits here polls those that this group was made from, too, which another may be using just then.
+  if (parent && abilities.concurrent_groups) parent->become_threaded();
   if (may_be_threaded(settings)) become_threaded();
 }
 
@@ -59,7 +61,9 @@ bool group_state::may_be_threaded(const group_settings& asked) const noexcept {
 }
 
 void group_state::become_threaded() noexcept {
-  for (auto* one = this; one != nullptr; one = one->parent.get()) one->threaded = true;
+  for (auto* one = this; one != nullptr; one = one->parent.get()) {
+    if (!one->threaded) one->threaded = true;  // written once: other threads may be reading it
+  }
 }
 
 void group_state::configure(const group_settings& next) {

@@ -34,8 +34,8 @@ class group_state {
 
   ~group_state();
 
-  /// Held by each thread that works on the group, while there is one beside the caller's; otherwise nothing. All below
-  /// is called with it.
+  /// Held by each thread that works on the group, where there may be one beside the caller's; otherwise nothing. All
+  /// below is called with it.
   [[nodiscard]] std::unique_lock<std::mutex> guard() {
     return threaded ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
@@ -77,7 +77,8 @@ class group_state {
   const transport_abilities abilities;
   const int ranks;
   const bool oversubscribed;
-  bool threaded = false;  // a thread besides the caller works here, or on a child: once there is such a thread it stays
+  // A thread besides the caller may work here: a progress thread, or one that uses a child. Once it may, that stays.
+  bool threaded = false;
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;

@@ -2,8 +2,10 @@
 #include <muster/comm/group.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -376,6 +378,44 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
     work.wait();
     require(work.test(), "done stays done");
   });
+}
+
+// Each of them looks after the world, too: a data race where that took no lock.
+TEST_CASE("threads that wait in duplicates of a group hear of its end, each by itself") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  const bool leaves = GENERATE(false, true);
+  CAPTURE(over, leaves);
+  const int rounds = leaves ? 5 : 20;
+  for (int round = 0; round < rounds; ++round) {
+    std::array<std::exception_ptr, 4> ends;  // of the two threads of rank 0, and of those of rank 1
+    std::latch both(2);
+    test::run_ranks(over, 2, [&](muster::group& world) {
+      std::vector<muster::group> twins;  // in each of which one rank waits for the other, which does not come
+      for (std::size_t i = 0; i < ends.size(); ++i) twins.push_back(world.duplicate());
+      both.arrive_and_wait();
+      const bool ends_it = world.rank() == 1;
+      if (ends_it && leaves) return;
+      std::vector<std::thread> waiting;
+      for (std::size_t i = ends_it ? 2u : 0u; waiting.size() < 2; ++i) {
+        waiting.emplace_back([&, i] {
+          try {
+            muster::barrier(twins[i]);
+          } catch (...) {
+            ends[i] = std::current_exception();
+          }
+        });
+      }
+      if (ends_it) {
+        std::this_thread::sleep_for(1ms * (round % 4));
+        world.abort("had enough");
+      }
+      for (auto& one : waiting) one.join();
+    });
+    for (std::size_t i = 0; i < (leaves ? 2 : ends.size()); ++i) {
+      CAPTURE(i, text_of(ends[i]));
+      CHECK(is<muster::peer_failure>(ends[i]));
+    }
+  }
 }
 
 // The child's thread looks after its parent, too, for the reason of an end: a data race where the parent took no lock.
