@@ -1,11 +1,12 @@
 // Calls random collectives one after the other and looks at every result, until time is up or something breaks: then it
 // says what and when. tests/comm/survivors.py starts it and does things to its ranks.
 //
-// usage: test_survivors SECONDS [stay | leave RANK | abort RANK | quit RANK]
+// usage: test_survivors SECONDS [stay | leave RANK | abort RANK | quit RANK | finish]
 //   stay   after an error, waits for a line of input and says whether a rank wrote into its memory in the meantime
 //   leave  that rank returns from main at a random moment, as if it had nothing more to do
 //   abort  that rank gives up at a random moment
 //   quit   the same, and its process has ended when the others look up again
+//   finish makes one call, a reduce to rank 0, for which rank 1 waits for a line of input
 #include <muster/muster.hpp>
 
 #include <algorithm>
@@ -234,6 +235,17 @@ bool run(muster::context& context, const plan& what, std::uint64_t seed) {
   return false;
 }
 
+// The last call of a program: a rank that has made it may end, for all that others still wait in it.
+void finish(muster::context& context) {
+  auto& world = context.world();
+  std::string line;
+  if (world.rank() == 1) std::getline(std::cin, line);
+  const std::vector<std::uint32_t> mine(100, 1);
+  std::vector<std::uint32_t> all(100, 0);
+  muster::reduce(world, mine, all, muster::sum, 0);
+  if (world.rank() == 0 && all.back() != static_cast<std::uint32_t>(world.size())) say("wrong result of the reduce");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -249,12 +261,18 @@ int main(int argc, char** argv) {
     read.ends_at_once = mode == "quit";
     return read;
   };
-  if (argc > 2 && std::string(argv[2]) == "leave") {  // without run_main, which would wait for the others
+  const std::string mode = argc > 2 ? argv[2] : "";
+  if (mode == "leave" || mode == "finish") {  // without run_main, which would wait for the others
     try {
       muster::context context(argc, argv);
-      run(context, read_plan(), seed);
+      if (mode == "finish") {
+        finish(context);
+      } else {
+        run(context, read_plan(), seed);
+      }
       return 0;
     } catch (const muster::error& failure) {
+      if (mode == "finish") report(failure);
       return failure.exit_status();
     }
   }

@@ -12,6 +12,7 @@ usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarch
           error
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
   abort   a rank gives up, and may end at once: all end with its reason and its status
+  finish  ranks have made their last call and end while one is late for it and rank 0 waits: nobody is blamed
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
 import argparse
@@ -29,7 +30,7 @@ import time
 from ranks import Failure, Process
 
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["kill", "pause", "freeze", "stop", "leave", "abort"])
+parser.add_argument("what", choices=["kill", "pause", "freeze", "stop", "leave", "abort", "finish"])
 parser.add_argument("--rounds", type=int, default=100)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
@@ -39,13 +40,13 @@ options = parser.parse_args()
 
 
 class Rank(Process):
-    def __init__(self, job, rank, ranks, seed, words):
+    def __init__(self, job, rank, ranks, seed, words, hosts):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
                            LOCAL_WORLD_SIZE=str(ranks), MUSTER_JOB=job, MUSTER_TEST_SEED=str(seed))
         if options.transport != "shm":
             environment["MUSTER_RENDEZVOUS"] = f"file:{meetings}"
         if options.transport == "hierarchical":
-            environment.update(MUSTER_HOST=f"host-{rank % 2}", MUSTER_BETWEEN="tcp")
+            environment.update(MUSTER_HOST=f"host-{rank % hosts}", MUSTER_BETWEEN="tcp")
         super().__init__(rank, [options.program] + words, environment)
 
     def error(self):
@@ -202,7 +203,20 @@ def give_up(draw, ranks, start):
             raise Failure(f"rank {rank.rank} ends with {status}, not 9 for rank {quitter}: {text}")
 
 
-acts = {"kill": kill, "pause": pause, "freeze": freeze, "stop": stop, "leave": leave, "abort": give_up}
+def finish(draw, ranks, start):
+    crew = start(["60", "finish"], [], hosts=draw.choice([1, 2]))
+    for rank in crew[2:] + [None] + crew[:2]:
+        if rank is None:
+            time.sleep(0.1)  # rank 0 looks for dead ranks every 10 ms
+            crew[1].process.stdin.write(b"\n")
+            continue
+        status = rank.end()
+        check_results_of(rank)
+        if status != 0:
+            raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines} {rank.errors}")
+
+
+acts = {"kill": kill, "pause": pause, "freeze": freeze, "stop": stop, "leave": leave, "abort": give_up, "finish": finish}
 meetings = tempfile.mkdtemp(prefix="muster-survivors-")
 atexit.register(shutil.rmtree, meetings, ignore_errors=True)
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
@@ -215,9 +229,9 @@ for number in range(options.first, options.first + options.rounds):
 
     seed = draw.getrandbits(32)
 
-    def start(words, flags):
+    def start(words, flags, hosts=2):
         for rank in range(ranks):
-            crew.append(Rank(job, rank, ranks, seed, words + ["--transport", options.transport] + flags))
+            crew.append(Rank(job, rank, ranks, seed, words + ["--transport", options.transport] + flags, hosts))
         return crew
 
     try:

@@ -79,6 +79,14 @@ void hierarchical_transport::cancel(request& r) noexcept {
   inside_ = false;
 }
 
+// How this rank ends is said through memory, too: there the others see that its process has ended, and look whether it
+// said why. What they hear twice they take once.
+void hierarchical_transport::notify(int peer, const control_message& message) {
+  const bool is_here = within_ && hosts_.host(peer) == hosts_.host(rank());
+  if (is_here && message.what != control_message::kind::position) within_->notify(hosts_.place(peer), message);
+  inner().notify(peer, message);
+}
+
 bool hierarchical_transport::poll(control_message& message) {
   if (inner().poll(message)) return true;
   if (!within_ || !within_->poll(message)) return false;

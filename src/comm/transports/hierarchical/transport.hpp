@@ -35,6 +35,7 @@ class hierarchical_transport final : public transport_decorator {
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
+  void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
