@@ -140,6 +140,10 @@ class bootstrap {
   }
 
  private:
+  static constexpr std::chrono::microseconds first_nap{100};
+  [[nodiscard]] std::chrono::microseconds longest_nap() const {
+    return std::chrono::microseconds(given_up_ ? 500 : 10000);
+  }
   [[nodiscard]] peer_info& info(int rank) { return infos_[static_cast<std::size_t>(rank)]; }
 
   // How long a wait may last before it asks whether it still has a point. Throws when it has none, or its time is over.
@@ -195,14 +199,27 @@ class bootstrap {
       }
       std::erase_if(pending, [](const descriptor& one) { return !one; });
       if (watched[0].revents != 0) {
-        descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (came && user_of(came.get()) == ::getuid()) pending.push_back(std::move(came));
       }
     }
     for (int to = 1; to < size_; ++to) {
       for (int of = 0; of < size_; ++of) {
-        if (of != to && !send(connections[static_cast<std::size_t>(to)].get(), info(of))) fail_bootstrap_without(to);
+        if (of != to) send_in_time(connections[static_cast<std::size_t>(to)], info(of), to);
       }
+    }
+  }
+
+  // A rank that reads late has no room for a while; and the system limits how many descriptors of a user are on their
+  // way, whichever program sent them, by RLIMIT_NOFILE.
+  void send_in_time(const descriptor& over, const peer_info& of, int to) const {
+    for (auto nap = first_nap; !send(over.get(), of); nap = std::min(nap * 2, longest_nap())) {
+      // The last two: what some versions of Linux say at the moment at which the other side ends.
+      if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
+        fail_bootstrap_without(to);
+      if (errno != EAGAIN && errno != ETOOMANYREFS && errno != EINTR) fail("send");
+      (void)milliseconds_left({to});
+      std::this_thread::sleep_for(nap);
     }
   }
 
@@ -221,8 +238,7 @@ class bootstrap {
   }
 
   [[nodiscard]] descriptor reach_rank_0() const {
-    auto nap = std::chrono::microseconds(100);
-    for (;;) {
+    for (auto nap = first_nap;; nap = std::min(nap * 2, longest_nap())) {
       descriptor here = open_socket(SOCK_NONBLOCK);
       if (::connect(here.get(), address_.get(), address_.length) == 0) {
         require_own(here);
@@ -231,16 +247,12 @@ class bootstrap {
       if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) fail("connect");
       (void)milliseconds_left({0});
       std::this_thread::sleep_for(nap);
-      nap = std::min(nap * 2, std::chrono::microseconds(given_up_ ? 500 : 10000));
     }
   }
 
   void connect_to_rank_0() {
     const descriptor to = reach_rank_0();
-    if (!send(to.get(), info(rank_))) {
-      if (errno == EPIPE || errno == ECONNRESET) fail_bootstrap_without(0);
-      fail("send");
-    }
+    send_in_time(to, info(rank_), 0);
     for (int i = 1; i < size_; ++i) {
       pollfd watched{to.get(), POLLIN, 0};
       while (::poll(&watched, 1, milliseconds_left({})) != 1) {

@@ -2,6 +2,7 @@
 #include "comm/transports/shm/segment.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -46,6 +48,52 @@ std::size_t file_size(const segment& own) {
   struct stat now {};
   REQUIRE(::fstat(own.memory().file(), &now) == 0);
   return static_cast<std::size_t>(now.st_size);
+}
+
+/// Two ranks of a user who has more descriptors on their way between processes than the system allows, for a while.
+/// For a process of its own: 0 if they meet.
+int meet_in_a_crowd(const std::string& name) {
+  if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // root may do so
+  rlimit few{};
+  if (::getrlimit(RLIMIT_NOFILE, &few) != 0) return 2;
+  few.rlim_cur = std::min<rlim_t>(few.rlim_max, 128);
+  if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return 2;
+  const segment passed(reserve);
+  std::array<int, 200> crowd;
+  crowd.fill(passed.memory().file());
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return 3;
+  char byte = '!';
+  iovec bytes{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof crowd)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof crowd);
+  std::memcpy(CMSG_DATA(rights), crowd.data(), sizeof crowd);
+  if (::sendmsg(ends[0], &message, MSG_NOSIGNAL) != 1) return 4;
+  std::atomic<int> met{0};
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      try {
+        (void)muster::detail::bootstrap_host(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(60), 0,
+                                             {});
+        ++met;
+      } catch (const std::exception& failed) {
+        std::cerr << failed.what() << '\n';
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (const int end : ends) ::close(end);  // with what was on its way
+  for (auto& one : ranks) one.join();
+  return met == 2 ? 0 : 5;
 }
 
 }  // namespace
@@ -228,6 +276,17 @@ TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
     REQUIRE(second_met);
     CHECK_THROWS_AS(std::rethrow_exception(second_met), muster::peer_failure);
   }
+}
+
+// A rank that was well was said to have ended.
+TEST_CASE("ranks meet where the system lets no more descriptors on their way for a while") {
+  const std::string name = "muster-test-crowd." + std::to_string(::getpid());
+  const pid_t crowded = ::fork();
+  if (crowded == 0) ::_exit(meet_in_a_crowd(name));
+  int status = -1;
+  REQUIRE(::waitpid(crowded, &status, 0) == crowded);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("jobs whose long names differ at their end do not meet") {
