@@ -21,7 +21,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t magic = 0x6d75737465720003;  // "muster", and the version of all that lies in shared memory
+constexpr std::uint64_t magic = 0x6d75737465720004;  // "muster", and the version of all that lies in shared memory
 
 // What a rank says of itself; its memory and its pidfd, if it has one, travel beside it.
 struct introduction {

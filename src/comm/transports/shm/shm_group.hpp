@@ -1,6 +1,7 @@
 // What the ranks of one group share: a slot each, in the memory of its rank.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -86,10 +87,11 @@ struct slot_head {
   alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
   std::atomic<std::uint32_t> revoked;                  // it gave up: its memory is not to be used any more
   std::atomic<std::uint32_t> writing;                  // it is writing into the memory of others just now
-  std::atomic<std::uint32_t> core;  // where it ran when it came last, if there are more ranks than cores
-  std::atomic<std::uint32_t> vote;  // whether it can read the memory of all others: `no` or `yes`, 0 before
-  std::uint64_t probe;              // an address in its private memory, for that
-  bool can_be_asymmetric;           // see shm_host::agreement
+  std::atomic<std::uint32_t> core;        // where it ran when it came last, if there are more ranks than cores
+  std::atomic<std::uint32_t> vote;        // whether it can read the memory of all others: `no` or `yes`, 0 before
+  std::uint64_t probe;                    // an address in its private memory, for that
+  std::array<std::byte, 16> probe_bytes;  // what lies there, and in no other process
+  bool can_be_asymmetric;                 // see shm_host::agreement
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                   // raised with every control message to it
   std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more

@@ -18,12 +18,15 @@ namespace {
 constexpr std::uint32_t no = 1;
 constexpr std::uint32_t yes = 2;
 
-// Whether the system lets this process read that one.
-bool can_read(pid_t process, std::uint64_t address) {
-  std::byte copy;
-  const iovec here{&copy, 1};
-  const iovec there{reinterpret_cast<void*>(address), 1};
-  return ::process_vm_readv(process, &here, 1, &there, 1, 0) == 1;
+// Whether the system lets this process read that one, and it is the rank of that slot: one in a container may be known
+// there by the number of another process here.
+bool can_read(pid_t process, const slot_head& of) {
+  auto copy = of.probe_bytes;
+  copy.fill({});
+  const iovec here{copy.data(), copy.size()};
+  const iovec there{reinterpret_cast<void*>(of.probe), copy.size()};
+  const ssize_t got = ::process_vm_readv(process, &here, 1, &there, 1, 0);
+  return got == static_cast<ssize_t>(copy.size()) && copy == of.probe_bytes;
 }
 
 }  // namespace
@@ -41,7 +44,7 @@ void shm_transport::agree(cma_wish wish, clock::time_point until, const std::fun
   for (int p = 0; p < size(); ++p) {
     const slot_head& theirs = shm_.slot(p);
     asymmetric = asymmetric && theirs.can_be_asymmetric;
-    may_pull = may_pull && (p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), theirs.probe));
+    may_pull = may_pull && (p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), theirs));
   }
   if (!may_pull && wish == cma_wish::wherever_allowed) {
     log(log_level::warning,
