@@ -1,15 +1,67 @@
 // What is an etcd's own: it comes and goes, and keeps what it has without clients.
 #include <muster/comm/bootstrap/etcd_store.hpp>
 
+#include <poll.h>
+
+#include <array>
+#include <string>
 #include <thread>
 
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"
+#include "comm/net/socket.hpp"
 #include "places.hpp"
 
 using places::place;
 using places::soon;
+
+namespace {
+
+/// Answers whatever it is asked with one body, as a proxy does whose etcd is away.
+class proxy {
+ public:
+  explicit proxy(const std::string& body)
+      : listener_(muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0"))),
+        where_(listener_.local().to_string()),
+        answer_("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: ") {
+    answer_ += std::to_string(body.size());
+    answer_ += "\r\n\r\n";
+    answer_ += body;
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        if (!muster::detail::wait_for(listener_.file(), POLLIN, muster::deadline_after(muster::seconds(0.02))))
+          continue;
+        try {
+          serve(listener_.accept());
+        } catch (const muster::detail::socket_error&) {  // the client has closed
+        }
+      }
+    });
+  }
+  [[nodiscard]] const std::string& where() const noexcept { return where_; }
+
+ private:
+  void serve(const muster::detail::tcp_socket& client) {
+    if (!client) return;
+    std::array<std::byte, 4096> asked;
+    client.await(POLLIN, soon());
+    (void)client.read_some(asked);
+    const iovec all{answer_.data(), answer_.size()};
+    (void)client.try_write({&all, 1});
+    for (;;) {
+      client.await(POLLIN, soon());
+      (void)client.read_some(asked);
+    }
+  }
+
+  muster::detail::tcp_socket listener_;
+  std::string where_;
+  std::string answer_;
+  std::jthread thread_;
+};
+
+}  // namespace
 
 TEST_CASE("what a former job left in an etcd is cleared by the first that opens it, and by the last") {
   if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
@@ -66,4 +118,18 @@ TEST_CASE("an etcd that cannot be reached or named is an error") {
   CHECK_THROWS_AS(muster::etcd_store("127.0.0.1:1", "http", "x", shortly), muster::timeout_error);
   CHECK_THROWS_AS(muster::etcd_store("", "http", "x", shortly), muster::configuration_error);
   CHECK_THROWS_AS(muster::etcd_store("a:1,,b:2", "http", "x", shortly), muster::configuration_error);
+}
+
+// One that gave its code as text ended the process.
+TEST_CASE("what stands before an etcd and is no etcd is waited for, whatever it says") {
+  const auto open = [](const std::string& body, muster::clock::time_point until) {
+    const proxy at(body);
+    const muster::etcd_store store(at.where(), "http", "x", until);
+  };
+  for (const char* body : {"{\"code\":\"ServiceUnavailable\"}", "{\"code\":[3],\"message\":7}", "{\"message\":{}}",
+                           "{}", "[1]", "null", "<html>", ""}) {
+    CAPTURE(body);
+    CHECK_THROWS_AS(open(body, muster::deadline_after(muster::seconds(0.2))), muster::timeout_error);
+  }
+  CHECK_THROWS_AS(open("{\"code\":3,\"message\":[\"no\"]}", soon()), muster::configuration_error);
 }

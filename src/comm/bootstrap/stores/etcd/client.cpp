@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int code_not_found = 5;
-constexpr int code_unavailable = 14;
-constexpr int code_deadline = 4;
+constexpr std::uint64_t code_not_found = 5;
+constexpr std::uint64_t code_unavailable = 14;
+constexpr std::uint64_t code_deadline = 4;
 
 constexpr std::size_t largest_answer = std::size_t{64} << 20;
 constexpr long long longest_wait = 3600'000;  // milliseconds
@@ -43,6 +43,20 @@ CURL* make_handle() {
   ::curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
   ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   return easy;
+}
+
+// Of what is no answer. What gives no number is not etcd's: a proxy before it says in its own words that it is away.
+std::uint64_t code_of(const json& said) {
+  if (!said.is_object()) return code_unavailable;
+  const auto found = said.find("code");
+  const bool is_number = found != said.end() && found->is_number_unsigned();
+  const std::uint64_t code = is_number ? found->get<std::uint64_t>() : 0;
+  return code != 0 ? code : code_unavailable;
+}
+
+std::string message_of(const json& said) {
+  const auto found = said.find("message");
+  return found != said.end() && found->is_string() ? found->get<std::string>() : said.dump();
 }
 
 }  // namespace
@@ -115,14 +129,14 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
         post(endpoint(which) + std::string(path), body, std::min(until, deadline_after(store_timing::etcd_member)));
     const auto said = came.status != 0 ? json::parse(came.body, nullptr, false) : json();
     if (came.status == 200 && said.is_object()) return said;
-    const int code = said.is_object() ? said.value("code", 0) : code_unavailable;
+    const std::uint64_t code = code_of(said);
     if (code == code_not_found) {
       throw peer_failure({}, "the store " + where_ +
                                  " has expired the lease of this process (it was disconnected for longer than the "
                                  "lease's time-to-live); start the process again");
     }
     if (code != code_unavailable && code != code_deadline) {
-      throw configuration_error("the store " + where_ + " refuses (" + said.value("message", said.dump()) +
+      throw configuration_error("the store " + where_ + " refuses (" + message_of(said) +
                                 "); check the configuration of that etcd");
     }
     if (then == when_lost::give_up && came.sent) store_timed_out(call, key, where_);

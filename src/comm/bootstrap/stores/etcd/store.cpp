@@ -84,7 +84,7 @@ struct etcd_store::implementation {
       try {
         (void)client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}},
                          deadline_after(seconds(1.0)), lost::give_up);
-      } catch (const error&) {  // not now
+      } catch (const std::exception&) {  // not now
       }
       held.lock();
     }
