@@ -12,7 +12,7 @@ usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarch
           error
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
   abort   a rank gives up, and may end at once: all end with its reason and its status
-  finish  ranks have made their last call and end while one is late for it and rank 0 waits: nobody is blamed
+  finish  ranks have made their last call and end while one is late for it and rank 0 waits: no rank is blamed
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
 import argparse
@@ -205,15 +205,19 @@ def give_up(draw, ranks, start):
 
 def finish(draw, ranks, start):
     crew = start(["60", "finish"], [], hosts=draw.choice([1, 2]))
-    for rank in crew[2:] + [None] + crew[:2]:
-        if rank is None:
-            time.sleep(0.1)  # rank 0 looks for dead ranks every 10 ms
-            crew[1].process.stdin.write(b"\n")
-            continue
+
+    def check(rank):
         status = rank.end()
         check_results_of(rank)
         if status != 0:
             raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines} {rank.errors}")
+
+    for rank in crew[2:]:
+        check(rank)
+    time.sleep(0.1)  # rank 0 looks for dead ranks every 10 ms
+    crew[1].process.stdin.write(b"\n")
+    for rank in crew[:2]:
+        check(rank)
 
 
 acts = {"kill": kill, "pause": pause, "freeze": freeze, "stop": stop, "leave": leave, "abort": give_up, "finish": finish}

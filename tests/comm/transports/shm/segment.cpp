@@ -50,7 +50,7 @@ std::size_t file_size(const segment& own) {
   return static_cast<std::size_t>(now.st_size);
 }
 
-/// Two ranks of a user who has more descriptors on their way between processes than the system allows, for a while.
+/// Two ranks of a user with more descriptors on their way between processes than the system allows, for a while.
 /// For a process of its own: 0 if they meet.
 int meet_in_a_crowd(const std::string& name) {
   if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // root may do so
@@ -281,10 +281,10 @@ TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
 // A rank that was well was said to have ended.
 TEST_CASE("ranks meet where the system lets no more descriptors on their way for a while") {
   const std::string name = "muster-test-crowd." + std::to_string(::getpid());
-  const pid_t crowded = ::fork();
-  if (crowded == 0) ::_exit(meet_in_a_crowd(name));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(meet_in_a_crowd(name));
   int status = -1;
-  REQUIRE(::waitpid(crowded, &status, 0) == crowded);
+  REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
 }
