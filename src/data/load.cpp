@@ -87,6 +87,43 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   return builder.finish(options.threads);
 }
 
+// Whether indices ascend, and are of features that there are.
+bool has_right_indices(std::span<const std::byte> record, std::uint64_t features) {
+  std::uint64_t least = 0;  // that the next one may be
+  for (; !record.empty(); record = record.subspan(sizeof(sparse_entry))) {
+    sparse_entry entry;
+    std::memcpy(&entry, record.data(), sizeof entry);
+    if (entry.index < least || entry.index >= features) return false;
+    least = std::uint64_t{entry.index} + 1;
+  }
+  return true;
+}
+
+// A file may have any bytes: what uses sparse records takes them as sparse_entry says, and has room for whole entries.
+void check_entries(const any_record_source& source, sample_id first, bool keep_bad, detail::record_run& run) {
+  const record_schema& schema = source.schema();
+  const std::size_t width = schema.labels.size();
+  std::span<std::byte> rest = run.bytes;
+  for (std::size_t k = 0; k < run.sizes.size(); rest = rest.subspan(run.sizes[k++])) {
+    const std::span<std::byte> record = rest.first(run.sizes[k]);
+    const sample_id id = first + k;
+    if (record.size() % sizeof(sparse_entry) != 0) {
+      throw data_error(source.where(id), "has " + std::to_string(record.size()) +
+                                             " bytes (an entry of a sparse record has 8); make the file anew");
+    }
+    if (has_right_indices(record, schema.features)) continue;
+    if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // is zeros
+    const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
+                                                 std::to_string(schema.features) +
+                                                 " (those of a sparse record do); make the file anew");
+    if (!keep_bad || record.size() / sizeof(sparse_entry) > schema.features) throw wrong;
+    run.bad.push_back({id, wrong.where(), wrong.problem()});
+    std::ranges::fill(record, std::byte{0});
+    std::ranges::fill(std::span(run.labels).subspan(k * width, width), 0.0f);
+  }
+  std::ranges::sort(run.bad, {}, &bad_record::id);
+}
+
 }  // namespace
 
 void detail::record_run::read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad) {
@@ -98,6 +135,7 @@ void detail::record_run::read(const any_record_source& source, sample_id first, 
   labels.resize(count * source.schema().labels.size());
   bad.clear();
   source.read(ids, {bytes, labels}, keep_bad ? &bad : nullptr);
+  if (source.schema().form == record_form::sparse) check_entries(source, first, keep_bad, *this);
 }
 
 dataset load(const any_record_source& source, const read_options& options) {

@@ -4,6 +4,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/data/sources/libsvm.hpp>
+#include <muster/data/statistics.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 #include "test_records.hpp"
@@ -176,4 +177,53 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
   bytes.append({}, {});
   bytes.commit();
   CHECK_THROWS_AS(muster::open_dataset("records:" + (folder / "bytes")), muster::configuration_error);
+}
+
+TEST_CASE("sparse records that cannot be are bad, or refuse the file, whoever made it") {
+  const temporary_folder folder;
+  const auto open = [&](const std::string& name, const std::vector<std::vector<std::byte>>& records) {
+    muster::record_file_writer writer(folder / name, {muster::record_form::sparse, {}, 10, {"label"}});
+    const float label = 1;
+    for (const auto& record : records) writer.append(record, {&label, 1});
+    writer.commit();
+    return muster::open_source("records:" + (folder / name));
+  };
+  const auto record_of = [](const std::vector<muster::sparse_entry>& entries) {
+    const auto bytes = std::as_bytes(std::span(entries));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  // One and a half entries: where each is counted as one, 256 have more bytes than there is room for.
+  const auto cut = open("cut", std::vector(256, std::vector<std::byte>(12)));
+  for (const bool keep : {false, true}) {
+    CHECK_THROWS_AS(muster::load(cut, {.keep_bad_records = keep}), muster::data_error);
+  }
+  CHECK_THROWS_AS(muster::statistics(cut), muster::data_error);
+
+  const std::vector<std::vector<muster::sparse_entry>> wrong = {
+      {{4'000'000'000, 5}}, {{10, 5}}, {{3, 5}, {3, 5}}, {{1, 5}, {7, 5}, {2, 5}}};
+  for (std::size_t k = 0; k < wrong.size(); ++k) {
+    CAPTURE(k);
+    const auto source =
+        open("wrong" + std::to_string(k), {record_of({{0, 2}, {9, 2}}), record_of(wrong[k]), record_of({{4, 8}})});
+    CHECK_THROWS_AS(muster::load(source), muster::data_error);
+    CHECK_THROWS_WITH(muster::load(source), contains("record 1: has indices"));
+    const auto kept = muster::load(source, {.keep_bad_records = true});
+    REQUIRE(kept.bad().size() == 1);
+    CHECK(kept.bad().front().id == 1);
+    CHECK(kept.label(0) == 1);
+    CHECK(kept.label(1) == 0);
+    CHECK(kept.sparse(2).values.front() == 8);
+    for (const float value : kept.sparse(1).values) CHECK(value == 0);
+    const auto found = muster::statistics(source);
+    CHECK(found.records == 2);
+    CHECK(found.left_out == 1);
+    REQUIRE(found.columns.size() == 10);
+    CHECK(found.columns[9].greatest == 2);
+    CHECK(found.columns[4].greatest == 8);
+    CHECK(found.columns[7].greatest == 0);
+  }
+  // More entries than there are features: as zeros they would have no indices.
+  const auto many = open("many", {record_of(std::vector<muster::sparse_entry>(11, {3, 5}))});
+  CHECK_THROWS_AS(muster::load(many, {.keep_bad_records = true}), muster::data_error);
+  CHECK_THROWS_AS(muster::statistics(many), muster::data_error);
 }

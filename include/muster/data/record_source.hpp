@@ -244,7 +244,8 @@ struct record_run {
   std::vector<float> labels;
   std::vector<bad_record> bad;
 
-  /// Reads `count` records from `first` on, into the memory that is there; bad ones are errors, or kept.
+  /// Reads `count` records from `first` on, into the memory that is there; bad ones are errors, or kept. A sparse
+  /// record with indices that are wrong is bad; one that ends amid an entry is an error.
   void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true);
 };
 
