@@ -224,11 +224,14 @@ void connection::predict(bool is_v1) {
   }
   wait_until(deadline_, phase::predicting);
   times_.submitted = clock::now();
-  // The guard keeps the thread of this connection until the answer has come back to it.
-  auto executor = socket_.get_executor();
-  auto done = [self = shared_from_this(), is_v1, guard = asio::make_work_guard(executor)](prediction&& made) {
-    asio::post(guard.get_executor(),
-               [self, is_v1, made = std::move(made)]() mutable { self->on_prediction(std::move(made), is_v1); });
+  // The guard keeps the thread of this connection until the answer has come back to it. Both go with the answer: what
+  // the thread that predicts was left with would end this connection there, where another thread uses the others.
+  auto done = [self = shared_from_this(), is_v1,
+               guard = asio::make_work_guard(socket_.get_executor())](prediction&& made) mutable {
+    const auto executor = guard.get_executor();
+    asio::post(executor, [self = std::move(self), is_v1, guard = std::move(guard), made = std::move(made)]() mutable {
+      self->on_prediction(std::move(made), is_v1);
+    });
   };
   if (!model_->requests.submit({request_.rows, deadline_, std::move(done)}))
     throw request_error(503, "model: its queue is full; send the request again later");

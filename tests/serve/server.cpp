@@ -2,7 +2,11 @@
 
 #include <atomic>
 #include <fstream>
+#include <future>
 #include <thread>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 
 #include <muster/core/error.hpp>
 
@@ -11,6 +15,7 @@
 #include "data/files.hpp"
 #include "heard_log.hpp"
 #include "models.hpp"
+#include "serve/connection.hpp"
 
 using namespace served;
 
@@ -291,6 +296,73 @@ TEST_CASE("headers and bodies that do not end, and predictions that take too lon
   CHECK(idle.is_closed());
   http_client silent(running.port());
   CHECK(silent.is_closed());
+}
+
+TEST_CASE("a connection that timed out ends in its own thread, when the model has done with it") {
+  namespace asio = boost::asio;
+  constexpr std::size_t count = 4;
+  const temporary_folder folder;
+  std::filesystem::create_directories(folder / "sums/1");
+  const auto by = std::make_shared<control>();
+  std::promise<void> heard;
+  const auto all_heard = heard.get_future();
+  std::optional<serve::repository> models;
+  models.emplace(
+      folder / "", [&](const std::string&) -> serve::any_predictor { return sums{.by = by}; },
+      serve::batch_options{.max_batch = 8}, muster::seconds(1e6));
+  models->look();
+  serve::server_shared shared{.models = *models, .options = {.request_timeout = muster::seconds(1)}};
+  std::mutex mutex;
+  std::vector<std::thread::id> ended_in;
+  const auto ended = [&] {
+    const std::lock_guard lock(mutex);
+    return ended_in.size();
+  };
+  serve::connection_set set;
+  set.on_end = [&] {
+    const std::lock_guard lock(mutex);
+    ended_in.push_back(std::this_thread::get_id());
+  };
+  asio::io_context io{1};
+  asio::ip::tcp::acceptor acceptor(io, asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  std::vector<std::unique_ptr<http_client>> clients;
+  std::vector<std::weak_ptr<serve::connection>> connections;
+  for (std::size_t k = 0; k < count; ++k) {
+    clients.push_back(std::make_unique<http_client>(acceptor.local_endpoint().port()));
+    const auto made = std::make_shared<serve::connection>(acceptor.accept(), shared, set);
+    made->start();
+    connections.push_back(made);
+  }
+  auto work = asio::make_work_guard(io);
+  std::thread thread([&] { io.run(); });
+  const auto own_thread = thread.get_id();
+
+  auto model = models->find("sums");
+  const std::vector<float> numbers = {1, 2, 3, 4};
+  const std::span<const std::byte> rows[] = {bytes_of(numbers)};
+  by->hold();
+  CHECK(model->requests.submit({rows, muster::clock::now() + std::chrono::hours(1), [](serve::prediction&&) {}}));
+  by->await_held();
+  for (const auto& each : clients) CHECK(each->send(post(infer, v2("[1,2,2]", "[1,2,3,4]"))));
+  for (const auto& each : clients) CHECK(each->receive().value_or(http_answer()).status == 504);
+  clients.clear();
+  for (const auto& each : connections) {
+    while (each.use_count() > 1) std::this_thread::yield();  // the model's request alone has it
+  }
+  // The last one that expires returns once the thread of the connections has heard of those before it. Only then does
+  // the model forget them all.
+  CHECK(model->requests.submit({rows, muster::clock::now() - std::chrono::hours(1), [&](serve::prediction&&) {
+                                  asio::post(io, [&] { heard.set_value(); });
+                                  all_heard.wait();
+                                }}));
+  by->release();
+  all_heard.wait();
+  while (ended() < count) std::this_thread::yield();
+  model.reset();
+  models.reset();  // and the thread of the model
+  work.reset();
+  thread.join();
+  CHECK(ended_in == std::vector<std::thread::id>(count, own_thread));
 }
 
 TEST_CASE("what exceeds the queue is refused with a time to come back") {
