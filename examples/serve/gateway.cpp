@@ -31,8 +31,7 @@ using json = nlohmann::ordered_json;
 
 constexpr muster::seconds idle_timeout{75}, step_timeout{30}, linger_time{10};
 constexpr std::size_t max_head = std::size_t{1} << 20;  // the JSON of a request
-constexpr std::size_t room_for_headers = std::size_t{16} << 10;
-constexpr int max_connections = 64;  // each has a thread for each replica, and blocks
+constexpr int max_connections = 64;                     // each has a thread for each replica, and blocks
 
 /// The client is not there any more.
 struct connection_ended {};
@@ -75,12 +74,15 @@ class client {
     }
     if (failed) return false;
     gateway_answer made;
+    // The parser takes any other one for none, and the body for the next request.
+    const bool is_framed = parser_->get().count(http::field::transfer_encoding) == 0 || parser_->chunked();
     try {
+      if (!is_framed) throw refusal(400, "Transfer-Encoding: is not chunked");
       made = answer();
     } catch (const refusal& wrong) {
       made = error_answer(wrong.status, wrong.what());
     }
-    const bool goes_on = parser_->is_done() && parser_->get().keep_alive() && !gateway_.draining;
+    const bool goes_on = is_framed && parser_->is_done() && parser_->get().keep_alive() && !gateway_.draining;
     send(made, goes_on);
     return goes_on;
   }
@@ -211,6 +213,7 @@ class client {
 
   static void check(error_code failed) {
     if (failed == boost::beast::error::timeout) throw refusal(408, "body: did not come in time");
+    if (failed == http::error::buffer_overflow) throw refusal(400, "body: has a chunk without an end of its line");
     if (failed) throw connection_ended();
   }
 

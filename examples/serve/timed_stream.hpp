@@ -18,6 +18,8 @@
 
 namespace served {
 
+constexpr std::size_t room_for_headers = std::size_t{16} << 10;  // of a request
+
 /// Used by one thread at a time, which waits for each step.
 class timed_stream {
  public:
@@ -53,7 +55,8 @@ class timed_stream {
   static constexpr std::chrono::milliseconds look{100};
   boost::asio::io_context io_{1};
   boost::beast::tcp_stream stream_{io_};
-  boost::beast::flat_buffer buffer_;
+  // Bounded: the parser waits for the end of a chunk's extension in it.
+  boost::beast::flat_buffer buffer_{room_for_headers + 65536};
 };
 
 /// HOST:PORT or [IPv6]:PORT. Throws muster::configuration_error that begins with the flag.

@@ -36,11 +36,16 @@ answer error_answer(int status, std::string_view text, std::string headers = {})
 
 constexpr std::string_view json_bytes_header = "Inference-Header-Content-Length";
 constexpr seconds linger_time{2};
+constexpr std::size_t read_size = 65536;  // at most, at once
 
 }  // namespace
 
 connection::connection(asio::ip::tcp::socket socket, server_shared& server, connection_set& set)
-    : socket_(std::move(socket)), timer_(socket_.get_executor()), server_(server), set_(set) {
+    : socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      server_(server),
+      set_(set),
+      buffer_(server.options.max_header + read_size) {
   set_.all.insert(this);
 }
 
@@ -114,6 +119,9 @@ void connection::read_header() {
 
 void connection::on_header(error_code failed) {
   if (failed) return refuse(failed);
+  // The parser takes any other one for none, and the body for the next request.
+  if (parser_->get().count(http::field::transfer_encoding) > 0 && !parser_->chunked())
+    return finish(error_answer(400, "Transfer-Encoding: is not chunked; send the body chunked, or with its length"));
   wait_until(deadline_, phase::body);
   if (view(parser_->get()[http::field::expect]).size() == 0 || parser_->is_done()) return read_body();
   head_ = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -311,7 +319,7 @@ void connection::linger() {
   if (failed) return close();
   if (phase_ != phase::lingering) wait_until(later(clock::now(), linger_time), phase::lingering);
   buffer_.clear();
-  socket_.async_read_some(buffer_.prepare(65536), [self = shared_from_this()](error_code ended, std::size_t) {
+  socket_.async_read_some(buffer_.prepare(read_size), [self = shared_from_this()](error_code ended, std::size_t) {
     if (ended) return self->close();
     self->linger();
   });

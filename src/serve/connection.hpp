@@ -88,7 +88,7 @@ class connection : public std::enable_shared_from_this<connection> {
   boost::asio::steady_timer timer_;
   server_shared& server_;
   connection_set& set_;
-  boost::beast::flat_buffer buffer_;
+  boost::beast::flat_buffer buffer_;  // bounded: the parser waits for the end of a chunk's extension in it
   std::optional<request_parser> parser_;
   phase phase_ = phase::idle;
   bool timed_out_ = false;

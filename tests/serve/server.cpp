@@ -214,6 +214,9 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
       {400, "request: is no HTTP/1.1", "hello\r\n\r\n"},
       {400, "request: is no HTTP/1.1", "POST /v2 HTTP/1.1\r\nContent-Length: 1x\r\n\r\n"},
       {400, "request: is no HTTP/1.1", chunked + "zz\r\n"},
+      {400, "request: is no HTTP/1.1", chunked + "1;" + std::string(std::size_t{4} << 20, 'a')},
+      {400, "request: is no HTTP/1.1", chunked + "0\r\na: " + std::string(std::size_t{4} << 20, 'a')},
+      {400, "Transfer-Encoding: is not chunked", "POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n"},
       {431, "headers: have more than 1000", "GET /v2 HTTP/1.1\r\na: " + std::string(2000, 'b') + "\r\n\r\n"},
       {413, "body: has more than 100000", "POST " + infer + " HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n"},
       {413, "body: has more than 100000", post(infer, std::string(300'000, ' '))},
@@ -227,6 +230,13 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
     CHECK(made.status == each.status);
     CHECK_THAT(made.body, contains(R"({"error":")" + each.field));
   }
+  // What follows is a body to a proxy that reads it otherwise: it is no request.
+  http_client unclear(running.port());
+  REQUIRE(unclear.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n" + get("/v2")));
+  const auto refused = unclear.receive().value();
+  CHECK(refused.status == 400);
+  CHECK(refused.closes());
+  CHECK(unclear.is_closed());
   CHECK(running.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).status == 200);
 }
 

@@ -124,6 +124,19 @@ class Answers(GatewayCase):
         self.assertEqual(self.ask(port, "DELETE", "/v2")[0], 405)
         self.assertEqual(self.ask(port, "POST", INFER, "{}")[0], 400)
 
+    def test_a_body_whose_end_is_not_clear_ends_the_connection(self):
+        _, port = self.start_gateway(self.start_replicas(1))
+        for coding, body, words in (("xchunked", b"GET /v2 HTTP/1.1\r\n\r\n", b"Transfer-Encoding: is not chunked"),
+                                    ("chunked, identity", b"", b"Transfer-Encoding: is not chunked"),
+                                    ("chunked", b"1;" + b"a" * (4 << 20), b"body: has a chunk without an end of its line")):
+            with socket.create_connection(("127.0.0.1", port), timeout=HANG) as client:
+                client.sendall(f"POST {INFER} HTTP/1.1\r\nInference-Header-Content-Length: 9\r\nTransfer-Encoding: {coding}\r\n\r\n".encode() + body)
+                answer = client.makefile("rb").read()
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+            self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+            self.assertIn(b"Connection: close", answer)
+            self.assertIn(words, answer)
+
     def test_bad_options_are_one_line(self):
         for arguments, words in (([], "of --models and --gateway there have to be one"), (["--gateway", "a:1", "--models", "."], "of --models and --gateway"),
                                  (["--gateway", "here"], "--gateway cannot have 'here' (it has no port)"), (["--gateway", "127.0.0.1:1", "--listen", "x"], "--listen cannot have 'x'"),
