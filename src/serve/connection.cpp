@@ -35,7 +35,7 @@ answer error_answer(int status, std::string_view text, std::string headers = {})
 }
 
 constexpr std::string_view json_bytes_header = "Inference-Header-Content-Length";
-constexpr seconds linger_time{2};
+constexpr seconds linger_time{2}, cancel_time{0.1};
 constexpr std::size_t read_size = 65536;  // at most, at once
 
 }  // namespace
@@ -67,6 +67,10 @@ void connection::close_if_idle() {
 void connection::wait_until(clock::time_point until, phase now) {
   phase_ = now;
   timed_out_ = false;
+  set_timer(until);
+}
+
+void connection::set_timer(clock::time_point until) {
   timer_.expires_at(until);
   timer_.async_wait([self = shared_from_this()](error_code failed) {
     // One that was set anew while this waited to be called is told by its time.
@@ -75,16 +79,17 @@ void connection::wait_until(clock::time_point until, phase now) {
 }
 
 void connection::on_timeout() {
-  timed_out_ = true;
+  const bool is_second = std::exchange(timed_out_, true);
   if (phase_ == phase::predicting) {  // the model goes on: nothing it reads may change
     abandoned_ = true;
     keep_alive_ = false;
     return finish(error_answer(504, "request: was not predicted in time; send it again, or with fewer rows"));
   }
-  if (phase_ == phase::header || phase_ == phase::body) {
+  if (!is_second && (phase_ == phase::header || phase_ == phase::body)) {
     error_code ignored;
     socket_.cancel(ignored);  // refuse() answers
-    return;
+    // A read that has had its bytes already is not cancelled, and goes on where more are there.
+    return set_timer(later(clock::now(), cancel_time));
   }
   close();
 }

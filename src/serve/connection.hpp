@@ -70,6 +70,7 @@ class connection : public std::enable_shared_from_this<connection> {
 
   void next_request();
   void wait_until(clock::time_point until, phase now);
+  void set_timer(clock::time_point until);
   void on_timeout();
   void read_header();
   void on_header(boost::system::error_code failed);

@@ -308,6 +308,21 @@ TEST_CASE("headers and bodies that do not end, and predictions that take too lon
   CHECK(silent.is_closed());
 }
 
+TEST_CASE("a body that comes faster than it is read is given up in time too, and the server drains") {
+  std::optional<running_server> running;
+  running.emplace(serve::server_options{.request_timeout = muster::seconds(0.2)});
+  http_client client(running->port());
+  REQUIRE(client.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"));
+  std::string chunks;  // of a byte each, so that the body stays small
+  for (int k = 0; k < 64; ++k) chunks.append("1;").append(1000, 'a').append("\r\n \r\n");
+  const auto began = muster::clock::now();
+  while (muster::seconds_since(began) < 1 && client.send(chunks)) {
+  }
+  running.reset();         // although the client sends no more, and stays
+  (void)client.receive();  // 408, if a pause of the client let it through
+  CHECK(client.is_closed());
+}
+
 TEST_CASE("a connection that timed out ends in its own thread, when the model has done with it") {
   namespace asio = boost::asio;
   constexpr std::size_t count = 4;
