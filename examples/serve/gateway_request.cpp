@@ -1,12 +1,28 @@
 #include "gateway_request.hpp"
 
+#include <algorithm>
+
 namespace served {
 
 using json = nlohmann::ordered_json;
 
+namespace {
+
+constexpr int most_levels = 64;  // JSON is read without recursion, but written with
+
+bool is_deeper(const json& document, int levels) {
+  return document.is_structured() &&
+         (levels == 0 ||
+          std::any_of(document.begin(), document.end(), [&](const json& each) { return is_deeper(each, levels - 1); }));
+}
+
+}  // namespace
+
 request_head parse_head(const std::string& text) {
   request_head made{json::parse(text, nullptr, false)};
   if (!made.document.is_object()) throw refusal(400, "body: is no JSON object");
+  if (is_deeper(made.document, most_levels))
+    throw refusal(400, "body: is nested deeper than " + std::to_string(most_levels) + " levels");
   try {
     const auto& inputs = made.document.at("inputs");
     if (inputs.size() != 1) throw refusal(400, "inputs: has another number than one");
@@ -21,9 +37,14 @@ request_head parse_head(const std::string& text) {
     throw refusal(
         400, "inputs[0]: lacks its datatype, shape or parameters.binary_data_size; the gateway splits binary tensors");
   }
-  const auto& document = made.document;
-  const json::json_pointer whole("/parameters/binary_data_output"), one("/outputs/0/parameters/binary_data");
-  if (document.value(whole, json(false)) != true && document.value(one, json(false)) != true)
+  const auto is_true = [&document = made.document](const char* place) {
+    try {
+      return document.value(json::json_pointer(place), json(false)) == true;
+    } catch (const json::exception&) {  // an array is where an object should be
+      return false;
+    }
+  };
+  if (!is_true("/parameters/binary_data_output") && !is_true("/outputs/0/parameters/binary_data"))
     throw refusal(400, "parameters.binary_data_output: is not true; the gateway answers with binary tensors");
   const bool fits =
       made.is_strings ? made.bytes / 4 >= made.rows : made.bytes >= made.rows && made.bytes % made.rows == 0;

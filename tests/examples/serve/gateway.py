@@ -108,10 +108,14 @@ class Answers(GatewayCase):
     def test_what_is_wrong_is_named_by_its_field(self):
         _, port = self.start_gateway(self.start_replicas(1))
         data = some_rows(2)
+        deep = head_of(2, len(data))[:-1] + b', "more": ' + b"[" * 500_000 + b"]" * 500_000 + b"}"
         for head, words in ((head_of(0, 0), "inputs[0].shape: has no rows"), (b"[1", "body: is no JSON object"),
                             (head_of(3, len(data)), "inputs[0].parameters.binary_data_size: is 16000"),
                             (head_of(2, len(data), inputs=[]), "inputs: has another number than one"),
                             (head_of(2, len(data), parameters={}), "parameters.binary_data_output: is not true"),
+                            (head_of(2, len(data), parameters=[1]), "parameters.binary_data_output: is not true"),
+                            (head_of(2, len(data), parameters={}, outputs=[{"parameters": [1]}]), "parameters.binary_data_output: is not true"),
+                            (deep, "body: is nested deeper than 64 levels"),
                             (head_of(2, len(data), "feature"), "inputs[0].name: is no input of the model"),
                             (head_of(2, len(data), datatype="FP64"), "inputs[0].datatype: is not FP32"),
                             (head_of(2, len(data), shape=(1999,)), "inputs[0].shape: is another one than"),
@@ -119,6 +123,7 @@ class Answers(GatewayCase):
             status, _, body = self.send(port, head, [data], len(data))
             self.assertEqual(status, 400, body)
             self.assertIn(words, json.loads(body)["error"])
+        self.assertEqual(self.infer(port, data)[0], 200)
         self.assertEqual(self.send(port, head_of(2, len(data)), [data], len(data), "/v2/models/none/infer")[0], 404)
         self.assertEqual(self.ask(port, "POST", "/v1/models/line:predict", "{}")[0], 404)
         self.assertEqual(self.ask(port, "DELETE", "/v2")[0], 405)
