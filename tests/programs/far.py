@@ -50,12 +50,16 @@ def make_records(folder, records=5000):
     raw.unlink()
 
 
-def masked_crc32c(data):
-    """As TFRecord has it."""
+def crc32c(data):
     crc = 0xffffffff
     for byte in data:
         crc = crc >> 8 ^ CRC32C[(crc ^ byte) & 255]
-    crc ^= 0xffffffff
+    return crc ^ 0xffffffff
+
+
+def masked_crc32c(data):
+    """As TFRecord has it."""
+    crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff)
 
 
@@ -305,6 +309,11 @@ def test_nginx(folder):
         half = stub(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         refused(f"http://127.0.0.1:{half.port}/set{options}", "/set/MANIFEST: ", "tried again for 1 s")
         refused(f"http://127.0.0.1:{free_port()}/set{options}", "/set/MANIFEST: ", "onnect")
+        for size in ("0", "-1", "18446744073709551615", "4611686018427387904"):
+            lines = ["muster-records 1", f"one.muster 1 {size} 0 0"]
+            manifest = "".join(f"{crc32c(line.encode()):08x} {line}\n" for line in lines)
+            lies = stub(f"HTTP/1.1 200 OK\r\nContent-Length: {len(manifest)}\r\n\r\n{manifest}".encode())
+            refused(f"http://127.0.0.1:{lies.port}/set{options}", f"http://127.0.0.1:{lies.port}/set/one.muster: ", "cannot be a file of")
         encrypted = f"https://127.0.0.1:{server.tls}/set{options}"
         refused(encrypted, f"https://127.0.0.1:{server.tls}/set/MANIFEST: ", "certificate")
         assert digest_of(encrypted, SSL_CERT_FILE=str(folder / "certificate")) == local

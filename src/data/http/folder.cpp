@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t most_transfers = 8;
 constexpr std::uint64_t most_blocks_of_transfer = 8;
+constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
 constexpr std::size_t memory_bytes = std::size_t{192} << 20;
 constexpr std::chrono::milliseconds first_pause{100};
 constexpr std::chrono::milliseconds longest_pause{5000};
@@ -137,6 +138,11 @@ far_file http_folder::find(const std::string& name) {
 }
 
 std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::uint64_t content) {
+  if (size == 0 || size > most_file_bytes) {
+    throw data_error({server_.address_of(name)},
+                     "cannot be a file of " + std::to_string(size) + " bytes (those of a server have 1 to " +
+                         std::to_string(most_file_bytes) + "); check who wrote the manifest");
+  }
   const std::uint64_t key = digest().add(content).add(size).add(name).value();
   const auto known = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });
   if (known != files_.end()) return static_cast<std::size_t>(known - files_.begin());
