@@ -236,6 +236,30 @@ def check_files(folder, server, base):
     assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "another version" in said and said.count("\n") == 1, said
 
 
+def check_default_cache(folder, source, local):
+    """Without cache= it is a folder into which nobody else may write."""
+    for kind in ("new", "open", "link", "of another"):
+        place = folder / "temporary" / kind
+        place.mkdir(parents=True)
+        cache = place / f"muster-cache-{os.getuid()}"
+        if kind == "new":
+            assert digest_of(source, TMPDIR=str(place)) == digest_of(source, TMPDIR=str(place)) == local
+            assert cache.stat().st_mode & 0o777 == 0o700 and list(cache.glob("*.cache"))
+            continue
+        if kind == "link":
+            cache.symlink_to(folder)
+        else:
+            cache.mkdir()
+        if kind == "open":
+            cache.chmod(0o777)
+        elif kind == "of another":
+            if os.getuid() != 0:
+                continue
+            os.chown(cache, 12345, -1)
+        said = run("inspect", source, status=2, TMPDIR=str(place)).stderr
+        assert f"{cache}' cannot be the cache" in said and not list(cache.glob("*.cache")), said
+
+
 def test_nginx(folder):
     make_records(folder)
     local = digest_of(f"records:{folder}/set")
@@ -317,6 +341,7 @@ def test_nginx(folder):
         encrypted = f"https://127.0.0.1:{server.tls}/set{options}"
         refused(encrypted, f"https://127.0.0.1:{server.tls}/set/MANIFEST: ", "certificate")
         assert digest_of(encrypted, SSL_CERT_FILE=str(folder / "certificate")) == local
+        check_default_cache(folder, f"{base}/set", local)
         said = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
         assert "~/.netrc" in said and "secret" not in said, said
 

@@ -1,6 +1,7 @@
 #include "folder.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -40,9 +41,23 @@ std::string version_of(CURL* answer) {
 
 long milliseconds_of(seconds timeout) { return static_cast<long>(std::clamp(1000 * timeout.count(), 1.0, 1e9)); }
 
+// Other users know its name, and may write beside it. One that can write into it chooses what is read. A folder that
+// cannot be made keeps nothing, like any other.
+void make_own(const std::string& folder) {
+  struct stat found {};
+  if (::mkdir(folder.c_str(), S_IRWXU) == 0 || ::lstat(folder.c_str(), &found) != 0) return;
+  const bool is_own = S_ISDIR(found.st_mode) && found.st_uid == ::geteuid();
+  if (is_own && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0) return;
+  throw configuration_error("the folder '" + folder + "' cannot be the cache (" +
+                            (is_own ? "others may write into it" : "it belongs to another user, or is none") +
+                            "); remove it, or name another one by cache=FOLDER");
+}
+
 cache_options cache_of(const http_options& options) {
   cache_options made{.folder = options.cache, .disk = options.disk};
-  if (made.folder.empty()) made.folder = temporary_folder() + "/muster-cache-" + std::to_string(::getuid());
+  if (!made.folder.empty()) return made;
+  made.folder = temporary_folder() + "/muster-cache-" + std::to_string(::getuid());
+  make_own(made.folder);
   return made;
 }
 

@@ -15,7 +15,8 @@ namespace muster::inline v0 {
 /// A file is fetched in blocks of 1 MiB, of records when they are wanted, of others at opening, and each block once for
 /// all ranks of a host: they lie in a folder that the ranks and later runs share, each with a checksum.
 struct http_options {
-  /// That folder; empty: muster-cache in the folder for temporary files. It is made if missing.
+  /// That folder; empty: muster-cache-UID in the folder for temporary files, a configuration_error where others may
+  /// write into that. It is made if missing.
   std::string cache = {};
   /// Bytes of all caches in the folder. The least recently used other ones go; where that is not enough the first
   /// blocks alone are kept, and each rank fetches the others whenever it wants them, into at most 192 MiB of memory.
