@@ -149,8 +149,19 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
   return found;
 }
 
+source_statistics detail::kept_statistics(const any_record_source& source) {
+  const auto kept = source.known_statistics();
+  if (!kept) return {};
+  const auto columns = plan_of(source).columns;
+  if (kept->columns.size() == columns || (kept->columns.empty() && kept->records == 0)) return *kept;
+  throw data_error({std::string(source.name())}, "has statistics that are not of its records (they are of " +
+                                                     std::to_string(kept->columns.size()) +
+                                                     " columns, and the records have " + std::to_string(columns) +
+                                                     "); take the note out of its manifest");
+}
+
 source_statistics statistics(const any_record_source& source, int threads) {
-  source_statistics all = source.known_statistics().value_or(source_statistics());
+  source_statistics all = detail::kept_statistics(source);
   const std::uint64_t first = all.records + all.left_out;
   if (first == source.size()) return all;
   std::vector<source_statistics> parts(detail::statistics_parts);

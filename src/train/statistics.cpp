@@ -45,7 +45,7 @@ source_statistics statistics(const loader& of, group& among) {
     }
   };
   tried([&] {
-    if (among.rank() == 0) texts[0] = detail::to_text(source.known_statistics().value_or(source_statistics()));
+    if (among.rank() == 0) texts[0] = detail::to_text(detail::kept_statistics(source));
   });
   source_statistics all = detail::statistics_from_text(texts_of_all(among, texts, failure).front(), name);
   const std::uint64_t first = all.records + all.left_out;

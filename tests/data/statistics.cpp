@@ -154,6 +154,11 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
   muster::keep_statistics(path, second);
   CHECK(muster::statistics(muster::open_source(name)) == second);
 
+  auto fewer = second;
+  fewer.columns.pop_back();
+  muster::keep_statistics(path, fewer);
+  CHECK_THROWS_AS(muster::statistics(muster::open_source(name)), muster::data_error);
+
   CHECK(muster::detail::statistics_from_text(muster::detail::to_text(second), "t") == second);
   for (const char* wrong : {"", "{}", "[1]", R"({"records":1,"left_out":0,"label":[1],"columns":[],"histogram":[]})"})
     CHECK_THROWS_AS(muster::detail::statistics_from_text(wrong, "t"), muster::data_error);

@@ -61,6 +61,9 @@ namespace detail {
 /// A source is cut into so many parts, which are gone over one by one and merged in order: the same sums whatever
 /// threads and ranks do it.
 inline constexpr int statistics_parts = 64;
+/// What the source keeps of its first records, if anything; it was written by others. Throws data_error where it has
+/// not the columns of the records.
+[[nodiscard]] source_statistics kept_statistics(const any_record_source& source);
 /// Part `part` of the records from `first` on.
 [[nodiscard]] source_statistics statistics_of_part(const any_record_source& source, std::uint64_t first, int part);
 
