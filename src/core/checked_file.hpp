@@ -18,7 +18,7 @@ namespace muster::inline v0::detail {
 inline constexpr std::size_t file_piece = std::size_t{16} << 20;
 
 /// A file that is there whole or not at all, with the CRC-32C of all its bytes at its end. `on_piece` is called after
-/// each piece that is on the disk: whoever waits for this process is to hear of it.
+/// each piece that is on the disk: ranks that wait for this one are to hear of it.
 class checked_file {
  public:
   /// Throws configuration_error, as all calls do, where it cannot be written.

@@ -19,8 +19,8 @@ struct order_plan {
   /// pushed is then of all batches before that place, and of none behind it. 0: never.
   std::uint64_t epochs_to_save = 0;
   std::uint64_t steps_to_save = 0;
-  /// Other than 0: at the end `last` is told until `client::pass_end` is called. So one worker can do what is left to do
-  /// with the tables, and another one if it dies meanwhile.
+  /// Other than 0: at the end `last` is told until `client::pass_end` is called. So one worker can do what is left to
+  /// do with the tables, and another one if it dies meanwhile.
   std::uint64_t concludes = 0;
 };
 
