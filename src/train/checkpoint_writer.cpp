@@ -18,11 +18,13 @@ constexpr std::chrono::milliseconds between_looks(5);
 // died amid a save.
 constexpr std::chrono::seconds for_others_at_the_end(2);
 
-bool are_there(const std::vector<std::string>& files) {
-  return std::ranges::all_of(files, [](const std::string& file) {
+// The first one that is not there yet; empty where all are.
+std::string missing_of(const std::vector<std::string>& files) {
+  const auto missing = std::ranges::find_if_not(files, [](const std::string& file) {
     std::error_code trouble;
     return std::filesystem::exists(file, trouble);
   });
+  return missing == files.end() ? std::string() : *missing;
 }
 
 }  // namespace
@@ -52,15 +54,17 @@ void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_
     if (!own_parts.empty()) write_checkpoint(files.own, head, own_parts, on_piece);
     reach(stage::shared);
     if (!files.shared.empty()) {
-      while (!are_there(files.others) && !given_up.stop_requested()) {
+      while (!missing_of(files.others).empty() && !given_up.stop_requested()) {
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, given_up, between_looks, [] { return false; });
       }
-      if (are_there(files.others)) {
-        head.rank = checkpoint_head::all_ranks;
-        write_checkpoint(files.shared, head, shared_parts, on_piece);
-        files.completed();
+      if (const std::string missing = missing_of(files.others); !missing.empty()) {
+        throw configuration_error("the part of another rank is not in the folder (there is no '" + missing +
+                                  "': that rank has another folder, or has ended); let all ranks see one folder");
       }
+      head.rank = checkpoint_head::all_ranks;
+      write_checkpoint(files.shared, head, shared_parts, on_piece);
+      files.completed();
     }
   } catch (const std::exception& failed) {
     const std::lock_guard lock(mutex_);

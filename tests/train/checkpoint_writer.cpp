@@ -47,6 +47,21 @@ TEST_CASE("checkpoints that cannot be written are an error at every rank") {
   }
 }
 
+TEST_CASE("a checkpoint whose parts are in different folders is an error at every rank") {
+  const temporary_folder folder;
+  const auto thrown = test::outcomes(2, [&](muster::group& world) {
+    training job;
+    muster::checkpoint store(folder / (world.rank() == 0 ? "one" : "other"));
+    save(store, world, job.state);
+  });
+  for (const auto& one : thrown) {
+    REQUIRE(one);
+    CHECK_THAT(muster::describe(one), contains("the part of another rank is not in the folder (there is no '") &&
+                                          contains(".rank-1': that rank has another folder, or has ended)"));
+  }
+  CHECK(files_in(folder / "one", ".state").empty());
+}
+
 TEST_CASE("what is saved in the background is the state of its step, at all ranks, whatever the next step does") {
   const temporary_folder folder;
   test::run_ranks(3, [&](muster::group& world) {
