@@ -115,6 +115,12 @@ void put(const state_part& part, std::span<const std::byte> bytes) {
     std::memcpy(part.bytes.data(), bytes.data(), bytes.size());
 }
 
+// As in local SGD and gossip: what another number of ranks would begin with is nobody's.
+bool are_weights_of_ranks(const std::vector<state_part>& parts) {
+  return std::ranges::any_of(
+      parts, [](const auto& part) { return part.name == "parameters" && part.kind == state_kind::rank_local; });
+}
+
 /// The part of a file's name that all files of its checkpoint have; empty where it is no such name.
 std::string name_in(const std::string& file) {
   int length = 0;
@@ -316,8 +322,13 @@ std::string checkpoint::read_one(group& ranks, state& of, const std::string& nam
     const state_position before = of.position();
     of.move_to(to.place_in(of));  // whether its data is this one
     of.move_to(before);
-    if (to.image.head.ranks != ranks.size() ||
-        std::ranges::find(parts, state_kind::rank_local, &state_part::kind) == parts.end())
+    const int saved_by = to.image.head.ranks;
+    if (saved_by != ranks.size() && are_weights_of_ranks(parts)) {
+      throw data_error({.file = path}, "this checkpoint is of another number of ranks (its weights are those of " +
+                                           std::to_string(saved_by) + " ranks, and here are " +
+                                           std::to_string(ranks.size()) + "); start as many");
+    }
+    if (saved_by != ranks.size() || std::ranges::find(parts, state_kind::rank_local, &state_part::kind) == parts.end())
       return;
     to.own_file = detail::read_whole_file(own_path, on_piece);
     to.own = parse(to.own_file, own_path, ranks.rank(), state_kind::rank_local);

@@ -283,6 +283,14 @@ void training::one_run::say_ended(bool began_any) {
 
 void training::one_run::save_what_is_left() {
   if (!store) return;
+  const auto mode = of.sync_.options().mode.what;
+  if ((mode == sync_mode::kind::local_sgd || mode == sync_mode::kind::gossip) && of.session_.group().size() > 1) {
+    log(log_level::warning, "step " + std::to_string(of.state_.steps()) +
+                                " is not saved (each rank has weights of its own, and one alone cannot save them); the "
+                                "same command resumes from the last checkpoint in " +
+                                store->folder());
+    return;
+  }
   try {
     group self(make_self_transport());  // the others may be gone, or about to be
     auto alone = fixed_session(self);

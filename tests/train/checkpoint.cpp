@@ -93,6 +93,30 @@ TEST_CASE("in another world the data goes on at its place, and no sample is lost
   CHECK(std::ranges::all_of(times, [](const auto& one) { return one.second == 1; }));
 }
 
+TEST_CASE("weights that each rank has of its own are of no use to another number of ranks") {
+  const muster::sync_mode mode =
+      GENERATE(muster::parse_sync_mode("local-sgd:3"), muster::parse_sync_mode("gossip:ring"));
+  CAPTURE(muster::to_string(mode));
+  const temporary_folder folder;
+  test::run_ranks(2, [&](muster::group& world) {
+    training job(200, 50, mode);
+    job.run_to(world, 7);
+    save(muster::checkpoint(folder / "store"), world, job.state);
+  });
+  muster::set_log_level(muster::log_level::error, true);
+  for (const int ranks : {1, 3}) {
+    const auto thrown = test::outcomes(ranks, [&](muster::group& world) {
+      training job(200, 50, mode);
+      (void)load(muster::checkpoint(folder / "store"), world, job.state);
+    });
+    for (const auto& one : thrown) {
+      REQUIRE(one);
+      CHECK_THAT(muster::describe(one), contains("its weights are those of 2 ranks"));
+    }
+  }
+  muster::set_log_level(muster::log_level::warning, false);
+}
+
 TEST_CASE("the last checkpoints and the best one stay") {
   const temporary_folder folder;
   const bool smaller = GENERATE(false, true);

@@ -203,6 +203,36 @@ TEST_CASE("where a rank can no longer read its data the last step is saved, and 
   CHECK(resumed == straight);
 }
 
+TEST_CASE("where ranks have weights of their own, one that can no longer read its data costs the steps since a save") {
+  constexpr int ranks = 2;
+  const std::string mode = GENERATE("local-sgd:3", "gossip");
+  CAPTURE(mode);
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  using weights_of_ranks = std::vector<std::vector<float>>;
+  weights_of_ranks straight(ranks), resumed(ranks);
+  const auto run = [&](const std::string& checkpoint, std::uint64_t fails_at, weights_of_ranks& to) {
+    as_ranks(ranks,
+             [&](muster::context& context, muster::group& world) {
+               trained here(context);
+               here.training.run({.epochs = 5, .checkpoint = checkpoint, .log = nullptr},
+                                 [&](muster::training_step& step) {
+                                   if (step.number() == fails_at && world.rank() == 1)
+                                     throw muster::data_error({"postgres:db"}, "cannot be read; wait for it");
+                                   here.one_step(step);
+                                 });
+               const auto values = here.arena.parameters();
+               to[static_cast<std::size_t>(world.rank())].assign(values.begin(), values.end());
+             },
+             {"--mode", mode});
+  };
+  constexpr std::uint64_t amid_an_epoch = 7, never = 1000;
+  run("", never, straight);
+  CHECK_THROWS_WITH(run(at, amid_an_epoch, resumed), contains("postgres:db: cannot be read"));
+  run(at, never, resumed);
+  CHECK(resumed == straight);
+}
+
 TEST_CASE("checkpoints come by themselves, and what was lost since the last one is a failure") {
   const temporary_folder folder;
   const std::string at = folder / "saved";

@@ -71,7 +71,8 @@ class checkpoint {
   /// committed steps afterwards; without any checkpoint nothing changes. A checkpoint that is incomplete, damaged or of
   /// another state is logged with the reason and skipped; if all are, throws data_error with the reason, and nothing
   /// changes. With the same number of ranks as at the save the state is the same bit for bit; with another number
-  /// rank-local parts keep their values, and the data continues at the cursor. Needs memory for a second copy of the
+  /// rank-local parts keep their values, and the data continues at the cursor, but where the parameters are rank-local
+  /// (local SGD, gossip) the checkpoint is skipped as one of another state. Needs memory for a second copy of the
   /// replicated parts.
   bool load(session& by, state& of);
 
