@@ -19,7 +19,7 @@ namespace {
 
 // As in PNG: a transfer that takes it for text damages the magic already.
 constexpr std::string_view checkpoint_magic = "\x89MST\r\n\x1a\n";
-constexpr std::uint32_t current_version = 3;
+constexpr std::uint32_t current_version = 4;
 struct byte_order {  // its bytes are as the machine has them
   std::uint32_t mark = 0x01020304;
 };

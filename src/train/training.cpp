@@ -279,7 +279,7 @@ void training::describe(state_parts& parts) {
       "course of the training", state_kind::replicated,
       [this] {
         detail::wire_writer writer;
-        writer.add(here_.samples, failures_ + (goes_on_ ? 1 : 0));
+        writer.add(here_.samples, failures_ + (goes_on_ ? 1 : 0), measured_at_);
         for (const auto& one : epochs_) {
           writer.add(one.epoch, one.samples, one.seconds, std::uint64_t{one.reports.size()});
           for (const auto& [name, value] : one.reports) {
@@ -293,6 +293,7 @@ void training::describe(state_parts& parts) {
         detail::wire_reader reader(bytes);
         const auto samples = reader.number();
         const auto failures = reader.number();
+        const auto measured_at = reader.number();
         std::vector<epoch_summary> read;
         while (reader.good() && !reader.rest().empty()) {
           epoch_summary one{reader.number(), reader.number(), reader.number<double>()};
@@ -308,6 +309,7 @@ void training::describe(state_parts& parts) {
               "written with");
         }
         epochs_ = std::move(read);
+        measured_at_ = measured_at;
         here_.samples = samples;
         failures_ = failures;
       });

@@ -134,6 +134,7 @@ void training::one_run::end_epoch(step& now) {
   }
   of.here_ = {};
   of.epochs_.push_back(std::move(made));
+  of.measured_at_ = of.state_.steps();
   if (of.schedule_ != nullptr && !std::isnan(value)) of.schedule_->observe(value);
   progress.clear();
   if (options.log == nullptr || now.group().rank() != 0) return;

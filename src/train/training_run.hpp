@@ -67,8 +67,9 @@ struct training::one_run {
     for (const auto& epoch : of.epochs_) all += epoch.seconds;
     return all;
   }
+  [[nodiscard]] bool is_measured() const { return !of.epochs_.empty() && of.measured_at_ == of.state_.steps(); }
   [[nodiscard]] double goodness() const {
-    return of.epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : of.epochs_.back()[metric.name];
+    return is_measured() ? of.epochs_.back()[metric.name] : std::numeric_limits<double>::quiet_NaN();
   }
 
   training& of;

@@ -22,7 +22,7 @@ inline std::uint32_t crc_of_text(std::string_view text) { return muster::crc32c(
 inline std::string sealed(std::string_view parts) {
   std::string file("\x89MST\r\n\x1a\n", 8);
   const auto put = [&](auto value) { file.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(std::uint32_t{3});
+  put(std::uint32_t{4});
   put(std::uint32_t{0x01020304});
   put(std::int32_t{-1});
   put(std::int32_t{1});

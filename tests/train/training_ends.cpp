@@ -89,6 +89,18 @@ TEST_CASE("a training ends when its metric no longer improves, and keeps the bes
   }
 }
 
+TEST_CASE("a checkpoint amid an epoch has no metric, so that the best one stays") {
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  as_ranks(2, [&](muster::context& context, muster::group&) {
+    trained here(context);
+    run_with(here,
+             {.epochs = 4, .patience = 9, .checkpoint = at, .checkpoint_every = "2 steps", .keep = 1, .log = nullptr},
+             {0.2, 0.9, 0.1, 0.1});
+  });
+  CHECK(saved_steps(at) == std::vector<std::uint64_t>{10, 20});
+}
+
 TEST_CASE("a training ends where the program says, and its lines are the program's") {
   as_ranks(3, [](muster::context& context, muster::group& world) {
     trained here(context);

@@ -314,6 +314,7 @@ class training {
   tracker* tracker_ = nullptr;
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;
+  std::uint64_t measured_at_ = 0;  // the last of them is of the state after so many steps
   std::uint64_t failures_ = 0;
   std::uint64_t bytes_sent_ = 0;
   bool ran_ = false;
