@@ -144,6 +144,21 @@ void training::one_run::end_epoch(step& now) {
     write_line(options.log, of.epochs_.back());
 }
 
+// Where its evaluation failed, the state of its last step was saved without it.
+void training::one_run::end_epoch_late(step& now) {
+  const auto steps = of.state_.steps();
+  late = steps > 0 && !is_measured() && (of.state_.epoch_is_over() || steps == limits.steps) ? 1 : 0;
+  if (late != 0) end_epoch(now);
+}
+
+// As rank 0 knows: a rank that failed in it, or has joined since, does not.
+bool training::one_run::was_late(step& now) const {
+  if (of.state_.steps() == 0 || !is_measured()) return false;
+  std::uint64_t known = late;
+  broadcast(now.group(), known, 0);
+  return known != 0;
+}
+
 void training::one_run::agree_to_end(step& now) {
   if (of.context_.elastic()) return;
   ends = allreduce(now.group(), std::uint64_t{detail::told_to_end ? 1u : 0u}, muster::max);
@@ -183,11 +198,11 @@ seconds training::one_run::between_saves() const {
   return checkpoint_interval(save_cost, (first_failure_within + trained) / (1.0 + static_cast<double>(of.failures_)));
 }
 
-void training::one_run::save() {
+void training::one_run::save(const std::function<bool(step&)>& due_now) {
   clock::time_point due_at{};
   store->save(of.session_, of.state_, goodness(), [&](step& now) {
     due_at = clock::now();
-    const bool due = is_due(now);
+    const bool due = due_now(now);
     of.goes_on_ = due && !is_over() && ends == 0;
     if (!due) return save_kind::none;
     saved_at = due_at;
@@ -243,13 +258,15 @@ void training::one_run::train() {
   of.meet_ = options.each_group;
   if (options.each_group && !of.context_.elastic()) options.each_group(of.session_.group(), false);
   if (store && options.resume && store->load(of.session_, of.state_)) say_resumed();
-  bool began_any = false;
+  (void)of.session_.evaluate(of.state_, [&](step& now) { end_epoch_late(now); });
+  if (store) save([this](step& now) { return was_late(now); });
+  bool began_any = late != 0;
   for (; steps(limits); began_any = true) {
     (void)of.session_.evaluate(of.state_, [&](step& now) {
       agree_to_end(now);
       if (of.state_.epoch_is_over() || is_over()) end_epoch(now);
     });
-    if (store) save();
+    if (store) save([this](step& now) { return is_due(now); });
     if (ends != 0 && !is_over()) {
       throw elastic::departure(elastic::exit_reason::left,
                                "the training was stopped by SIGTERM, after " + std::to_string(of.state_.steps()) +

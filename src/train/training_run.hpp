@@ -34,11 +34,13 @@ struct training::one_run {
   void conclude();
   bool steps(run_limits to);
   void end_epoch(step& now);
+  void end_epoch_late(step& now);
+  [[nodiscard]] bool was_late(step& now) const;
   void agree_to_end(step& now);
   [[nodiscard]] std::optional<bool> is_due_by_position();
   [[nodiscard]] bool is_due(step& now);
   [[nodiscard]] seconds between_saves() const;
-  void save();
+  void save(const std::function<bool(step&)>& due_now);
   void show_progress(const step& now);
 
   [[nodiscard]] bool speaks() { return options.log != nullptr && of.is_root(); }
@@ -83,6 +85,7 @@ struct training::one_run {
   progress_line progress;
   std::optional<std::uint64_t> epochs_ended;  // with servers: those before that one were reported
   std::uint64_t ends = 0;                     // the ranks agree that one was told to
+  std::uint64_t late = 0;                     // 1: the first thing done was the end of an epoch
   clock::time_point saved_at = clock::now();
   seconds save_cost{};
   clock::time_point began{};     // the steps since the last look at SIGTERM

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include <muster/comm/collectives/barrier.hpp>
+#include <muster/core/error.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
@@ -99,6 +100,35 @@ TEST_CASE("a checkpoint amid an epoch has no metric, so that the best one stays"
              {0.2, 0.9, 0.1, 0.1});
   });
   CHECK(saved_steps(at) == std::vector<std::uint64_t>{10, 20});
+}
+
+TEST_CASE("an epoch whose evaluation failed is evaluated when the training goes on, and counts once") {
+  const std::uint64_t epochs = GENERATE(std::uint64_t{2}, std::uint64_t{3});
+  const int ranks = GENERATE(1, 2);
+  CAPTURE(epochs, ranks);
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  const auto run = [&](bool fails) {
+    as_ranks(ranks, [&](muster::context& context, muster::group&) {
+      trained here(context);
+      muster::train_options options{.epochs = epochs, .checkpoint = at, .log = nullptr};
+      options.each_epoch = [&](muster::training_step& now) {
+        if (fails && here.training.epochs().size() == 1)
+          throw muster::data_error({"postgres:db"}, "cannot be read; wait for it");
+        now.report("val_accuracy", 0.5);
+      };
+      here.run(options);
+      const auto& ended = here.training.epochs();
+      require(ended.size() == epochs, "every epoch");
+      for (const auto& one : ended) require(one.samples == 40 && one["val_accuracy"] == 0.5, "each by itself");
+    });
+  };
+  CHECK_THROWS_WITH(run(true), contains("postgres:db: cannot be read"));
+  const auto saved = saved_steps(at);
+  REQUIRE(!saved.empty());
+  CHECK(saved.back() == 10);
+  run(false);
+  run(false);  // at its end nothing is evaluated again
 }
 
 TEST_CASE("a training ends where the program says, and its lines are the program's") {
