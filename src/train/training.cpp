@@ -12,7 +12,6 @@
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
-#include "../core/wire.hpp"
 #include "optimizers/optimizer_of.hpp"
 #include "served.hpp"
 #include "speed_balance.hpp"
@@ -272,67 +271,6 @@ void training::refuse_shards_of(const cursor& data) const {
         "batches of each rank cannot be cut into virtual shards (the global batch depends on the number of ranks); "
         "give the size of the global batch");
   }
-}
-
-void training::describe(state_parts& parts) {
-  parts.add(
-      "course of the training", state_kind::replicated,
-      [this] {
-        detail::wire_writer writer;
-        writer.add(here_.samples, failures_ + (goes_on_ ? 1 : 0), measured_at_);
-        for (const auto& one : epochs_) {
-          writer.add(one.epoch, one.samples, one.seconds, std::uint64_t{one.reports.size()});
-          for (const auto& [name, value] : one.reports) {
-            writer.add_text(name);
-            writer.add(value);
-          }
-        }
-        return writer.bytes();
-      },
-      [this](std::span<const std::byte> bytes) {
-        detail::wire_reader reader(bytes);
-        const auto samples = reader.number();
-        const auto failures = reader.number();
-        const auto measured_at = reader.number();
-        std::vector<epoch_summary> read;
-        while (reader.good() && !reader.rest().empty()) {
-          epoch_summary one{reader.number(), reader.number(), reader.number<double>()};
-          for (auto left = reader.count(2 * sizeof(double)); left > 0; --left) {
-            std::string name(reader.text());
-            one.reports.emplace_back(std::move(name), reader.number<double>());
-          }
-          read.push_back(std::move(one));
-        }
-        if (!reader.whole()) {
-          throw configuration_error(
-              "these epochs of a training cannot be used (they are of another version); use the muster they were "
-              "written with");
-        }
-        epochs_ = std::move(read);
-        measured_at_ = measured_at;
-        here_.samples = samples;
-        failures_ = failures;
-      });
-  if (balance_) parts.meet([this](step& with) { balance_->meet(with); });
-  if (on_servers_) {
-    parts.exchange([this](group&) {
-      if (pushed_rate_) served_->push(*std::exchange(pushed_rate_, std::nullopt));
-      served_->end_clock();
-    });
-  }
-  parts.hook(
-      [this] {
-        here_.add(of_step_);
-        bytes_sent_ += sync_.bytes_sent();
-        if (tracker_ != nullptr) tracker_->add_samples(of_step_.own_samples);
-        of_step_ = {};
-      },
-      [this] {
-        of_step_ = {};
-        own_updates_.wait = false;
-        pushed_rate_.reset();
-        goes_on_ = false;
-      });
 }
 
 }  // namespace muster::inline v0

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <set>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
@@ -14,8 +13,6 @@
 #include <muster/elastic/departure.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
-#include "../comm/group/words.hpp"
-#include "../core/wire.hpp"
 #include "speed_balance.hpp"
 
 namespace muster::inline v0 {
@@ -35,18 +32,6 @@ std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
   std::uint64_t found = std::min(count, most);
   while (count % found != 0) --found;
   return found;
-}
-
-// The names that any rank has, in order: a rank without samples may have reported nothing.
-std::set<std::string> names_of_all(group& ranks, const std::vector<std::string>& mine) {
-  detail::wire_writer writer;
-  for (const auto& name : mine) writer.add_text(name);
-  std::set<std::string> names;
-  for (const auto& said : detail::words_of_all(ranks, writer.take())) {
-    detail::wire_reader reader(said);
-    while (reader.good() && !reader.rest().empty()) names.emplace(reader.text());
-  }
-  return names;
 }
 
 void write_line(std::FILE* to, const epoch_summary& of) {
@@ -100,25 +85,10 @@ void training::one_run::end_epoch(step& now) {
     options.each_epoch(evaluation);
     here.add(std::exchange(of.of_step_, {}));
   }
-  std::vector<std::string> mine;
-  for (const auto& one : here.of) mine.push_back(one.name);
-  const auto names = names_of_all(now.group(), mine);
-  if (of.sync_.options().mode.what != sync_mode::kind::allreduce)
-    here.samples = allreduce(now.group(), here.samples, muster::sum);
-  std::vector<double> all;
-  for (const auto& name : names) {
-    const auto at = std::ranges::find(here.of, name, &sum::name);
-    all.push_back(at == here.of.end() ? 0.0 : at->values);
-    all.push_back(at == here.of.end() ? 0.0 : at->weights);
-  }
-  if (!all.empty()) allreduce(now.group(), all, muster::sum);
-  broadcast(now.group(), std::span(&here.seconds, 1), 0);
-
+  here = of_all(now.group(), std::move(here));
   epoch_summary made{of.state_.position().at.epoch + 1, here.samples, here.seconds};
-  std::size_t at = 0;
-  for (const auto& name : names) {
-    if (all[at + 1] != 0) made.reports.emplace_back(name, all[at] / all[at + 1]);
-    at += 2;
+  for (const auto& one : here.of) {
+    if (one.weights != 0) made.reports.emplace_back(one.name, one.values / one.weights);
   }
   const double value = made[metric.name];
   if (options.patience != 0 && std::isnan(value)) {
@@ -147,6 +117,7 @@ void training::one_run::end_epoch(step& now) {
 // Where its evaluation failed, the state of its last step was saved without it.
 void training::one_run::end_epoch_late(step& now) {
   const auto steps = of.state_.steps();
+  take_sums(now.group());
   late = steps > 0 && !is_measured() && (of.state_.epoch_is_over() || steps == limits.steps) ? 1 : 0;
   if (late != 0) end_epoch(now);
 }
@@ -205,6 +176,7 @@ void training::one_run::save(const std::function<bool(step&)>& due_now) {
     const bool due = due_now(now);
     of.goes_on_ = due && !is_over() && ends == 0;
     if (!due) return save_kind::none;
+    sum_up(now.group());
     saved_at = due_at;
     return of.goes_on_ ? save_kind::in_background : save_kind::and_wait;
   });
@@ -312,6 +284,7 @@ void training::one_run::save_what_is_left() {
   try {
     group self(make_self_transport());  // the others may be gone, or about to be
     auto alone = fixed_session(self);
+    sum_up(self);
     store->save(alone, of.state_, goodness());
     set_log_rank(0);  // alone now, and heard
     log(log_level::warning, "saved after step " + std::to_string(of.state_.steps()) + " in " + store->folder() +

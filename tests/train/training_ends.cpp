@@ -2,8 +2,10 @@
 #include <muster/train/training.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <mutex>
+#include <stdexcept>
 
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
@@ -129,6 +131,42 @@ TEST_CASE("an epoch whose evaluation failed is evaluated when the training goes 
   CHECK(saved.back() == 10);
   run(false);
   run(false);  // at its end nothing is evaluated again
+}
+
+TEST_CASE("an epoch amid which a training was resumed is reported whole") {
+  const int ranks = GENERATE(1, 3);
+  const std::string mode = GENERATE("allreduce", "local-sgd:2");
+  CAPTURE(ranks, mode);
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  const auto run = [&](std::uint64_t fails_at) {
+    as_ranks(ranks,
+             [&](muster::context& context, muster::group&) {
+               trained here(context);
+               const muster::train_options options{
+                   .epochs = 2, .checkpoint = at, .checkpoint_every = "3 steps", .log = nullptr};
+               try {
+                 here.training.run(options, [&](muster::training_step& step) {
+                   here.one_step(step);
+                   step.report("step", static_cast<double>(step.number()));
+                   if (step.number() == fails_at) throw std::runtime_error("the user's own");
+                 });
+               } catch (const std::runtime_error& thrown) {
+                 require(std::string(thrown.what()) == "the user's own", thrown.what());
+                 return;
+               }
+               const auto& epochs = here.training.epochs();
+               require(epochs.size() == 2 && epochs[1].samples == 40, "every sample once");
+               require(std::abs(epochs[1]["value"] - 20.5) < 1e-12, "the mean of 1 to 40");
+               require(epochs[1]["step"] == 7.0, "the mean of 5 to 9");
+             },
+             {"--mode", mode});
+  };
+  run(9);  // amid the second epoch
+  const auto saved = saved_steps(at);
+  REQUIRE(!saved.empty());
+  CHECK(saved.back() < 10);
+  run(1000);
 }
 
 TEST_CASE("a training ends where the program says, and its lines are the program's") {

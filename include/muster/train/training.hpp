@@ -253,7 +253,7 @@ class training {
 
   /// The options by `--mode` and `--compress`.
   [[nodiscard]] static sync_options sync_of_job(const context& of);
-  /// As an owner of state: the finished epochs, and the reports of the ranks since then.
+  /// As an owner of state: the finished epochs, and the reports of all ranks since then, as of the last checkpoint.
   void describe(state_parts& parts);
 
  private:
@@ -320,7 +320,9 @@ class training {
   bool ran_ = false;
   bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
   sums here_;             // of committed steps since the last epoch ended
-  sums of_step_;          // of the attempt under way
+  sums saved_;            // the same of all ranks, as of the last save
+  std::uint64_t saved_at_ = 0;     // which was after so many steps
+  sums of_step_;                   // of the attempt under way
   std::vector<minibatch> shards_;  // of the batch under way
   /// Updates of the user's own that wait for the commit.
   struct {
