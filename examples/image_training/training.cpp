@@ -147,7 +147,6 @@ class run {
 
   void finish(muster::training_step& step) {
     if (!chosen_.save.empty()) {
-      training_->sync().average(step.group());
       if (device_) device_->download(arena_);
       if (!in_shards_) average_statistics(step.group(), *net_);
       if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);

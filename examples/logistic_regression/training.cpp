@@ -92,7 +92,6 @@ class run {
                   [this](muster::training_step& step) { train_step(step); });
     if (!training_.is_root()) return;
     print_results(tracker_, chosen_, objective_, final_accuracy_);
-    if (!chosen_.save.empty()) save();
     if (chosen_.json.empty()) return;
     tracker_.annotate("bytes sent", std::to_string(training_.bytes_sent()));
     write_report(tracker_, context_, data_, chosen_, objective_, final_accuracy_);
@@ -137,6 +136,7 @@ class run {
       final_accuracy_ =
           static_cast<double>(evaluate_all(step, data_.test).correct) / static_cast<double>(data_.test.data.size());
     }
+    if (!chosen_.save.empty() && step.group().rank() == 0) save();
     timeline_.write(step.group());
   }
 

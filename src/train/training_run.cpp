@@ -254,6 +254,7 @@ void training::one_run::train() {
 void training::one_run::conclude() {
   if (!options.at_end && !of.on_servers_) return;
   (void)of.evaluate_once([&](step& now) {
+    of.sync_.average(now.group());
     if (of.on_servers_ && !of.served_->is_sparse()) of.served_->pull();
     training_step end(of, now);
     if (options.at_end) options.at_end(end);

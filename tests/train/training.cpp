@@ -283,7 +283,7 @@ TEST_CASE("an epoch that a limit of steps cuts off is summed up too") {
   });
 }
 
-TEST_CASE("ranks with weights of their own have their mean after an epoch") {
+TEST_CASE("ranks with weights of their own have their mean after an epoch and at the end") {
   as_ranks(2, [](muster::context& context, muster::group&) {
     trained here(context);
     const muster::sync_options apart{.mode = muster::parse_sync_mode("local-sgd:100")};
@@ -295,19 +295,17 @@ TEST_CASE("ranks with weights of their own have their mean after an epoch") {
       return muster::allreduce(ranks, mine, muster::min) == muster::allreduce(ranks, mine, muster::max);
     };
     int evaluations = 0;
-    training.run({.epochs = 2,
-                  .each_epoch =
-                      [&](muster::training_step& now) {
-                        require(same(now.group()), "the mean");
-                        ++evaluations;
-                      },
-                  .log = nullptr},
+    const auto evaluate = [&](muster::training_step& now) {
+      require(same(now.group()), "the mean");
+      ++evaluations;
+    };
+    training.run({.epochs = 2, .each_epoch = evaluate, .at_end = evaluate, .log = nullptr},
                  [&](muster::training_step& step) {
                    const auto batch = step.next(here.loader);
                    step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
                    step.update(optimizer, 1.0);
                  });
-    require(evaluations == 2, "one an epoch");
+    require(evaluations == 3, "one an epoch, and one at the end");
     (void)training.evaluate([&](muster::step& now) { require(!same(now.group()), "its own again"); });
   });
 }

@@ -154,7 +154,8 @@ struct train_options {
   /// After each epoch, as an evaluation: with collectives over the step's group, and reports that belong to the epoch.
   /// Where ranks have different weights (`sync_mode`), it runs with their mean.
   std::function<void(training_step&)> each_epoch{};
-  /// After the last step, as an evaluation: to save the model, to report. Its reports are dropped.
+  /// After the last step, as an evaluation: to save the model, to report. Its reports are dropped. It runs with the
+  /// mean of the ranks' weights, too, which `run` does not leave: after it each rank has its own again.
   std::function<void(training_step&)> at_end{};
   /// Collective: called at the start and after each change of the membership, for example to compare the data of the
   /// ranks. `joined`: this rank has joined a running training. Kept until the next run.
