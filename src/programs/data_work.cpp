@@ -205,7 +205,7 @@ json copy_records(const copy_request& request) {
     std::size_t at = 0;
     for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
       if (folder) folder->reached(first + k);
-      if (first + k == end_of_file) {
+      while (first + k == end_of_file) {  // more than once where there are more files than records
         if (folder) folder->next_file();
         end_of_file = end_of(++file);
       }

@@ -53,6 +53,10 @@ with tempfile.TemporaryDirectory() as name:
 
     made = report("convert", source, folder / "set", "--files", 3)
     assert (made["records"], made["files"], made["left_out"]) == (1000, 3, 0), made
+    few = folder / "few.csv"
+    few.write_text("a,b,label\n" + "".join(f"{i},{i / 8},{i % 3}\n" for i in range(10)))
+    few_files = report("convert", f"csv:{few}?label=label", folder / "few", "--files", 20)
+    assert (few_files["records"], few_files["files"]) == (10, 10), few_files  # none is empty
     one = report("convert", source, folder / "one.muster")
     small = report("reshard", folder / "set", folder / "small", "--file-bytes", "1KiB")
     assert small["files"] == 8, small
