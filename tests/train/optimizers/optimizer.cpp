@@ -168,6 +168,17 @@ TEST_CASE("LARS steps out of zeros and lets NaN through") {
   CHECK(std::isnan(w[3]));
 }
 
+TEST_CASE("LARS steps by the learning rate where there is no gradient, or next to none") {
+  std::vector<float> w(5, 1.0f), v(5), g(5);
+  muster::update(muster::lars_step<float>{.learning_rate = 0.5f, .decay = 0.1f}, w, g, {v});
+  for (const float one : w) CHECK(one == Approx(0.95));
+  w.assign(5, 1.0f);
+  v.assign(5, 0.0f);
+  g[2] = 1e-42f;
+  muster::update(muster::lars_step<float>{.learning_rate = 0.5f}, w, g, {v});
+  CHECK(w == std::vector<float>(5, 1.0f));
+}
+
 TEST_CASE("decay leaves out the tensors that it is told to, and gaps stay zeros") {
   const auto text = GENERATE("sgd,decay=0.1,decay-of=weights", "nesterov:0.9,decay=0.1,decay-of=weights",
                              "adamw,decay=0.1,decay-of=weights", "adam,decay=0.1,decay-of=weights", "lars,decay=0.1",

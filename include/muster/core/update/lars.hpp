@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <limits>
 
 #include <muster/core/lanes.hpp>
 #include <muster/core/update/step.hpp>
@@ -35,9 +36,10 @@ namespace detail {
 ///     rate <- learning_rate * trust * |w| / (|g| + decay * |w|)
 ///     v <- momentum * v + rate * (g + decay * w);  w <- w - v
 ///
-/// The norms are over the spans, which therefore are one tensor. Where either norm is 0, or `trust` is, the rate is the
-/// learning rate: that is how biases and batch normalisation are stepped, with a decay of 0. A diverged gradient shows:
-/// NaN in is NaN out. Two passes. Its state is v. Not for devices: their threads have an element each.
+/// The norms are over the spans, which therefore are one tensor. Where either norm is 0, or `trust` is, or |g| is so
+/// small that the rate would be infinite, the rate is the learning rate: that is how biases and batch normalisation are
+/// stepped, with a decay of 0. A diverged gradient shows: NaN in is NaN out. Two passes. Its state is v. Not for
+/// devices: their threads have an element each.
 template <std::floating_point T>
 struct lars_step {
   using value = T;
@@ -54,10 +56,12 @@ struct lars_step {
     T rate = step.learning_rate;
     if (step.trust != T{0}) {
       const double norm = detail::square_root(detail::sum_of_squares(parameters, size));
-      const double slope =
-          detail::square_root(detail::sum_of_squares(gradients, size)) + static_cast<double>(step.decay) * norm;
-      if (norm > 0 && slope > 0)
-        rate = static_cast<T>(static_cast<double>(step.trust) * norm / slope * static_cast<double>(rate));
+      const double slope = detail::square_root(detail::sum_of_squares(gradients, size));
+      if (norm > 0 && slope > 0) {
+        const double scaled = static_cast<double>(step.trust) * norm /
+                              (slope + static_cast<double>(step.decay) * norm) * static_cast<double>(rate);
+        if (!(scaled > static_cast<double>(std::numeric_limits<T>::max()))) rate = static_cast<T>(scaled);
+      }
     }
     for (std::size_t i = 0; i < size; ++i) {
       const T velocity = step.momentum * velocities[i] + rate * (gradients[i] + step.decay * parameters[i]);
