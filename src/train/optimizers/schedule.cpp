@@ -44,7 +44,9 @@ training_length read_length(spec_reader& spec, const std::string& name) {
 
 double whole(spec_reader& spec, const std::string& key, double fallback) {
   const double number = spec.number_of(key, fallback, 0.0, false);
-  if (number != std::floor(number)) spec.refuse(key + " is not a whole number", "write such as " + key + "=10");
+  constexpr double most = 1e15;  // as a whole number of 64 bits all below are exact
+  if (number != std::floor(number) || number > most)
+    spec.refuse(key + " is not a whole number up to 1e15", "write such as " + key + "=10");
   return number;
 }
 

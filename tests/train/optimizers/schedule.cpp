@@ -122,13 +122,14 @@ TEST_CASE("any function of the position is a schedule") {
 }
 
 TEST_CASE("a schedule that cannot be read is refused with its text, the fault and a way out") {
-  const auto text = GENERATE(
-      "", "constant", "constant:", "constant:x", "constant:0", "constant:-1", "constant:nan", "constant:1e999",
-      "constant:0.1,factor=2", "konstant:0.1", "step:0.1,epochs=30+20", "step:0.1,epochs=", "step:0.1,epochs=30++40",
-      "step:0.1,factor=0", "step:0.1,scale=-4", "step:0.1,warmup=-1", "step:0.1,warmup", "step:0.1,gamma=0.1",
-      "step:0.1,factor=1,factor=1", "cosine:0.1", "cosine:0.1,epochs=0", "cosine:0.1,epochs=9,steps=9",
-      "polynomial:0.1,epochs=9,power=0", "exponential:0.1", "plateau:0.1,factor=1", "plateau:0.1,patience=1.5",
-      "plateau:0.1,better=up", "constant:0.1,from=0.5", "inverse-sqrt:0", "inverse-sqrt:1 ");
+  const auto text =
+      GENERATE("", "constant", "constant:", "constant:x", "constant:0", "constant:-1", "constant:nan", "constant:1e999",
+               "constant:0.1,factor=2", "konstant:0.1", "step:0.1,epochs=30+20",
+               "step:0.1,epochs=", "step:0.1,epochs=30++40", "step:0.1,factor=0", "step:0.1,scale=-4",
+               "step:0.1,warmup=-1", "step:0.1,warmup", "step:0.1,gamma=0.1", "step:0.1,factor=1,factor=1",
+               "cosine:0.1", "cosine:0.1,epochs=0", "cosine:0.1,epochs=9,steps=9", "polynomial:0.1,epochs=9,power=0",
+               "exponential:0.1", "plateau:0.1,factor=1", "plateau:0.1,patience=1.5", "plateau:0.1,better=up",
+               "plateau:0.1,cooldown=1e30", "constant:0.1,from=0.5", "inverse-sqrt:0", "inverse-sqrt:1 ");
   CAPTURE(text);
   const std::string said = refusal_of_schedule(text);
   CHECK(said.starts_with("schedule '" + std::string(text) + "' cannot be used ("));
