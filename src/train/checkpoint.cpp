@@ -115,7 +115,7 @@ void put(const state_part& part, std::span<const std::byte> bytes) {
     std::memcpy(part.bytes.data(), bytes.data(), bytes.size());
 }
 
-// As in local SGD and gossip: what another number of ranks would begin with is nobody's.
+// As in local SGD and gossip, where another number of ranks would begin with weights of no training.
 bool are_weights_of_ranks(const std::vector<state_part>& parts) {
   return std::ranges::any_of(
       parts, [](const auto& part) { return part.name == "parameters" && part.kind == state_kind::rank_local; });
