@@ -179,8 +179,10 @@ class Haproxy:
         await asyncio.sleep(ACCEPTED)
         for each in self.sockets[:2]:
             each.close()
-        for each in self.processes():
+        for each in self.before:
             each.send(signal.SIGUSR1)
+        # At that it would close `inside` too, which what is held and what waits has still to go through, and its own socket.
+        await self.ask("shutdown frontend outside; shutdown frontend metrics")
 
     async def ask(self, commands):
         """What HAProxy answers; nothing where it does not."""

@@ -207,15 +207,16 @@ class Pool:
         await self.haproxy.drain()
         last = self.now() + max(each.service.timeout for each in self.deployments.values()) + 5
         quiet_since = self.now()
-        while self.now() < min(last, quiet_since + QUIET):
+        while self.now() < min(last, quiet_since + QUIET) and self.haproxy.process.is_alive():
             rows = await self._look()
             held = sum(each.activator.holding for each in self.deployments.values())
-            if held or any(server == "BACKEND" and int(row["scur"]) for (_, server), row in rows.items()):
+            # One that does not answer may have requests, and one before it may have some that are to go through this one.
+            if held or not rows or len(self.haproxy.processes()) > 1 or any(int(row["scur"]) for (_, server), row in rows.items() if server == "BACKEND"):
                 quiet_since = self.now()
         self.haproxy.process.send(signal.SIGTERM)
         for each in self.deployments.values():
             each.is_removed = True
-        while (self.deployments or self.haproxy.processes()) and self.now() < last:
+        while (self.deployments or self.haproxy.processes()) and self.now() < last + QUIET:
             await self._look()
         for process in [*self.haproxy.processes(), *(each.process for other in self.deployments.values() for each in other.replicas.values())]:
             process.send(signal.SIGKILL)

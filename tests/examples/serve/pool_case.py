@@ -18,7 +18,7 @@ from program import HANG, PROGRAMS, Case
 PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "bench" / "platform"
 ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(PLATFORM), "PYTHONDONTWRITEBYTECODE": "1"}
 
-# A replica whose requests take a while, and which says how many it has had at once.
+# A replica that takes a while to start, as its requests do, and which says how many it has had at once.
 SLOW = """
 import http.server, json, os, threading, time
 lock, at_once, most = threading.Lock(), 0, 0
@@ -41,6 +41,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+time.sleep(float(os.environ.get("START", "0")))
 http.server.ThreadingHTTPServer.request_queue_size = 100
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
