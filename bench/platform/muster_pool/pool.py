@@ -1,6 +1,7 @@
 """The pool: its services share cores; it looks at them five times a second, and at once when a process ends."""
 import asyncio
 import datetime
+import math
 import signal
 
 from muster_bench.errors import FINISHED, Refusal
@@ -32,6 +33,7 @@ class Pool:
         self.lock = FolderLock(self.folder)
         self.deployments = {}
         self._woken, self._starts, self._tasks, self._drains, self._saved = asyncio.Event(), asyncio.Lock(), set(), False, None
+        self._promised = None   # the service for which a replica of another one ends
 
     def say(self, text):
         print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {text}", flush=True)
@@ -111,33 +113,39 @@ class Pool:
         return rows
 
     async def _share(self, lacking, now):
-        """Gives free cores to the services of the highest priority, of these to those that have none first, and then in the order in which
-        they began to lack. Trainings have what is left."""
+        """Gives free cores to the service that another one made room for, to those of the highest priority, of these to those that have none
+        first, and then in the order in which they began to lack. Trainings have what is left."""
+        if self._promised and (self._promised.replicas or not self._promised.activator.holding):
+            self._promised = None
         for each in self.members.values():
             await each.look(now)
         replicas = [(other.service.account, each.revision.cores) for other in self.deployments.values() for each in other.replicas.values()]
         await self._resize(replicas, lacking, now)
         # A rank that was told to leave is as good as gone: a replica takes longer to become ready.
         held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
-        for deployment, revision in sorted(lacking, key=lambda pair: (-pair[0].service.priority, len(pair[0].replicas) > 0, pair[0].lacks_since)):
+        full = False
+        for deployment, revision in sorted(lacking, key=lambda pair: (-self._priority(pair[0]), len(pair[0].replicas) > 0, pair[0].lacks_since)):
             account, cores = deployment.service.account, revision.cores - ROUNDING
             if now < deployment.paused_until:
                 continue
             begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
             if not begins and _cores_of(held, account) + cores > self.described.limit(account):
                 continue
-            if begins or _cores_of(held) + cores <= self.cores:
+            if begins or (not full and _cores_of(held) + cores <= self.cores):
                 deployment.start(revision, now)
                 held.append((account, revision.cores))
                 self._save()   # at once: one that is not known to the next pool would run for ever
-            else:
-                if not deployment.replicas and deployment.activator.holding:
-                    await self._make_room(deployment, now)
-                return
+                continue
+            full = True   # what comes behind it takes nothing that it waits for
+            if not deployment.replicas and deployment.activator.holding:
+                return await self._make_room(deployment, now)
+
+    def _priority(self, deployment):
+        return math.inf if deployment is self._promised else deployment.service.priority
 
     async def _resize(self, replicas, lacking, now):
         """A training that grows waits until those that shrink have."""
-        lacks = [(each.service.priority, each.service.account, revision.cores) for each, revision in lacking]
+        lacks = [(self._priority(each), each.service.account, revision.cores) for each, revision in lacking]
         names = ", ".join(sorted({each.service.name for each, _ in lacking}))
         sizes = divide(self.cores, self.described.limits, replicas, lacks, self.members.values())
         for grows in (False, True):
@@ -155,6 +163,7 @@ class Pool:
             return len(each.replicas) - max(each.service.minimum, 0 if idle else 1)
         richest = max(others, key=spare, default=None)
         if richest is not None and spare(richest) > 0:
+            self._promised = needy
             richest.say(f"a replica ends, for {needy.service.name} has requests and no core")
             await richest.stop(max(richest.replicas.values(), key=lambda each: each.since), now)
 
