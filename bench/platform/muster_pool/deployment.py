@@ -72,6 +72,11 @@ class Deployment:
             return [(self.current, wanted)]
         return [(self.next, wanted), (self.current, max(wanted - serving, 0))]
 
+    def replaced(self, revision):
+        """Cores of the replica that leaves when one more of this revision serves: until then both run. A canary replaces none."""
+        takes_over = revision == self.next and not self.is_canary() and not self.of(revision, "starting")
+        return self.current.cores if takes_over and self.of(self.current, "starting", "serving") else 0.0
+
     def of(self, revision, *states):
         return [each for each in self.replicas.values() if each.revision == revision and each.state in states and not each.is_away]
 

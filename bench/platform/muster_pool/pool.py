@@ -125,13 +125,10 @@ class Pool:
         held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
         full = False
         for deployment, revision in sorted(lacking, key=lambda pair: (-self._priority(pair[0]), len(pair[0].replicas) > 0, pair[0].lacks_since)):
-            account, cores = deployment.service.account, revision.cores - ROUNDING
-            if now < deployment.paused_until:
+            account, cores = deployment.service.account, revision.cores - deployment.replaced(revision) - ROUNDING
+            if now < deployment.paused_until or _cores_of(held, account) + cores > self.described.limit(account):
                 continue
-            begins = revision == deployment.next and not deployment.of(revision, "starting", "serving")   # beside those that it replaces
-            if not begins and _cores_of(held, account) + cores > self.described.limit(account):
-                continue
-            if begins or (not full and _cores_of(held) + cores <= self.cores):
+            if not full and _cores_of(held) + cores <= self.cores:
                 deployment.start(revision, now)
                 held.append((account, revision.cores))
                 self._save()   # at once: one that is not known to the next pool would run for ever

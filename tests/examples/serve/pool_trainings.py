@@ -185,6 +185,39 @@ class Trainings(PoolCase):
         self.drain()
         self.assertEqual(self.status("low"), (5, 5))
 
+    def test_a_new_revision_keeps_to_limits_and_cores(self):
+        """It starts beside the old one where it fits in its place; so does each further replica, also where all cores are taken."""
+        def file_of(revision, cpu=1, least=0, limit=2):
+            given = slow(0.01, {"minReplicas": least, "maxReplicas": max(least, 1)}, REVISION=revision)
+            given["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+            return service("slow", given, **WINDOW), quota("default", limit)
+
+        def revisions():
+            return [each[2][1]["REVISION"] for each in self.state()["services"]["slow"]["replicas"]]
+
+        def read_again(*words, **more):
+            self.describe(*file_of(*words, **more))
+            times = self.log.read_text().count("read again")
+            self.pool.send_signal(1)
+            self.until(lambda: self.log.read_text().count("read again") > times)
+
+        self.start(*file_of("a", limit=1), more=["--cores", "2"])
+        with Load(self.port, 1, "/v1/models/slow:predict", "{}") as load:
+            self.until(lambda: revisions() == ["a"])
+            for limit in (1, 8):   # too many for its account, and for the pool
+                read_again("b", cpu=4, limit=limit)
+                at = load.counts[200]
+                self.until(lambda: load.counts[200] > at + 100)
+                self.assertEqual(revisions(), ["a"])
+            read_again("c", limit=1)
+            self.until(lambda: revisions() == ["c"])
+            read_again("c", least=2)
+            self.until(lambda: revisions() == ["c", "c"])
+            read_again("d", least=2)
+            self.until(lambda: revisions() == ["d", "d"])
+        self.assertEqual(load.failed, [])
+        self.drain()
+
     def test_replicas_that_die_at_once_keep_their_core_during_pauses(self):
         self.idle("night", 1, 2)
         self.start(service("slow", {"maxReplicas": 1, "containers": [{"command": ["false"]}]}, **WINDOW), training("night"), more=["--cores", "2"])
