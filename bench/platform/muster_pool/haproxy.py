@@ -131,7 +131,7 @@ class Haproxy:
     def __init__(self, folder, earlier, listen, metrics, wake):
         self.folder, self.wake, self.process = folder, wake, None
         self.before = earlier
-        self.sockets = [listening("--listen", listen, len(earlier)), listening("--metrics", metrics, len(earlier)), self._inside()]
+        self.sockets = [listening("--listen", listen, bool(earlier)), listening("--metrics", metrics, bool(earlier)), self._inside()]
 
     def _inside(self):
         made, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"

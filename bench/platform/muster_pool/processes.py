@@ -14,6 +14,7 @@ FIRST_PASSED = 100              # the first descriptor that is passed to HAProxy
 ATTACH_REUSEPORT_CBPF = 51      # <asm/socket.h>
 RETURN, LOAD_BYTE, JUMP_IF_SET = 0x06, 0x30, 0x45
 FLAGS_OF_TCP, SYN = 13, 0x02    # where they are in its header; that of the first packet
+LISTENS = "0A"                  # a state in /proc/net/tcp
 
 
 class Process:
@@ -75,14 +76,15 @@ def _status(pid):
         raise ProcessLookupError(pid) from None
 
 
-def listening(option, address, beside):
-    """A socket for HAProxy. Where one of an earlier pool still listens there, it is made beside that one and takes all new
-    connections, so that the earlier one can be closed when it has accepted its own."""
+def listening(option, address, is_again):
+    """A socket for HAProxy. Where those of earlier pools still listen there, it is made beside them and takes all new connections, so
+    that they can be closed when their processes have accepted their own."""
     try:
         host, _, port = address.rpartition(":")
         if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:   # the system takes the rest of 65536
             raise ValueError(f"'{port}' is no port")
         family, kind, protocol, _, at = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        beside = _listeners(family, *at[:2]) if is_again else 0
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if beside:
@@ -95,6 +97,14 @@ def listening(option, address, beside):
         return made
     except (OSError, ValueError) as error:
         raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give HOST:PORT of this machine that is free") from error
+
+
+def _listeners(family, host, port):
+    """How many sockets listen at an address; several processes may have one."""
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    address = "".join(f"{word:08X}" for word in struct.unpack(f"={len(packed) // 4}I", packed)) + f":{port:04X}"
+    with open("/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp", encoding="ascii") as file:
+        return sum(line.split()[1::2][:2] == [address, LISTENS] for line in file)
 
 
 def accept_no_more(made):

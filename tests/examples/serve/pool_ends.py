@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""How muster-pool ends: real HAProxy, real replicas, and requests that are under way.
+"""How muster-pool ends and begins again: requests that are under way, and sockets that others still have.
 
 CTest runs one class at a time, as program.py's."""
+import pathlib
+import socket
 import sys
+import tempfile
 import threading
 import unittest
 
-from pool_case import PoolCase, service, slow
+from pool_case import PLATFORM, PoolCase, service, slow
 
 
 class Drains(PoolCase):
@@ -33,6 +36,39 @@ class Drains(PoolCase):
 
     def test_callers_that_wait_for_their_turn(self):
         self.answered(4, 1, service("slow", slow(2), **{"pool.muster__anonymous-concurrency": "2"}), "slow.anonymous")
+
+
+class Sockets(unittest.TestCase):
+    def begin(self, folder, host, port, earlier):
+        sys.path.insert(0, str(PLATFORM))
+        from muster_pool.haproxy import Haproxy
+        made = Haproxy(folder, earlier, f"{host}:{port}", "127.0.0.1:0", None).sockets
+        for each in made:
+            self.addCleanup(each.close)
+        made[0].setblocking(False)
+        return made[0]
+
+    def accepted(self, listens):
+        count = 0
+        try:
+            while True:
+                listens.accept()[0].close()
+                count += 1
+        except BlockingIOError:
+            return count
+
+    def test_the_newest_has_all_connections(self):
+        """Whatever number of earlier processes lives: of three one may still listen, and several with one socket."""
+        six = pathlib.Path("/proc/net/if_inet6")
+        for host in ["127.0.0.1"] + (["[::1]"] if six.exists() and six.read_text() else []):
+            for lives in (1, 3):
+                with self.subTest(host=host, lives=lives), tempfile.TemporaryDirectory() as folder:
+                    first = self.begin(folder, host, 0, [])
+                    at = first.getsockname()[:2]
+                    for newest in (self.begin(folder, host, at[1], [None] * lives) for _ in range(2)):   # two that are killed at once
+                        for _ in range(50):
+                            socket.create_connection(at).close()
+                        self.assertEqual((self.accepted(newest), self.accepted(first)), (50, 0))
 
 
 if __name__ == "__main__":
