@@ -336,6 +336,18 @@ class Collects(Case):
         self.assertEqual((self.folder / "out" / "made").read_text(), "3\n")
         self.assertIn("nothing to run", self.bench("run", file, "--out", "out", "--set", "n=3").stdout)
 
+    def test_what_was_interrupted_stays_as_long_as_somebody_worked_at_it(self):
+        file = self.workflow("  one: {command: 'true'}")
+        for name, young in (("trained", "checkpoint/step-2.state"), ("begun", "output/1"), ("left", None)):
+            for path in ("checkpoint/step-2.state", "output/1/log.txt"):
+                self.write(f"out/store/{name}/{path}", "")
+            home = self.folder / "out" / "store" / name
+            for path in [home, *home.rglob("*")]:
+                if young is None or path != home / young:
+                    os.utime(path, (0, 0))
+        self.assertIn("1 results removed", self.bench("gc", file, "--out", "out").stdout)
+        self.assertEqual(sorted(entry.name for entry in (self.folder / "out" / "store").iterdir() if entry.name[0] != "."), ["begun", "trained"])
+
 
 if __name__ == "__main__":
     unittest.main()

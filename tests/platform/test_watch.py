@@ -67,7 +67,8 @@ class Watches(Case):
         self.ended(1)
         self.assertEqual(len(self.logged()), 2)
         self.assertIn("data-1", self.logged())
-        self.refused("watch", self.file, "--out", "out", status=3, says=["another runner works in", str(self.process.pid)])
+        for command in ("watch", "gc"):   # also between two runs
+            self.refused(command, self.file, "--out", "out", status=3, says=["another runner works in", str(self.process.pid)])
         self.git("commit", "-q", "--allow-empty", "-m", "two")
         self.ended(2)
         self.assertIn("starts: the revision changed", self.said())

@@ -1,5 +1,7 @@
 """The command line of muster-flow."""
 import argparse
+import contextlib
+import os
 import shlex
 import time
 
@@ -114,12 +116,11 @@ def gc_command(chosen):
     store, began = Store(chosen.out, _flow(chosen)), time.monotonic()
     if not store.folder.is_dir():
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
-    held = files.FolderLock(store.folder)   # while a runner works nothing is removed
-    try:
+    with contextlib.ExitStack() as held:   # while a runner works nothing is removed, nor what a watch has running between two runs
+        for folder in filter(os.path.isdir, (store.folder, store.folder / "watch")):
+            held.callback(files.FolderLock(folder).release)
         count, behind = store.collect(unused)
         print(f"{count} results removed in {time.monotonic() - began:.1f} s{'; the disk frees their room in the background' if behind else ''}")
-    finally:
-        held.release()
     return FINISHED
 
 

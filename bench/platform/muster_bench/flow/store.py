@@ -236,7 +236,7 @@ class Store:
         as many files: that is done behind, and by the next call where it was ended."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
         store, limit = make_folder(self.folder / "store"), time.time() - unused
-        old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and entry.stat().st_mtime < limit]
+        old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and _last_used(entry) < limit]
         with writing(store):
             if old:
                 behind = tempfile.mkdtemp(prefix=".removed-", dir=store)
@@ -246,6 +246,14 @@ class Store:
         if behind:
             subprocess.Popen(["rm", "-rf", "--", *behind], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return len(old), behind
+
+
+def _last_used(entry):
+    """When; of what is no result yet, when somebody worked at it."""
+    used = [entry.stat().st_mtime]
+    if not os.path.exists(f"{entry.path}/record.json"):
+        used += [one.lstat().st_mtime for part in ("output", "checkpoint") for one in pathlib.Path(entry.path, part).glob("*")]
+    return max(used)
 
 
 def _link(place, target):
