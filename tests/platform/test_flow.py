@@ -228,6 +228,18 @@ class Runs(Case):
         self.assertEqual(process.wait(60), 130)
         self.wait_for_end(pid)
 
+    def test_interrupted_with_a_maximal_age(self):
+        """It goes on from its checkpoint, as any other step does."""
+        self.file = self.workflow("  one: {command: [sh, -c, 'echo begins $2 >> {here}/log; echo x > $1/state; [ -e {here}/pid ] || {{ echo $$ > {here}/pid; exec sleep 1000; }}', "
+                                  "x, '{checkpoint}', '{resume}'], memoize: {max-age: 1h}}")
+        process = self.begin()
+        self.wait_for("pid")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130)
+        self.flow()
+        self.assertEqual((self.folder / "log").read_text(), "begins\nbegins --resume\n")
+        self.assertEqual(len(list((self.folder / "out" / "store").iterdir())), 1)
+
     def test_a_step_that_is_not_waited_for(self):
         """It serves while another step goes on, others begin when it is ready, and it ends with the workflow."""
         server = self.write("server.py", "import http.server, os, sys, time\ntime.sleep(0.5)\nopen('" + str(self.folder) + "/server', 'w').write(str(os.getpid()))\n"

@@ -119,12 +119,13 @@ class Store:
     def find(self, step):
         """Whether there is a result of just this."""
         parts, last = self.parts(step), self.record(step.name)
+        ended = last["ended"] if last else 0   # of a max-age: the next result is another one, and the same one until it is there
         if last and last.get("cause") == "needs":   # it was never begun
             last = None
         if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
             return self._checked(step, Found(last["key"], last["parts"], last))
         parts["memoize"] = step.memoize
-        key = digest_of({**parts, **({"at": time.time()} if "max-age" in step.memoize else {})})[:32]
+        key = digest_of({**parts, **({"at": ended} if "max-age" in step.memoize else {})})[:32]
         return self._checked(step, Found(key, parts, read_json(self.home(key) / "record.json"), tuple(self._changes(step, parts, last))))
 
     def _is_near(self, step, parts, last):
