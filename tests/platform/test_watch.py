@@ -87,12 +87,17 @@ class Watches(Case):
         whole = self.file.read_text()
         self.file.write_text("muster-flow: [")
         self.until(lambda: "this is no YAML" in self.said())
+        self.write("rows", "meanwhile")
+        time.sleep(2)   # several looks
+        self.file.write_text(whole)
+        self.ended(5)
+        self.assertEqual(self.logged()[-1], "data-meanwhile")
         self.file.write_text(whole.replace("echo data", "exit 1; echo data"))
         self.write("rows", "6")
         self.until(lambda: "ended with status 1" in self.said())
         self.file.write_text(whole)
         self.write("rows", "7")
-        self.ended(5)
+        self.ended(6)
         self.assertEqual(self.logged()[-1], "data-7")
         self.end()
 

@@ -107,11 +107,13 @@ def run(read, folder):
     try:
         with signals(stop):
             while True:
+                ran = False
                 try:
                     why += causes.look(flow)
                     flow = read(causes.counted.get(REVISION))
                     if why:   # one run for all that has come: that of the newest
                         say(f"starts: {why[-1]}")
+                        ran = True
                         status, why = engine.run(flow, folder, watched=True), []
                         if status == INTERRUPTED:
                             return INTERRUPTED
@@ -121,7 +123,8 @@ def run(read, folder):
                     if not isinstance(refusal, Busy):
                         if "the watch begins" in why:
                             raise
-                        why = []
+                        if ran:   # else the file could not be read, and what came meanwhile is still to be done
+                            why = []
                     if str(refusal) != said:
                         said = str(refusal)
                         say(said)
