@@ -239,6 +239,18 @@ class Manifests(Case):
         for needed in ("/home/mpiuser/.sshd_config", "useradd -m -u 1000 mpiuser", "Port 2222"):
             self.assertIn(needed, text)
 
+    def test_the_image_has_all_parts(self):
+        """`serve`, which an export has started, and where files are read from: a part whose package is not there would be left out."""
+        root = HERE.parent.parent
+        self.assertIn('"/opt/muster/examples/serve"', (root / "bench" / "platform" / "muster_bench" / "flow" / "export.py").read_text())
+        text = (root / "bench" / "platform" / "Dockerfile").read_text()
+        self.assertIn("-DMUSTER_WITH_SERVE=ON", text)
+        built, run = (set(stage.split()) for stage in text.split("FROM debian:12")[1:])
+        needed = set(re.findall(r"^ *muster_find_part.*?([\w-]+-dev)\b", (root / "cmake" / "parts.cmake").read_text(), re.M))
+        self.assertLessEqual({"libboost-dev", "libsimdjson-dev", "libjpeg-dev"}, needed)
+        self.assertLessEqual(needed, built)
+        self.assertLessEqual({"openmpi-bin", "libtbb12", "zlib1g", "libssl3", "libzstd1", "libjpeg62-turbo", "libpq5", "libcurl4", "libsimdjson14"}, run)
+
 
 if __name__ == "__main__":
     unittest.main()
