@@ -129,6 +129,17 @@ class Rows(Case):
         self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
         self.assertEqual(len([event for event in store.events() if event["step"] == "ingest" and event["event"] == "begin"]), 2)
 
+    def test_two_inputs_that_are_gone_at_once(self):
+        """Each is made by another step; it is one loss."""
+        steps = """  a: {command: [sh, -c, 'echo a > $1', x, '{made}'], outputs: {made: a}}
+  b: {command: [sh, -c, 'echo b > $1', x, '{made}'], outputs: {made: b}}
+  one: {command: [sh, -c, '[ -e $3/again ] || {{ touch $3/again; rm $3/out/store/*/a $3/out/store/*/b; }}; cat $1 $2', x, '{*made}', '{here}'], inputs: {made: [a, b]}}
+"""
+        for name in ("a", "b"):
+            self.step(steps, name)
+        end, attempts, _ = self.step(steps)
+        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
+
     def test_input_that_no_step_makes(self):
         rows = self.write("rows.csv", "a,b\n1,2\n")
         steps = self.shell(f"rm {rows}; exit 3", "inputs: {rows: rows.csv}")

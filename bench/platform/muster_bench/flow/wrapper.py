@@ -58,11 +58,12 @@ class Work:
 
     def _make_inputs(self):
         """Has each step run again whose output is an input and is gone. The path of what no step makes, else None."""
-        for path in (path for paths in self.step.inputs.values() for path in paths):
-            if (self.store.folder / path).exists():
-                continue
+        gone = [path for paths in self.step.inputs.values() for path in paths if not (self.store.folder / path).exists()]
+        self.counts["input"] += bool(gone)   # once, however many are
+        for path in gone:
             maker = self.store.flow.maker(path)
-            self.counts["input"] += 1
+            if (self.store.folder / path).exists():   # by now: its maker made both
+                continue
             if maker is None or self.counts["input"] > self.step.retry["input"] or Work(self.store, maker, self.stop).run() is None:
                 return path
         return None
