@@ -3,6 +3,7 @@ import asyncio
 import contextlib
 import csv
 import os
+import re
 import signal
 import socket
 
@@ -48,7 +49,7 @@ frontend metrics
 def configuration(folder, buffer, deployments):
     """Requests go from `outside` to the limits of their caller, if the service has them, and by `inside` to the replicas.
     muster-pool's own socket (activator.py) is the server when there is no other."""
-    services = [each.service for each in deployments]
+    services, folder = [each.service for each in deployments], _word(folder)
     lines = [HEAD.format(folder=folder, buffer=buffer, metrics=FIRST_PASSED + 1, longest=max(each.timeout for each in services) + 5)]
     routes = []
     for each in services:
@@ -67,6 +68,10 @@ def configuration(folder, buffer, deployments):
     for deployment in deployments:
         lines += _classes(folder, deployment.service) + _replicas(folder, deployment)
     return "\n".join(lines) + "\n"
+
+
+def _word(path):
+    return re.sub(r"([ #\"'\\])", r"\\\1", str(path))
 
 
 def _indented(lines):
@@ -122,7 +127,7 @@ def _replicas(folder, deployment):
         used = replica is not None and replica.state == "serving"
         lines.append(f"  server s{slot} 127.0.0.1:{replica.port if used else 9} check {'proto h2 ' if service.is_grpc else ''}maxconn {service.at_once} "
                      f"{f'weight {replica.weight}' if used else 'disabled'}")
-    return lines + [f"  server waits unix@{deployment.activator.path} backup pool-max-conn 0"]
+    return lines + [f"  server waits unix@{_word(deployment.activator.path)} backup pool-max-conn 0"]
 
 
 class Haproxy:

@@ -192,8 +192,9 @@ class Callers(PoolCase):
 
     def test_limits(self):
         (self.folder / "keys").write_text("# who\nann k-1\nbob k-2\n")
+        (self.folder / "services.pool").symlink_to("my #1")
         limits = {"pool.muster__keys": "keys", "pool.muster__queue": "4"}
-        self.start(service("slow", slow(0.4), **limits))
+        self.start(service("slow", slow(0.4), **limits), more=["--state", "my #1"])
         self.until(lambda: len(self.replicas("slow")) == 1)
         self.assertEqual(self.most(self.together(4)), 2)   # two run, and then the other two
         self.assertEqual(self.most(self.together(6, Authorization="Bearer k-1")), 3)
