@@ -11,7 +11,7 @@ The mutations are made in a git worktree of HEAD below --work, which is built th
   tools/mutate.py --all --lines 60         60 lines, as many from each room as can be
   tools/mutate.py --list                   only what would be broken
 
-Exit status: 0 all caught; 1 some survived; 2 wrong arguments, or the tests fail on the unbroken tree.
+Exit status: 0 all caught; 1 some survived, or no edit compiles; 2 wrong arguments, no line to break, or the tests fail on the unbroken tree.
 """
 import argparse
 import json
@@ -22,6 +22,8 @@ import re
 import signal
 import subprocess
 import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Room: targets to build, then tests to run (regular expressions of CTest, one after the other), for the files whose path
 # begins with it. The longest that fits counts.
@@ -91,8 +93,8 @@ PASSED_OVER = re.compile(r'^\s*(//|#|\*|static_assert|using |namespace |template
                          r'class |struct |enum |public:|private:|throw |\[\[nodiscard\]\]|log\(|")')
 
 
-def run(*words, **more):
-    return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE, **more).stdout
+def run(*words):
+    return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
 
 
 def room_of(path):
@@ -232,7 +234,7 @@ def main():
     parser.add_argument("--exclude", action="append", default=[], metavar="REGEX", help="paths that are left out")
     parser.add_argument("--timeout", type=float, default=600, metavar="S",
                         help="of the tests of one line; longer is a hang (default: 600)")
-    parser.add_argument("--work", default="build/mutate", metavar="DIR", help="default: build/mutate")
+    parser.add_argument("--work", default=ROOT / "build" / "mutate", metavar="DIR", help="default: build/mutate")
     parser.add_argument("--option", action="append", default=[], metavar="-D...", help="for CMake")
     parser.add_argument("--list", action="store_true", help="print what would be broken, and end")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
@@ -240,6 +242,10 @@ def main():
 
     chance = random.Random(arguments.seed or run("git", "rev-parse", "HEAD").strip())
     drawn = draw(candidates(arguments), arguments.lines, chance)
+    if not drawn:
+        print("tools/mutate.py: there is no line to break (none that changed is of a room here); give another --since, or --all",
+              file=sys.stderr)
+        return 2
     if arguments.list:
         for _, path, number, line in drawn:
             print(f"{path}:{number}: {line.strip()}")
@@ -266,7 +272,7 @@ def main():
             pathlib.Path(arguments.json).write_text(json.dumps(rows, indent=1) + "\n")
     caught = sum(1 for row in rows if row["caught_by"])
     print(f"{caught} of {len(rows)} caught ({100 * caught / max(len(rows), 1):.0f} %)")
-    return 0 if caught == len(rows) else 1
+    return 0 if rows and caught == len(rows) else 1
 
 
 if __name__ == "__main__":

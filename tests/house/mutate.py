@@ -2,6 +2,8 @@
 """The edits of tools/mutate.py: what they change of a line, and what they leave alone."""
 import importlib.util
 import pathlib
+import subprocess
+import sys
 import unittest
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mutate.py"
@@ -45,6 +47,17 @@ class Edits(unittest.TestCase):
         first = mutate.draw(rooms, 4, mutate.random.Random("seed"))
         self.assertEqual(first, mutate.draw(rooms, 4, mutate.random.Random("seed")))
         self.assertEqual([room for room, *_ in first], ["a", "b", "a", "b"])
+
+    def test_it_works_in_any_folder_and_needs_something_to_break(self):
+        if not (TOOL.parents[1] / ".git").exists():
+            self.skipTest("SKIPPED: this is no git repository")
+        def ran(*words):
+            return subprocess.run([sys.executable, TOOL, *words], cwd=TOOL.parent, capture_output=True, text=True, timeout=50)
+        listed = ran("--all", "--list", "--lines", "3", "--exclude", "^src/(?!core)", "--exclude", "^include/(?!muster/core)")
+        self.assertEqual((listed.returncode, len(listed.stdout.splitlines())), (0, 3), listed.stderr)
+        none = ran("--since", "HEAD")
+        self.assertEqual((none.returncode, none.stdout), (2, ""))
+        self.assertIn("no line to break", none.stderr)
 
 
 if __name__ == "__main__":
