@@ -12,7 +12,7 @@ from flow import Case
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
 FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
-TRAIN, TEST = 256, 64
+TRAIN, TEST, OUT = 256, 64, "all results"
 
 
 class Fashion(Case):
@@ -36,7 +36,7 @@ class Fashion(Case):
                 ports += ["--set", f"{name}={free.getsockname()[1]}"]
         places = {"examples": self.build / "examples", "programs": self.build / "src" / "programs", "data": self.folder / "data", "here": FILE.parent,
                   "pool": self.pool()}
-        return self.bench("run", file, "--out", "out", *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,
+        return self.bench("run", file, "--out", OUT, *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,
                           "--set", "epochs=2", *words, timeout=500, OMPI_MCA_rmaps_base_oversubscribe="1", **more)
 
     def pool(self):
@@ -62,7 +62,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
 
     def test_from_data_to_report(self):
         said = self.flow().stdout
-        out = self.folder / "out"
+        out = self.folder / OUT
         selected = json.loads((out / "selected.json").read_text())
         self.assertEqual(len(selected["accuracies"]), 3)
         self.assertEqual(selected["selected"]["accuracy"], max(one["accuracy"] for one in selected["accuracies"]))
@@ -88,7 +88,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
     def test_none_is_good_enough(self):
         said = self.flow("--set", "at-least=0.99", status=1)
         self.assertRegex(said.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
-        self.assertFalse((self.folder / "out" / "report.html").exists())
+        self.assertFalse((self.folder / OUT / "report.html").exists())
 
 
 if __name__ == "__main__":
