@@ -134,19 +134,23 @@ class Scaling(PoolCase):
         self.assertEqual(self.post("/v1/models/three:predict")[0], 404)
         self.drain()
 
-    def test_a_service_of_a_lower_priority_has_one_core_and_keeps_it(self):
-        """Of one that has all cores, and of one that would have more."""
-        for most in (2, 3):
-            with self.subTest(most):
-                self.start(*(service(name, slow(0.1, {"minReplicas": 0, "maxReplicas": most, "scaleTarget": 1, "timeout": 20}), **WINDOW, **{"pool.muster__priority": priority})
-                             for name, priority in (("one", "1"), ("two", "0"))), more=["--cores", "2"])
-                with Load(self.port, 6, "/v1/models/one:predict", "{}") as load:
-                    self.until(lambda: len(self.replicas("one")) == 2)
-                    with Load(self.port, 1, "/v1/models/two:predict", "{}") as other:
-                        self.until(lambda: other.counts[200] > 20 or other.failed)
-                self.assertEqual((load.failed, other.failed), ([], []))
-                self.assertEqual(self.log.read_text().count("a replica ends, for two has requests and no core"), 1)
-                self.drain()
+    def of_a_lower_priority(self, most):
+        """It has one core and keeps it."""
+        self.start(*(service(name, slow(0.1, {"minReplicas": 0, "maxReplicas": most, "scaleTarget": 1, "timeout": 20}), **WINDOW, **{"pool.muster__priority": priority})
+                     for name, priority in (("one", "1"), ("two", "0"))), more=["--cores", "2"])
+        with Load(self.port, 6, "/v1/models/one:predict", "{}") as load:
+            self.until(lambda: len(self.replicas("one")) == 2)
+            with Load(self.port, 1, "/v1/models/two:predict", "{}") as other:
+                self.until(lambda: other.counts[200] > 20 or other.failed)
+        self.assertEqual((load.failed, other.failed), ([], []))
+        self.assertEqual(self.log.read_text().count("a replica ends, for two has requests and no core"), 1)
+        self.drain()
+
+    def test_a_lower_priority_beside_one_that_has_all_cores(self):
+        self.of_a_lower_priority(2)
+
+    def test_a_lower_priority_beside_one_that_lacks_cores(self):
+        self.of_a_lower_priority(3)
 
 
 if __name__ == "__main__":
