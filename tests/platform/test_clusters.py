@@ -145,7 +145,7 @@ class Manifests(Case):
             self.assertEqual({role: each["replicas"] for role, each in job["spec"][spec].items()}, roles)
             first, *others = (each["template"]["spec"]["containers"][0] for each in job["spec"][spec].values())
             self.assertEqual(first["resources"]["limits"]["nvidia.com/gpu"], "1")
-            for line in ("echo before\ntrain --rate 1 > log.txt 2>&1\necho after\n", "trap 'echo '"):
+            for line in ("echo before\ntrain --rate 1 > log.txt 2>&1\necho after\n", "at the end", "' EXIT\n"):
                 self.assertIn(line, first["args"][1])
             self.assertFalse([each for each in others if "echo" in each["args"][1] or "log.txt" in each["args"][1]])
         script = made("{kind: torchrun, options: --max-restarts=2}", "--kind", "slurm")[0].read_text()
