@@ -1,0 +1,231 @@
+// Input that is none, clients that are slow or go, models that take too long.
+#include <future>
+#include <string>
+#include <thread>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+
+#include "catch.hpp"
+#include "heard_log.hpp"
+#include "running_server.hpp"
+#include "serve/connection.hpp"
+
+using namespace served;
+
+TEST_CASE("bad input is answered with 4xx that names the field") {
+  const running_server running({.max_header = 1000, .max_body = 100'000});
+  struct row {
+    int status;
+    std::string field, request;
+  };
+  const std::string chunked = "POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const row table[] = {
+      {400, "body: is no JSON", post(infer, "{")},
+      {400, "body: is no JSON", post(infer, "")},
+      {400, "body: is no JSON", post(infer, std::string(5000, '['))},
+      {400, "body: is no JSON object", post(infer, "[1]")},
+      {400, "inputs: is missing", post(infer, "{}")},
+      {415, "Content-Encoding: is gzip, and bodies are read as they are",
+       "POST " + infer + " HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"},
+      {400, "outputs.parameters.classification: is an extension that is not here",
+       post(infer, v2("[1,2,2]", "[1,2,3,4]", R"(,"outputs":[{"name":"y","parameters":{"classification":3}}])"))},
+      {400, "inputs: has another number", post(infer, R"({"inputs":[]})")},
+      {400, "inputs[0].name: is missing", post(infer, R"({"inputs":[1]})")},
+      {400, "inputs[0].name: is no input of the model (it has 'x')", post(infer, R"({"inputs":[{"name":"z"}]})")},
+      {400, "inputs[0].datatype: is not FP32",
+       post(infer, R"({"inputs":[{"name":"x","datatype":"INT8","shape":[1,2,2],"data":[1,2,3,4]}]})")},
+      {400, "inputs[0].shape: is another one than [rows,2,2]", post(infer, v2("[1,2,3]", "[1,2,3,4,5,6]"))},
+      {400, "inputs[0].shape: is another one", post(infer, v2("[4]", "[1,2,3,4]"))},
+      {400, "inputs[0].shape: has what is no size", post(infer, v2("[-1,2,2]", "[1,2,3,4]"))},
+      {400, "inputs[0].shape: has no rows", post(infer, v2("[0,2,2]", "[]"))},
+      {400, "inputs[0].shape: has more than 8 rows", post(infer, v2("[9,2,2]", "[]"))},
+      {400, "inputs[0].shape: has more than 8 rows", post(infer, v2("[18446744073709551615,2,2]", "[]"))},
+      {400, "inputs[0].data: is missing",
+       post(infer, R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,2,2]}]})")},
+      {400, "inputs[0].data: has 3 values, and its shape 4", post(infer, v2("[1,2,2]", "[1,2,3]"))},
+      {400, "inputs[0].data: has more than the 4 values", post(infer, v2("[1,2,2]", "[1,2,3,4,5]"))},
+      {400, "inputs[0].data: value 2 is no FP32", post(infer, v2("[1,2,2]", R"([1,2,"3",4])"))},
+      {400, "inputs[0].data: value 1 is no FP32", post(infer, v2("[1,2,2]", "[1,1e39,3,4]"))},
+      {400, "inputs[0].parameters.binary_data_size: is 12, and 16 bytes",
+       binary_request(binary_json(1, 12), text_of({1, 2, 3, 4}))},
+      {400, "inputs[0].parameters.binary_data_size: is 16, and the shape has 32",
+       binary_request(binary_json(2, 16), text_of({1, 2, 3, 4}))},
+      {400, "inputs[0].parameters.binary_data_size: is no size",
+       post(infer,
+            R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,2,2],"parameters":{"binary_data_size":-1}}]})")},
+      {400, "inputs[0].parameters.binary_data_size: is missing", binary_request(v2("[1,2,2]", "[1,2,3,4]"), "1234")},
+      {400, "Inference-Header-Content-Length: is 9, and the body has 2",
+       post(infer, "{}", "Inference-Header-Content-Length: 9\r\n")},
+      {400, "Inference-Header-Content-Length: is no size", post(infer, "{}", "Inference-Header-Content-Length: x\r\n")},
+      {400, "outputs.name: is no output", post(infer, v2("[1,2,2]", "[1,2,3,4]", R"(,"outputs":[{"name":"z"}])"))},
+      {400, "parameters.binary_data_output: is neither",
+       post(infer, v2("[1,2,2]", "[1,2,3,4]", R"(,"parameters":{"binary_data_output":1})"))},
+      {400, "inputs[0], row 1: begins with -1", post(infer, v2("[2,2,2]", "[1,2,3,4,-1,2,3,4]"))},
+      {500, "model: a row begins with -2", post(infer, v2("[1,2,2]", "[-2,2,3,4]"))},
+      {400, "instances: is missing", post(predict_path, "{}")},
+      {400, "instances: has no rows", post(predict_path, R"({"instances":[]})")},
+      {400, "instances[1]: an array has less than 2",
+       post(predict_path, R"({"instances":[[[1,1],[1,1]],[[1,1],[1]]]})")},
+      {400, "instances[0]: an array has more than 2", post(predict_path, R"({"instances":[[[1,1],[1,1,1]]]})")},
+      {400, "instances[0]: has too few dimensions", post(predict_path, R"({"instances":[[1,1,1,1]]})")},
+      {400, "instances[0]: value 3 is no FP32", post(predict_path, R"({"instances":[[[1,1],[1,null]]]})")},
+      {400, "instances[0]: begins with -1", post(predict_path, R"({"instances":[[[-1,1],[1,1]]]})")},
+      {400, "instances[0].b64: is no base64", post("/v1/models/lengths:predict", R"({"instances":[{"b64":"YW="}]})")},
+      {400, "instances[0].b64: is missing", post("/v1/models/lengths:predict", R"({"instances":["YWJj"]})")},
+      {404, "model: 'none' is not served", post("/v2/models/none/infer", "{}")},
+      {404, "model: 'none' is not served", get("/v1/models/none")},
+      {404, "version: 7 is not served (1 is)", get("/v2/models/sums/versions/7")},
+      {404, "path: nothing", get("/")},
+      {404, "path: nothing", get("/v2/models/sums/versions/x")},
+      {404, "path: nothing", get("/v2/models/")},
+      {405, "method: is not POST", get(infer)},
+      {405, "method: is not GET", post("/metrics", "")},
+      {405, "method: is neither", "DELETE /v2 HTTP/1.1\r\n\r\n"},
+      {400, "request: is no HTTP/1.1", "hello\r\n\r\n"},
+      {400, "request: is no HTTP/1.1", "POST /v2 HTTP/1.1\r\nContent-Length: 1x\r\n\r\n"},
+      {400, "request: is no HTTP/1.1", chunked + "zz\r\n"},
+      {400, "request: is no HTTP/1.1", chunked + "1;" + std::string(std::size_t{4} << 20, 'a')},
+      {400, "request: is no HTTP/1.1", chunked + "0\r\na: " + std::string(std::size_t{4} << 20, 'a')},
+      {400, "Transfer-Encoding: is not chunked", "POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n"},
+      {431, "headers: have more than 1000", "GET /v2 HTTP/1.1\r\na: " + std::string(2000, 'b') + "\r\n\r\n"},
+      {413, "body: has more than 100000", "POST " + infer + " HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n"},
+      {413, "body: has more than 100000", post(infer, std::string(300'000, ' '))},
+      {413, "body: has more than 100000", chunked + "30000\r\n" + std::string(0x30000, ' ') + "\r\n0\r\n\r\n"},
+      {413, "body: has more than 100000",
+       "POST " + infer + " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000000000\r\n\r\n"},
+  };
+  for (const auto& each : table) {
+    INFO(each.request.substr(0, 300));
+    const auto made = running.ask(each.request);
+    CHECK(made.status == each.status);
+    CHECK_THAT(made.body, contains(R"({"error":")" + each.field));
+  }
+  // What follows is a body to a proxy that reads it otherwise: it is no request.
+  http_client unclear(running.port());
+  REQUIRE(unclear.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n" + get("/v2")));
+  const auto refused = unclear.receive().value();
+  CHECK(refused.status == 400);
+  CHECK(refused.closes());
+  CHECK(unclear.is_closed());
+  CHECK(running.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).status == 200);
+}
+
+TEST_CASE("headers and bodies that do not end, and predictions that take too long, are answered in time") {
+  const running_server running({.header_timeout = muster::seconds(0.2),
+                                .request_timeout = muster::seconds(0.4),
+                                .idle_timeout = muster::seconds(0.2)});
+  const auto slowly = [&](const std::string& begin, const std::string& then) {
+    http_client client(running.port());
+    client.send(begin);
+    std::thread sends([&] {
+      while (client.send(then)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    });
+    auto made = client.receive().value();
+    while (!client.is_closed()) (void)client.receive();
+    sends.join();
+    return made;
+  };
+  const auto headers = slowly("GET /v2 HTTP/1.1\r\n", "a: b\r\n");
+  CHECK(headers.status == 408);
+  CHECK_THAT(headers.body, contains("headers: did not end in time"));
+  const auto body = slowly("POST " + infer + " HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", " ");
+  CHECK(body.status == 408);
+  CHECK_THAT(body.body, contains("body: did not end in time"));
+  running.by->hold();
+  http_client client(running.port());
+  const auto late = client.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).value();
+  CHECK(late.status == 504);
+  CHECK(client.is_closed());
+  http_client queued(running.port());
+  CHECK(queued.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).value().status == 504);
+  running.by->release();
+  CHECK(running.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).status == 200);
+  http_client idle(running.port());
+  CHECK(idle.ask(get("/v2")).value().status == 200);
+  CHECK(idle.is_closed());
+  http_client silent(running.port());
+  CHECK(silent.is_closed());
+}
+
+TEST_CASE("a body that comes faster than it is read is given up in time too, and the server drains") {
+  std::optional<running_server> running;
+  running.emplace(serve::server_options{.request_timeout = muster::seconds(0.2)});
+  http_client client(running->port());
+  REQUIRE(client.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"));
+  std::string chunks;  // of a byte each, so that the body stays small
+  for (int k = 0; k < 64; ++k) chunks.append("1;").append(1000, 'a').append("\r\n \r\n");
+  const auto began = muster::clock::now();
+  while (muster::seconds_since(began) < 1 && client.send(chunks)) {
+  }
+  running.reset();         // although the client sends no more, and stays
+  (void)client.receive();  // 408, if a pause of the client let it through
+  CHECK(client.is_closed());
+}
+
+TEST_CASE("a connection that timed out ends in its own thread, when the model has done with it") {
+  namespace asio = boost::asio;
+  constexpr std::size_t count = 4;
+  const temporary_folder folder;
+  std::filesystem::create_directories(folder / "sums/1");
+  const auto by = std::make_shared<control>();
+  std::promise<void> heard;
+  const auto all_heard = heard.get_future();
+  std::optional<serve::repository> models;
+  models.emplace(
+      folder / "", [&](const std::string&) -> serve::any_predictor { return sums{.by = by}; },
+      serve::batch_options{.max_batch = 8}, muster::seconds(1e6));
+  models->look();
+  serve::server_shared shared{.models = *models, .options = {.request_timeout = muster::seconds(1)}};
+  std::mutex mutex;
+  std::vector<std::thread::id> ended_in;
+  const auto ended = [&] {
+    const std::lock_guard lock(mutex);
+    return ended_in.size();
+  };
+  serve::connection_set set;
+  set.on_end = [&] {
+    const std::lock_guard lock(mutex);
+    ended_in.push_back(std::this_thread::get_id());
+  };
+  asio::io_context io{1};
+  asio::ip::tcp::acceptor acceptor(io, asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  std::vector<std::unique_ptr<http_client>> clients;
+  std::vector<std::weak_ptr<serve::connection>> connections;
+  for (std::size_t k = 0; k < count; ++k) {
+    clients.push_back(std::make_unique<http_client>(acceptor.local_endpoint().port()));
+    const auto made = std::make_shared<serve::connection>(acceptor.accept(), shared, set);
+    made->start();
+    connections.push_back(made);
+  }
+  auto work = asio::make_work_guard(io);
+  std::thread thread([&] { io.run(); });
+  const auto own_thread = thread.get_id();
+
+  auto model = models->find("sums");
+  const std::vector<float> numbers = {1, 2, 3, 4};
+  const std::span<const std::byte> rows[] = {bytes_of(numbers)};
+  by->hold();
+  CHECK(model->requests.submit({rows, muster::clock::now() + std::chrono::hours(1), [](serve::prediction&&) {}}));
+  by->await_held();
+  for (const auto& each : clients) CHECK(each->send(post(infer, v2("[1,2,2]", "[1,2,3,4]"))));
+  for (const auto& each : clients) CHECK(each->receive().value_or(http_answer()).status == 504);
+  clients.clear();
+  for (const auto& each : connections) {
+    while (each.use_count() > 1) std::this_thread::yield();  // the model's request alone has it
+  }
+  // The last one that expires returns once the thread of the connections has heard of those before it. Only then does
+  // the model forget them all.
+  CHECK(model->requests.submit({rows, muster::clock::now() - std::chrono::hours(1), [&](serve::prediction&&) {
+                                  asio::post(io, [&] { heard.set_value(); });
+                                  all_heard.wait();
+                                }}));
+  by->release();
+  all_heard.wait();
+  while (ended() < count) std::this_thread::yield();
+  model.reset();
+  models.reset();  // and the thread of the model
+  work.reset();
+  thread.join();
+  CHECK(ended_in == std::vector<std::thread::id>(count, own_thread));
+}
