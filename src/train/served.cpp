@@ -55,7 +55,6 @@ std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::ord
   if (!folder.empty()) saved = ps::load_tables(job_, alone_, folder);
   if (!saved && !sparse_) tables.assign(parameters, std::as_const(arena_).parameters());
   tables.flush();
-  plan.concludes = 1;
   if (saved) {
     plan.from = saved->at.at;
     plan.steps = saved->at.steps;

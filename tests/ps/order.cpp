@@ -167,7 +167,6 @@ class schedule {
     if (told.clock > one.clock) one.clock = one.closed = told.clock;
     if (told.what == ps::lease::kind::over) one.done = true;
     if (told.what == ps::lease::kind::last) {
-      REQUIRE(of_.plan.concludes != 0);
       check_samples(told.from);
       const bool concludes = map.front() == one.node && draw_.below(3) == 0;  // else it may die amid it
       if (concludes) append({.from = one.node, .push = word(ps::order_word::end)});
@@ -270,7 +269,6 @@ world any_world_of_leases(muster::random_stream& draw) {
   const auto saves = draw.below(3);
   if (saves == 1) of.plan.epochs_to_save = 1 + draw.below(2);
   if (saves == 2) of.plan.steps_to_save = 1 + draw.below(20);
-  of.plan.concludes = draw.below(2);
   return of;
 }
 

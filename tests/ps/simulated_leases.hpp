@@ -56,6 +56,7 @@ inline void run::take_lease(worker_process& one, const ps::lease& told) {
   }
   one.core.move_clock(told.clock);
   its.joins = false;
+  if (told.what == ps::lease::kind::last) claim(one, ps::order_word::end, 0, {});
   if (told.what == ps::lease::kind::over) its.is_over = over_ = true;
 }
 

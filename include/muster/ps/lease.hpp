@@ -19,9 +19,6 @@ struct order_plan {
   /// pushed is then of all batches before that place, and of none behind it. 0: never.
   std::uint64_t epochs_to_save = 0;
   std::uint64_t steps_to_save = 0;
-  /// Other than 0: at the end `last` is told until `client::pass_end` is called. So one worker can do what is left to
-  /// do with the tables, and another one if it dies meanwhile.
-  std::uint64_t concludes = 0;
 };
 
 /// A part of some batches that follow each other, for one worker alone: the same part of each. It trains one of them a
@@ -32,7 +29,7 @@ struct lease {
     unknown,  ///< no worker has begun the order yet: the first has to
     later,    ///< other workers have all there is, and may die: to be asked again
     save,     ///< all before `from` is trained and counts: the tables can be saved, then `client::pass_save`
-    last,     ///< all is trained and counts: what is left can be done, then `client::pass_end` (order_plan::concludes)
+    last,     ///< all is trained and counts: one worker does what is left, then `client::pass_end`; another if it dies
     over      ///< all is trained and counts, and nothing is left
   };
   kind what = kind::later;

@@ -191,7 +191,7 @@ lease epoch_order::answer(const member& to, std::uint64_t clock) const {
   const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
   if (begun_ && all_counts && stops_to_save()) told.what = lease::kind::save;
   if (begun_ && all_counts && ends() && !stops_to_save())
-    told.what = plan_.concludes != 0 && !concluded_ ? lease::kind::last : lease::kind::over;
+    told.what = concluded_ ? lease::kind::over : lease::kind::last;
   const auto own = std::ranges::find(open_, to, &dealt::to);  // of one that comes late, and of bulk
   if (bulk_ && own != open_.end()) told.clock = std::max(clock, own->what.clock);
   return told;
