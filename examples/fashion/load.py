@@ -1,5 +1,6 @@
 """Sends the test images to a server, one a request, over some connections at a time; writes what was answered and how long it took."""
 import argparse
+import contextlib
 import http.client
 import json
 import struct
@@ -27,12 +28,14 @@ class Load:
     def __init__(self, chosen):
         extents, self.images = read_idx(chosen.images)
         self.side, self.count = extents[1:], min(chosen.requests, extents[0])
-        self.server, self.path = chosen.server, f"/v2/models/{chosen.model}/infer"
+        with open(chosen.selected, encoding="utf-8") if chosen.selected else contextlib.nullcontext() as file:
+            version = f"/versions/{json.load(file)['version']}" if file else ""
+        self.server, self.path = chosen.server, f"/v2/models/{chosen.model}{version}/infer"
         self.classes, self.seconds, self.versions, self.failed = [None] * self.count, [None] * self.count, {}, []
         self._next, self._guard = 0, threading.Lock()
 
     def wait(self, patience):
-        """Until a version of the model is served."""
+        """Until the model is served, in the version that is asked for: a server finds a new one a while after it is published."""
         until = time.monotonic() + patience
         while True:
             try:
@@ -69,6 +72,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--server", required=True, metavar="HOST:PORT")
     options.add_argument("--model", required=True, metavar="NAME")
+    options.add_argument("--selected", metavar="FILE", help="ask for the version that was selected [the newest that is served]")
     options.add_argument("--images", required=True, metavar="FILE", help="an IDX file")
     options.add_argument("--requests", type=int, default=10_000, metavar="N", help="at most so many")
     options.add_argument("--connections", type=int, default=4, metavar="N")
