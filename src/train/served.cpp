@@ -1,6 +1,7 @@
 #include "served.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -84,7 +85,29 @@ void served::require_saved() const {
   if (!unsaved_.empty()) throw configuration_error(unsaved_);
 }
 
+void served::evaluate(const std::function<void()>& f) {
+  std::exception_ptr failed;
+  ended_first_ = is_first();  // while another thread reads the map
+  {
+    const std::jthread heard([&](const std::stop_token& stop) {
+      try {
+        for (std::unique_lock mine(in_use_); !stop.stop_requested();) {
+          job_.tables().progress();
+          evaluated_.wait_for(mine, stop, 10 * ask_again_after, [] { return false; });
+        }
+      } catch (const configuration_error&) {  // an MPI that one thread may use alone; a refusal is said again
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    });
+    f();
+  }
+  ended_first_.reset();
+  if (failed) std::rethrow_exception(failed);
+}
+
 void served::pull(std::span<const std::uint64_t> elements) {
+  const std::lock_guard mine(in_use_);
   const auto values = arena_.parameters();
   const auto bytes = sparse_ ? elements.size() * sizeof(float) : values.size_bytes();
   const scoped_event waits(activity::aggregate, "pull", 0);

@@ -1,7 +1,10 @@
 // The parameters of a training on servers: one worker's side.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +49,9 @@ class served {
   // Throws configuration_error if the last save of this worker failed.
   void require_saved() const;
 
+  // Runs `f`, which may compute for longer than the servers wait for a word of this worker, and may pull.
+  void evaluate(const std::function<void()>& f);
+
   // These elements of the arena, or all of a dense one, become the table's. The next push is of the same.
   void pull(std::span<const std::uint64_t> elements = {});
   // Hands the gradients over, with the learning rate; ends the worker's clock.
@@ -71,6 +77,8 @@ class served {
   arena& arena_;
   bool sparse_;
   ps::job job_;
+  std::mutex in_use_;  // its client, during an evaluation
+  std::condition_variable_any evaluated_;
   group workers_;
   group alone_;
   ps::lease lease_;

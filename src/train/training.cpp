@@ -243,7 +243,9 @@ bool training::is_root() { return served_ ? served_->is_first() : session_.group
 
 bool training::evaluate_once(const std::function<void(step&)>& f) {
   if (!served_) return session_.evaluate(state_, f);
-  return served_->is_first() && fixed_session(served_->alone()).evaluate(state_, f);
+  bool ended = false;
+  if (served_->is_first()) served_->evaluate([&] { ended = fixed_session(served_->alone()).evaluate(state_, f); });
+  return ended;
 }
 
 // ---- the state ----

@@ -1,6 +1,7 @@
 """The runner: what it keeps, what it does with programs that fail in every way, and two of it at once."""
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,6 +170,11 @@ class Trouble(Case):
 
     def test_crash(self):
         self.check("echo it is over >&2; exit 3", "it ended with status 3: it is over", "crash")
+
+    def test_crash_under_mpirun(self):
+        if shutil.which("mpirun") is None:
+            self.skipTest("SKIPPED: 'mpirun' is not here (Debian: openmpi-bin)")
+        self.check("exec mpirun --allow-run-as-root --oversubscribe -n 2 sh -c 'echo too cold >&2; exit 3'", "it ended with status 3: too cold", "crash")
 
     def test_signal(self):
         self.check("kill -SEGV $$", "killed by SIGSEGV", "crash")

@@ -2,9 +2,12 @@
 #include <muster/train/training.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include <muster/core/error.hpp>
 
@@ -153,6 +156,22 @@ TEST_CASE("a training on servers resumes from its tables, and says when it has e
   CHECK(resumed.first == 10);
   CHECK(resumed.second.at(1) == Approx(-20.0f));  // a mean gradient of 1 in each of twenty steps
   CHECK(train(4).first == 0);
+}
+
+TEST_CASE("a worker that evaluates for longer than the servers wait for a word of it goes on") {
+  std::atomic<int> evaluated = 0;
+  as_ranks(3,
+           [&](muster::context& context, muster::group&) {
+             trained here(context);
+             const auto evaluate = [&](muster::training_step&) {
+               std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+               ++evaluated;
+             };
+             here.training.run({.epochs = 2, .each_epoch = evaluate, .at_end = evaluate, .log = nullptr},
+                               [&](muster::training_step& step) { here.one_step(step); });
+           },
+           {"--mode", "ps", "--servers", "1", "--timeout", "0.5"});
+  CHECK(evaluated == 3);
 }
 
 TEST_CASE("a worker that has other data than the first is refused, with what differs") {

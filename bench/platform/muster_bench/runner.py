@@ -3,6 +3,7 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -291,15 +292,16 @@ def _text_or_nothing(path):
 
 
 def _with_last_line(why, log):
-    """A failure is easiest understood by the last thing that the command said."""
+    """A failure is easiest understood by the last thing that the command said, before what mpirun frames in dashes."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").split("\n")
+            file.seek(max(0, log.stat().st_size - 16384))
+            text = file.read().decode(errors="replace")
     except OSError:
         return why
-    said = [line.strip() for line in lines if line.strip()]
-    printable = "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
+    unframed = "".join(reversed(re.split(r"^-{60,}$", text, flags=re.M)[::-2]))
+    said = (unframed.strip() or text.strip()).split("\n")
+    printable = "".join(c for c in said[-1].strip() if c.isprintable())[:200]
     return f"{why}: {printable}" if printable else why
 
 

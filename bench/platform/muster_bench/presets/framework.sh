@@ -14,6 +14,9 @@ if [ "$what" = needs ]; then
   for needed in numpy $module; do
     "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$needed') is None)" || { echo "$python has no module $needed"; exit 1; }
   done
+  if [ "$framework" = pytorch ]; then
+    "$python" -c "import torch; torch.zeros(1).numpy()" 2>/dev/null || { echo "$python has a PyTorch for another NumPy; install one by pip"; exit 1; }
+  fi
   exit 0
 fi
 shift 4
