@@ -95,7 +95,7 @@ void served::evaluate(const std::function<void()>& f) {
           job_.tables().progress();
           evaluated_.wait_for(mine, stop, 10 * ask_again_after, [] { return false; });
         }
-      } catch (const configuration_error&) {  // an MPI that one thread may use alone; a refusal is said again
+      } catch (const configuration_error&) {  // an MPI that one thread may use alone; a refusal comes again
       } catch (...) {
         failed = std::current_exception();
       }

@@ -49,7 +49,7 @@ class served {
   // Throws configuration_error if the last save of this worker failed.
   void require_saved() const;
 
-  // Runs `f`, which may compute for longer than the servers wait for a word of this worker, and may pull.
+  // Runs `f`, which may compute for longer than the servers wait for a message of this worker, and may pull.
   void evaluate(const std::function<void()>& f);
 
   // These elements of the arena, or all of a dense one, become the table's. The next push is of the same.
