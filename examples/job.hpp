@@ -1,6 +1,7 @@
 // The ranks of an example: those it was started with, or ranks that come and go.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -33,12 +34,12 @@ inline bool on_servers(const muster::context& context) {
   return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
 }
 
-/// Ranks that train where others serve; servers may be workers too.
+/// Ranks that train: all, or those that do not serve alone. At least 1: more servers than ranks are refused elsewhere.
 inline int workers_of(const muster::context& context) {
   const auto& settings = context.configuration();
-  if (settings.value(muster::setting::servers) == "colocated") return ranks_of(context);
-  return ranks_of(context) -
-         static_cast<int>(settings.integer(muster::setting::servers) + settings.integer(muster::setting::standby));
+  if (!on_servers(context) || settings.value(muster::setting::servers) == "colocated") return ranks_of(context);
+  const auto serving = settings.integer(muster::setting::servers) + settings.integer(muster::setting::standby);
+  return std::max(1, ranks_of(context) - static_cast<int>(serving));
 }
 
 /// As a header names them: "4 ranks (shm)".

@@ -182,7 +182,7 @@ class run {
 
 int run_program(int argc, char** argv, const program& which) {
   const auto body = [&](muster::context& context) {
-    const auto chosen = parse_options(argc, argv, examples::ranks_of(context), context.configuration(), which);
+    const auto chosen = parse_options(argc, argv, examples::workers_of(context), context.configuration(), which);
     if (context.launcher().rank == 0) {
       for (const auto& path : {chosen.json, chosen.save}) {
         if (!path.empty()) muster::require_writable(path);

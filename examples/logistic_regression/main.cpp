@@ -14,7 +14,7 @@
 
 int main(int argc, char** argv) {
   const auto run = [&](muster::context& context) {
-    const auto chosen = logistic::parse_options(argc, argv, examples::ranks_of(context));
+    const auto chosen = logistic::parse_options(argc, argv, examples::workers_of(context));
     for (const auto& path : {chosen.json, chosen.save})
       if (context.launcher().rank == 0 && !path.empty()) muster::require_writable(path);
     const auto data = logistic::open_problem(chosen);  // ranks that are threads share it

@@ -158,6 +158,13 @@ tables:
             broken = self.write("broken.yaml", re.sub(key + r": (\[mode\]|\w+,)", wrong, text[:text.index("templates:")]) + text[text.index("templates:"):])
             self.refused("run", broken, "--dry-run", says=["table 1", says])
 
+    def test_the_report_of_the_first_worker_stands_for_all(self):
+        """Where others serve it counts its own samples."""
+        report = json.dumps({"format": 1, "world_size": 1, "samples": 100, "train_seconds": 4, "samples_per_second": 25, "epochs": [],
+                             "annotations": {"mode": "ps", "workers": "3"}})
+        self.run_file(self.experiment(["sh", "-c", f"echo '{report.replace('{', '{{').replace('}', '}}')}' >{{output}}/t.json"], template="read: [{tracker: t.json}]"))
+        self.assertEqual({float(row["throughput"]) for row in self.results()}, {75.0})
+
     def told(self):
         """What the page says, without its tags and figures."""
         text = (self.folder / "out" / "report.html").read_text()

@@ -15,7 +15,6 @@ class Form:
     unit: str
     measure: str
     per: str              # the parameter that the measure is divided by, or none
-    times: str            # and that it is multiplied by
     columns: str          # the parameter that has one a value
     rows: tuple           # the parameters that name a line
     speed_up: bool        # S = T1 / TN and E = S / N over the columns
@@ -34,7 +33,7 @@ def read_forms(entries, experiments, where):
             raise Refusal(f"{section.where} is of the unknown experiment '{name}' (known: {listed(known)}); "
                           f"{closest(name, known, 'name one that is there')}")
         form = Form(section.get("title", "a text", name), section.get("about", "a text", ""), name, section.get("unit", "a text", ""),
-                    section.get("measure", "a text", "throughput"), section.get("per", "a text", ""), section.get("times", "a text", ""),
+                    section.get("measure", "a text", "throughput"), section.get("per", "a text", ""),
                     section.get("columns", "a text"), tuple(section.get("rows", "a list", [])),
                     section.get("speed-up", "true or false", False), section.get("beside", "a text", ""), section.free("published"))
         section.done()
@@ -43,13 +42,13 @@ def read_forms(entries, experiments, where):
                           f"{closest(form.beside, known, 'name one that is there')}")
         for experiment in (known[name], *([known[form.beside]] if form.beside else [])):
             there = ["ranks", *experiment.parameters, *experiment.swept]
-            for parameter in (form.columns, *form.rows, *filter(None, (form.per, form.times))):
+            for parameter in (form.columns, *form.rows, *filter(None, [form.per])):
                 if parameter not in there:
                     raise Refusal(f"{section.where} has the parameter '{parameter}', which is unknown in {experiment.name} (known: {listed(there)}); "
                                   f"{closest(parameter, there, 'use one of these')}")
-            for parameter in filter(None, (form.per, form.times)):
-                if bad := [value for value in _values_of(experiment, parameter) if isinstance(value, bool) or not isinstance(value, (int, float)) or not value]:
-                    raise Refusal(f"{section.where} cannot divide or multiply by '{parameter}' (it is '{value_text(bad[0])}' in {experiment.name}); "
+            if form.per:
+                if bad := [value for value in _values_of(experiment, form.per) if isinstance(value, bool) or not isinstance(value, (int, float)) or not value]:
+                    raise Refusal(f"{section.where} cannot divide by '{form.per}' (it is '{value_text(bad[0])}' in {experiment.name}); "
                                   "name a parameter that is a number other than 0")
         made.append(form)
     return tuple(made)
@@ -70,8 +69,6 @@ def _lines(form, groups, experiment):
             continue
         if form.per:
             value /= group.parameters[form.per]
-        if form.times:
-            value *= group.parameters[form.times]
         line = ", ".join(value_text(group.parameters[name]) for name in form.rows)
         found.setdefault(line, {})[group.parameters[form.columns]] = value
     return found

@@ -35,6 +35,9 @@ def derive(file, run, found):
     throughput = raw.get("throughput", raw.get("samples_per_second"))
     if throughput is None and train and raw.get("samples"):
         throughput = raw["samples"] / train
+    workers = str(found["settings"].get("workers"))   # of servers: the report is of the first of them
+    if throughput is not None and "throughput" not in raw and workers.isdecimal():
+        throughput *= int(workers)
     put("throughput", throughput)
     put("time_to_accuracy", _time_to_goal(run.experiment.goal, raw, series))
     for goal in run.experiment.goals[1:]:
