@@ -21,12 +21,6 @@
 
 namespace muster::inline v0::detail {
 
-inline elastic::member_id draw_identity() {
-  elastic::member_id id = 0;
-  while (id == 0) fill_random(std::as_writable_bytes(std::span(&id, 1)));
-  return id;
-}
-
 /// Equal for processes that can watch and end each other.
 inline std::uint64_t host_number(const settings& configuration) {
   return digest().add(host_identity(configuration)).add(process_numbers()).value();
@@ -64,7 +58,7 @@ class job_member {
     const auto policy = policy_of(configuration, launch);
     token_ = common_token(*store, configuration, until);
     auto words = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
-    self_.id = draw_identity();
+    while (self_.id == 0) fill_random(std::as_writable_bytes(std::span(&self_.id, 1)));  // 0 is no member
     self_.host = host_number(configuration);
     self_.order = order;
     self_.process = process_identity::own();

@@ -34,37 +34,32 @@ control_socket::control_socket(std::string path) : path_(std::move(path)) {
   struct stat there {};
   if (::lstat(path_.c_str(), &there) == 0) {
     if (!S_ISSOCK(there.st_mode)) refuse(path_, "there is a file that is no socket", "name another path");
-    const int probe = ::socket(AF_UNIX, kind, 0);
-    const bool is_left = probe >= 0 && ::connect(probe, at, sizeof address) != 0 && errno == ECONNREFUSED;
-    if (probe >= 0) ::close(probe);
+    const muster::detail::descriptor probe(::socket(AF_UNIX, kind, 0));
+    const bool is_left = probe && ::connect(probe.get(), at, sizeof address) != 0 && errno == ECONNREFUSED;
     if (!is_left) refuse(path_, "another process listens there", "name another path");
     ::unlink(path_.c_str());
   }
-  listener_ = ::socket(AF_UNIX, kind, 0);
+  listener_ = muster::detail::descriptor(::socket(AF_UNIX, kind, 0));
   const auto before = ::umask(0177);  // for its user alone
-  const bool listens = listener_ >= 0 && ::bind(listener_, at, sizeof address) == 0 && ::listen(listener_, 16) == 0;
+  const int own = listener_.get();
+  const bool listens = own >= 0 && ::bind(own, at, sizeof address) == 0 && ::listen(own, 16) == 0;
   const int error = errno;
   ::umask(before);
-  if (listens) return;
-  if (listener_ >= 0) ::close(listener_);
-  refuse(path_, std::strerror(error), "name a path in a folder that is there and can be written to");
+  if (!listens) refuse(path_, std::strerror(error), "name a path in a folder that is there and can be written to");
 }
 
-control_socket::~control_socket() {
-  close_connection();
-  ::close(listener_);
-  ::unlink(path_.c_str());
-}
+control_socket::~control_socket() { ::unlink(path_.c_str()); }
 
 void control_socket::turn(const std::function<std::string(const std::string&)>& answer) {
   const auto now = std::chrono::steady_clock::now();
-  if (connection_ < 0) {
-    connection_ = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (!connection_) {
+    connection_ =
+        muster::detail::descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     until_ = now + patience;
   }
-  if (connection_ < 0) return;
+  if (!connection_) return;
   char bytes[longest_request];
-  const auto got = ::recv(connection_, bytes, sizeof bytes, 0);
+  const auto got = ::recv(connection_.get(), bytes, sizeof bytes, 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
     if (now > until_) close_connection();
     return;
@@ -73,7 +68,7 @@ void control_socket::turn(const std::function<std::string(const std::string&)>& 
   received_.append(bytes, static_cast<std::size_t>(got));
   for (std::size_t end = 0; (end = received_.find('\n')) != std::string::npos; received_.erase(0, end + 1)) {
     const auto text = answer(received_.substr(0, end)) + "\n";
-    if (::send(connection_, text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
+    if (::send(connection_.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
       return close_connection();
     until_ = now + patience;
   }
@@ -81,7 +76,6 @@ void control_socket::turn(const std::function<std::string(const std::string&)>& 
 }
 
 void control_socket::close_connection() {
-  if (connection_ >= 0) ::close(connection_);
-  connection_ = -1;
+  connection_ = {};
   received_.clear();
 }

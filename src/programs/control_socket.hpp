@@ -5,18 +5,18 @@
 #include <functional>
 #include <string>
 
+#include "../core/descriptor.hpp"
+
 /// A Unix socket that serves one connection at a time; further ones wait. Each line is a request, and has a line for an
 /// answer.
 class control_socket {
  public:
   /// What is left there of a program that was killed is replaced. Throws configuration_error if it cannot listen there.
   explicit control_socket(std::string path);
-  control_socket(const control_socket&) = delete;
-  control_socket& operator=(const control_socket&) = delete;
   ~control_socket();
 
   /// Can be read when there is something to do.
-  [[nodiscard]] int descriptor() const { return connection_ < 0 ? listener_ : connection_; }
+  [[nodiscard]] int descriptor() const { return (connection_ ? connection_ : listener_).get(); }
   /// Does what there is to do, and waits for nothing. A connection that says nothing for a second is closed.
   void turn(const std::function<std::string(const std::string&)>& answer);
 
@@ -24,8 +24,8 @@ class control_socket {
   void close_connection();
 
   std::string path_;
-  int listener_ = -1;
-  int connection_ = -1;
+  muster::detail::descriptor listener_;
+  muster::detail::descriptor connection_;
   std::string received_;
   std::chrono::steady_clock::time_point until_;
 };

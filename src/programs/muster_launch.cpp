@@ -18,21 +18,22 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/core/clock.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
+#include "../core/descriptor.hpp"
+#include "../core/random_bytes.hpp"
 #include "control_socket.hpp"
 #include "flight_report.hpp"
 #include "launch_plan.hpp"
@@ -50,14 +51,6 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
-// No other user of this host is to know it.
-std::string draw_token() {
-  std::random_device draw;
-  std::string text;
-  for (int i = 0; i < 8; ++i) text += std::to_string(draw());
-  return text;
-}
-
 class launcher {
  public:
   explicit launcher(launch_plan what) : plan_(std::move(what)) {
@@ -65,18 +58,15 @@ class launcher {
     ::sigemptyset(&ours);
     for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP, SIGQUIT}) ::sigaddset(&ours, one);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
-    signals_ = ::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signals_ < 0)
+    signals_ = muster::detail::descriptor(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_)
       throw muster::configuration_error("signals cannot be read (" + std::string(std::strerror(errno)) +
                                         "); check the limit of files (ulimit -n)");
     if (!plan_.control.empty()) control_.emplace(plan_.control);
     serve();  // on a thread that takes no signals
   }
 
-  launcher(const launcher&) = delete;
-  launcher& operator=(const launcher&) = delete;
   ~launcher() {
-    ::close(signals_);
     std::error_code ignored;
     if (!records_.empty()) std::filesystem::remove_all(records_, ignored);
   }
@@ -90,7 +80,7 @@ class launcher {
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
         tell_all(got);
-        if (!until) until = end_of_grace();
+        if (!until) until = muster::deadline_after(muster::seconds(plan_.grace));
       }
       if (got == SIGQUIT) ask_for_records();
       if (got == SIGUSR2 && plan_.elastic && !finished_ && !ending_ && size() < plan_.max) resize(size() + 1);
@@ -115,11 +105,11 @@ class launcher {
 
   // Answers requests for a moment, and returns a signal if one has come.
   int wait() {
-    std::array<pollfd, 2> on{{{signals_, POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
+    std::array<pollfd, 2> on{{{signals_.get(), POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
     (void)::poll(on.data(), on.size(), 200);
     if (control_) control_->turn([this](const std::string& request) { return answer(request); });
     signalfd_siginfo got{};
-    return ::read(signals_, &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
+    return ::read(signals_.get(), &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
   }
 
   // Ranks that were not told to leave.
@@ -158,14 +148,9 @@ class launcher {
         if (one->second.ends) continue;
         if (next == running_.end() || turn_to_leave(one->second) < turn_to_leave(next->second)) next = one;
       }
-      next->second.ends = end_of_grace();
+      next->second.ends = muster::deadline_after(muster::seconds(plan_.grace));
       ::kill(next->first, SIGTERM);
     }
-  }
-
-  [[nodiscard]] moment end_of_grace() const {
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
   }
 
   void end_late_ones() const {
@@ -178,7 +163,7 @@ class launcher {
   // The store of the job, and what its ranks have of it in their environment.
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
-    if (token.empty()) token = draw_token();
+    if (token.empty()) token = muster::detail::random_token();  // no other user of this host is to know it
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
@@ -355,7 +340,7 @@ class launcher {
   std::string records_;                                                // their folder
   std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
   sigset_t before_{};
-  int signals_ = -1;  // can be read when one has come
+  muster::detail::descriptor signals_;  // can be read when one has come
   std::optional<control_socket> control_;
   std::map<pid_t, child> running_;
   int next_rank_ = 0;
