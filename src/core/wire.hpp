@@ -44,6 +44,12 @@ class wire_writer {
   void add_bytes(std::span<const std::byte> bytes) {
     text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
+  /// Numbers or structures as they lie in memory, with their count before them, 64 bits.
+  template <wire_value T>
+  void add_all(std::span<const T> values) {
+    add(std::uint64_t{values.size()});
+    add_bytes(std::as_bytes(values));
+  }
   /// With its length before it, 64 bits.
   void add_text(std::string_view text) {
     add(std::uint64_t{text.size()});
@@ -112,6 +118,14 @@ class wire_reader {
     if (n <= most && n <= rest_.size() / least_bytes) return static_cast<std::size_t>(n);
     fail();
     return 0;
+  }
+
+  /// What add_all wrote; none when they cannot all be there, or are more than `most`.
+  template <wire_value T>
+  [[nodiscard]] std::vector<T> all(std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
+    std::vector<T> read(count(sizeof(T), most));
+    read_all(std::span(read));
+    return read;
   }
 
   [[nodiscard]] std::span<const std::byte> rest() const noexcept { return rest_; }

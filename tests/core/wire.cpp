@@ -20,6 +20,7 @@ std::string example() {
   to.add(1.5f);
   to.add_text("text");
   to.add(pair_of_numbers{1, 2});
+  to.add_all<std::uint32_t>(std::vector<std::uint32_t>{3, 4});
   to.add_bytes(std::as_bytes(std::span("ab", 2)));
   return to.take();
 }
@@ -28,7 +29,8 @@ bool read_example(wire_reader& in) {
   const bool first = in.chars(1) == "~" && in.number<std::uint8_t>() == 7;
   const bool second = in.number() == 0x0102030405060708 && in.number<float>() == 1.5f && in.text() == "text";
   const auto pair = in.number<pair_of_numbers>();
-  return first && second && pair.first == 1 && pair.second == 2 && in.chars(2) == "ab";
+  const bool all = in.all<std::uint32_t>() == std::vector<std::uint32_t>{3, 4};
+  return first && second && pair.first == 1 && pair.second == 2 && all && in.chars(2) == "ab";
 }
 
 }  // namespace
@@ -79,6 +81,8 @@ TEST_CASE("lengths and counts that cannot be are refused before anything is rese
   CHECK(wire_reader(text).count(8) == 2);
   CHECK(wire_reader(text).count(9) == 0);
   CHECK(wire_reader(text).count(8, 1) == 0);
+  CHECK(wire_reader(text).all<std::uint64_t>() == std::vector<std::uint64_t>{0, 0});
+  CHECK(wire_reader(text).all<std::uint64_t>(1).empty());
   wire_reader failed(text);
   failed.fail();
   CHECK_FALSE(failed.good());

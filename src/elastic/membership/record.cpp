@@ -15,11 +15,6 @@ constexpr std::uint64_t word_magic = 0x6d7573746572'0209;
 using detail::wire_reader;
 using detail::wire_writer;
 
-void add(wire_writer& out, const std::vector<member_id>& ids) {
-  out.add(std::uint64_t{ids.size()});
-  out.add_bytes(std::as_bytes(std::span(ids)));
-}
-
 void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
   for (const auto& one : members) {
@@ -27,20 +22,6 @@ void add(wire_writer& out, const std::vector<member>& members) {
     out.add_text(one.words);
     out.add_text(one.endpoints);
   }
-}
-
-void add(wire_writer& out, const link_seen& one) { out.add(one.to, one.rate, one.latency, one.takes); }
-
-link_seen read_link(wire_reader& in) {
-  link_seen read;
-  in.read(read.to, read.rate, read.latency, read.takes);
-  return read;
-}
-
-std::vector<member_id> read_ids(wire_reader& in) {
-  std::vector<member_id> read(in.count(sizeof(member_id)));
-  in.read_all(std::span(read));
-  return read;
 }
 
 std::vector<member> read_members(wire_reader& in) {
@@ -69,7 +50,7 @@ std::string generation_record::encode() const {
   wire_writer out;
   out.add(record_magic, generation, step, cursor);
   add(out, members);
-  add(out, state_sources);
+  out.add_all<member_id>(state_sources);
   add(out, waiting);
   out.add_text(why);
   return out.take();
@@ -81,7 +62,7 @@ generation_record generation_record::decode(std::string_view text) {
   const bool known = in.number() == record_magic;
   in.read(read.generation, read.step, read.cursor);
   read.members = read_members(in);
-  read.state_sources = read_ids(in);
+  read.state_sources = in.all<member_id>();
   read.waiting = read_members(in);
   read.why = in.text();
   if (known && in.whole()) return read;
@@ -92,13 +73,11 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, from, number, generation, step, cursor, halt, work, usual, removes);
-  add(out, slowest);
+  out.add(word_magic, from, number, generation, step, cursor, halt, work, usual, removes, slowest);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
-  add(out, dead);
-  add(out, suspects);
-  out.add(std::uint64_t{links.size()});
-  for (const auto& one : links) add(out, one);
+  out.add_all<member_id>(dead);
+  out.add_all<member_id>(suspects);
+  out.add_all<link_seen>(links);
   out.add_text(endpoints);
   return out.take();
 }
@@ -108,13 +87,11 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   heartbeat read;
   const bool known = in.number() == word_magic;
   in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.usual,
-          read.removes);
-  read.slowest = read_link(in);
+          read.removes, read.slowest);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
-  read.dead = read_ids(in);
-  read.suspects = read_ids(in);
-  read.links.resize(in.count(4 * sizeof(std::uint64_t)));
-  for (auto& one : read.links) one = read_link(in);
+  read.dead = in.all<member_id>();
+  read.suspects = in.all<member_id>();
+  read.links = in.all<link_seen>();
   read.endpoints = in.text();
   if (!known || !in.whole()) return std::nullopt;
   return read;

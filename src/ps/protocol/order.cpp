@@ -37,19 +37,6 @@ std::vector<lease> leases_behind(std::span<const std::byte> plan) {
   return all;
 }
 
-template <class Queue>
-void write(const Queue& all, muster::detail::wire_writer& to) {
-  to.add(std::uint64_t{all.size()});
-  for (const auto& one : all) to.add(one);
-}
-
-template <class Queue>
-void read(Queue& all, muster::detail::wire_reader& from) {
-  using one = typename Queue::value_type;
-  all.resize(from.count(sizeof(one)));
-  for (auto& each : all) each = from.number<one>();
-}
-
 }  // namespace
 
 void epoch_order::apply(const log_entry& entry) {
@@ -67,7 +54,7 @@ void epoch_order::apply(const log_entry& entry) {
       if (!problem_with(said).empty() || std::exchange(begun_, true)) return;
       std::memcpy(static_cast<void*>(&plan_), said.payload.data(), sizeof plan_);
       saved_ = plan_.steps;
-      for (const auto& one : leases_behind(said.payload)) returned_.push_back(one);
+      returned_ = leases_behind(said.payload);
       return;
     case order_word::pass:
       if (said.place == plan_.steps) saved_ = plan_.steps;
@@ -146,7 +133,7 @@ void epoch_order::deal_returned(std::uint64_t clock, std::span<const member> wor
   for (std::size_t i = 0; i < count; ++i) shortest = std::min(shortest, returned_[i].batches);
   for (std::size_t i = 0; i < count; ++i) {
     lease one = returned_.front();
-    returned_.pop_front();
+    returned_.erase(returned_.begin());
     if (one.batches > shortest) returned_.push_back(behind(one, shortest));
     one.batches = shortest;
     one.clock = clock;
@@ -207,7 +194,7 @@ std::vector<member> epoch_order::holders() const {
 }
 
 std::vector<lease> epoch_order::leases_left() const {
-  std::vector<lease> all(returned_.begin(), returned_.end());
+  auto all = returned_;
   for (const auto& one : held_) all.push_back(one.what);
   for (const auto& one : open_) all.push_back(one.what);
   return all;
@@ -257,9 +244,9 @@ std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
 
 void epoch_order::save(muster::detail::wire_writer& to) const {
   to.add(std::uint8_t{begun_}, plan_, saved_, std::uint8_t{concluded_}, clock_);
-  write(open_, to);
-  write(held_, to);
-  write(returned_, to);
+  to.add_all<dealt>(open_);
+  to.add_all<dealt>(held_);
+  to.add_all<lease>(returned_);
 }
 
 bool epoch_order::load(muster::detail::wire_reader& from) {
@@ -267,9 +254,9 @@ bool epoch_order::load(muster::detail::wire_reader& from) {
   from.read(plan_, saved_);
   concluded_ = from.number<std::uint8_t>() != 0;
   from.read(clock_);
-  read(open_, from);
-  read(held_, from);
-  read(returned_, from);
+  open_ = from.all<dealt>();
+  held_ = from.all<dealt>();
+  returned_ = from.all<lease>();
   return from.good();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,9 +71,9 @@ class epoch_order {
   std::uint64_t saved_ = 0;  // steps, at the last place that was passed
   bool concluded_ = false;   // the end was passed
   std::uint64_t clock_ = 0;  // behind those of all parts that were assigned
-  std::deque<dealt> open_;   // not claimed yet
+  std::vector<dealt> open_;  // not claimed yet
   std::vector<dealt> held_;
-  std::deque<lease> returned_;
+  std::vector<lease> returned_;
 };
 
 }  // namespace muster::inline v0::ps

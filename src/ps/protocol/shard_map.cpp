@@ -95,12 +95,11 @@ std::string shard_map::encode() const {
   muster::detail::wire_writer out;
   out.add(map_magic, version, replicas, wanted, std::uint64_t{servers.size()});
   for (const auto& one : servers) out.add(one.node, std::uint8_t{one.leaving});
-  out.add(std::uint64_t{workers.size()});
-  for (const auto& one : workers) out.add(one);
+  out.add_all<member>(workers);
   out.add(std::uint64_t{ranges.size()});
   for (const auto& one : ranges) {
-    out.add(one.epoch, one.learner, one.leaver, std::uint64_t{one.chain.size()});
-    for (const auto node : one.chain) out.add(node);
+    out.add(one.epoch, one.learner, one.leaver);
+    out.add_all<node_id>(one.chain);
   }
   return out.take();
 }
@@ -117,17 +116,15 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
     one.leaving = leaving == 1;
     if (one.node.at >= most_nodes || leaving > 1) in.fail();
   }
-  read.workers.resize(known ? in.count(sizeof(member), most_nodes) : 0);
-  for (auto& one : read.workers) {
-    one = in.number<member>();
+  if (known) read.workers = in.all<member>(most_nodes);
+  for (const auto& one : read.workers) {
     if (one.at >= most_nodes) in.fail();
   }
   read.ranges.resize(known ? in.count(24, most_ranges) : 0);
   for (auto& one : read.ranges) {
     in.read(one.epoch, one.learner, one.leaver);
-    one.chain.resize(in.count(sizeof(node_id), longest_chain));
-    for (auto& node : one.chain) {
-      node = in.number<node_id>();
+    one.chain = in.all<node_id>(longest_chain);
+    for (const auto node : one.chain) {
       if (read.server(node) == nullptr) in.fail();
     }
     if (one.learner != no_node && read.server(one.learner) == nullptr) in.fail();

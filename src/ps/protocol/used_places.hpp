@@ -29,13 +29,12 @@ class used_places {
   /// Those that are not below the bound.
   [[nodiscard]] const std::vector<std::uint64_t>& behind_bound() const noexcept { return all_; }
   void save(muster::detail::wire_writer& to) const {
-    to.add(settled_, std::uint64_t{all_.size()});
-    for (const auto one : all_) to.add(one);
+    to.add(settled_);
+    to.add_all<std::uint64_t>(all_);
   }
   void load(muster::detail::wire_reader& from) {
     settled_ = from.number();
-    all_.resize(from.count(sizeof(std::uint64_t)));
-    for (auto& one : all_) one = from.number();
+    all_ = from.all<std::uint64_t>();
   }
 
  private:

@@ -145,8 +145,8 @@ class tables final : public range_storage {
     if (layout_.table_of(range).leases) return (kept.order ? *kept.order : epoch_order(bulk_)).save(to);
     to.add(std::uint64_t{kept.sums.size()});
     for (const auto& [worker, its] : kept.sums) {
-      to.add(worker, std::uint64_t{its.dense.size()});
-      to.add_bytes(std::as_bytes(std::span(its.dense)));
+      to.add(worker);
+      to.add_all<float>(its.dense);
       its.rows.save(to);
     }
     kept.rows.save(to);
@@ -160,9 +160,8 @@ class tables final : public range_storage {
     const auto& where = layout_.range(range);
     for (auto sums = in.number(); sums > 0 && in.good(); --sums) {
       sum& one = read.sums[in.number<member>()];
-      one.dense.resize(in.count(sizeof(float), where.size));
+      one.dense = in.all<float>(where.size);
       if (!one.dense.empty() && one.dense.size() != where.size) return false;
-      in.read_all(std::span(one.dense));
       if (!one.rows.load(shape_of_sums(range), in)) return false;
     }
     if (!read.rows.load(shape_of(range), in)) return false;
