@@ -7,6 +7,7 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/number.hpp>
 #include <muster/ps/settings.hpp>
 
 namespace muster::inline v0::ps::detail {
@@ -34,13 +35,13 @@ std::string description_of(const job_options& options, const table_layout& layou
   std::string text;
   for (const auto& one : options.tables) {
     text += "table '" + one.name + "': " + std::to_string(one.size) + " elements, width " + std::to_string(one.width) +
-            ", update " + one.update + (one.leases ? ", leases" : "") + ", at most " + std::to_string(one.most_rows) +
-            " rows of age " + std::to_string(one.most_age) + "\n";
+            ", update " + one.update + ", initial " + number_text(one.initial) + (one.leases ? ", leases" : "") +
+            ", at most " + std::to_string(one.most_rows) + " rows of age " + std::to_string(one.most_age) + "\n";
   }
   return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
          "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
          "\nconsistency: " + to_string(options.how) + "\ncompress: " + to_string(options.compress) +
-         "\nranges: " + std::to_string(layout.ranges()) + ", of tables " + std::to_string(layout.digest()) + "\n";
+         "\nranges: " + std::to_string(layout.ranges()) + "\n";
 }
 
 void refuse_transport(const transport_abilities& its) {

@@ -123,18 +123,6 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
   first_.push_back(static_cast<range_id>(ranges_.size()));
 }
 
-std::uint64_t table_layout::digest() const noexcept {
-  muster::digest all;
-  for (const auto& one : tables_) {
-    all.add(one.name).add(std::uint64_t{one.size}).add(std::uint64_t{one.width}).add(one.update);
-    all.add(std::uint64_t{one.leases})
-        .add(std::uint64_t{one.most_rows})
-        .add(one.most_age)
-        .add(std::as_bytes(std::span(&one.initial, 1)));
-  }
-  return all.add(std::uint64_t{ranges_.size()}).value();
-}
-
 std::shared_ptr<const update_function> make_update(std::string_view text) {
   spec_reader spec("update function", text);
   auto& all = known();

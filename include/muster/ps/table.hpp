@@ -99,8 +99,6 @@ class table_layout {
     return static_cast<range_id>(first_[table] +
                                  (mix(key + 0x9e3779b97f4a7c15ULL) >> 32) * count / (std::uint64_t{1} << 32));
   }
-  /// A digest of everything that must be the same at every rank.
-  [[nodiscard]] std::uint64_t digest() const noexcept;
 
  private:
   std::vector<table_spec> tables_;
