@@ -30,12 +30,8 @@ const std::vector<state_part>& state::parts() {
                                 "' (checkpoints go by the name); rename one");
     }
   }
-  parts_ = std::move(asked.parts_);
-  hooks_ = std::move(asked.hooks_);
-  exchanges_ = std::move(asked.exchanges_);
-  meetings_ = std::move(asked.meetings_);
-  at_ = asked.cursor_;
-  return parts_;
+  has_ = std::move(asked);
+  return has_.parts_;
 }
 
 std::uint64_t state::digest() {
@@ -53,51 +49,53 @@ std::uint64_t state::digest() {
   return all.value();
 }
 
-state_position state::position() const { return {steps_, evaluations_, runs_, at_ ? at_->now() : cursor{}}; }
+state_position state::position() const {
+  return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->now() : cursor{}};
+}
 
 training_position state::progress() const {
-  if (!at_) return {.step = steps_};
-  const cursor& at = at_->now();
+  if (!has_.cursor_) return {.step = steps_};
+  const cursor& at = has_.cursor_->now();
   const double within = at.size == 0 ? 0.0 : static_cast<double>(at.position) / static_cast<double>(at.size);
   return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
 }
 
 void state::move_to(const state_position& there) {
-  if (at_) at_->open(there.at);
+  if (has_.cursor_) has_.cursor_->open(there.at);
   steps_ = there.steps;
   evaluations_ = there.evaluations;
   runs_ = there.runs;
 }
 
-bool state::epoch_is_over() const { return at_ && at_->epoch_is_over(); }
+bool state::epoch_is_over() const { return has_.cursor_ && has_.cursor_->epoch_is_over(); }
 
 void state::next_epoch() {
-  if (at_) at_->next_epoch();
+  if (has_.cursor_) has_.cursor_->next_epoch();
 }
 
 void state::begin_step() {
-  shadow_.resize(parts_.size());
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const auto& part = parts_[i];
+  shadow_.resize(has_.parts_.size());
+  for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
+    const auto& part = has_.parts_[i];
     if (part.change == in_step::restore_on_failure) shadow_[i].assign(part.bytes.begin(), part.bytes.end());
   }
-  for (const auto& hook : hooks_) {
+  for (const auto& hook : has_.hooks_) {
     if (hook.begin) hook.begin();
   }
   in_step_ = true;
 }
 
 void state::meet(step& with) {
-  for (const auto& one : meetings_) one(with);
+  for (const auto& one : has_.meetings_) one(with);
 }
 
 void state::exchange(group& among) {
-  for (const auto& one : exchanges_) one(among);
+  for (const auto& one : has_.exchanges_) one(among);
 }
 
 void state::commit_step() {
-  if (at_) at_->commit();  // may throw, and then nothing has happened
-  for (const auto& hook : hooks_) {
+  if (has_.cursor_) has_.cursor_->commit();  // may throw, and then nothing has happened
+  for (const auto& hook : has_.hooks_) {
     if (hook.adopt) hook.adopt();
   }
   ++steps_;
@@ -112,10 +110,11 @@ void state::finish_evaluation() noexcept {
 void state::roll_back() noexcept {
   if (!in_step_) return;
   in_step_ = false;
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].change == in_step::restore_on_failure) std::ranges::copy(shadow_[i], parts_[i].bytes.begin());
+  for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
+    const auto& part = has_.parts_[i];
+    if (part.change == in_step::restore_on_failure) std::ranges::copy(shadow_[i], part.bytes.begin());
   }
-  for (const auto& hook : hooks_) {
+  for (const auto& hook : has_.hooks_) {
     if (hook.discard) hook.discard();
   }
 }

@@ -153,7 +153,7 @@ class state {
   /// The parts, in the order of the owners; calls `describe` of each. Throws configuration_error for equal names.
   [[nodiscard]] const std::vector<state_part>& parts();
   /// The parts of the last such call.
-  [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return parts_; }
+  [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
   /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes.
   [[nodiscard]] std::uint64_t digest();
 
@@ -167,7 +167,7 @@ class state {
   void move_to(const state_position& there);
 
   /// Whether it has a cursor. What is below is about that one.
-  [[nodiscard]] bool has_data() const noexcept { return at_.has_value(); }
+  [[nodiscard]] bool has_data() const noexcept { return has_.cursor_.has_value(); }
   /// Whether no batch of the epoch is left.
   [[nodiscard]] bool epoch_is_over() const;
   /// Goes to the start of the next epoch.
@@ -215,11 +215,7 @@ class state {
   }
 
   std::vector<std::function<void(state_parts&)>> owners_;
-  std::vector<state_part> parts_;
-  std::vector<state_parts::hooks> hooks_;
-  std::vector<std::function<void(group&)>> exchanges_;
-  std::vector<std::function<void(step&)>> meetings_;
-  std::optional<live_cursor> at_;
+  state_parts has_;                             // by the last call of `parts`
   std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of one that is restored on failure
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
