@@ -12,7 +12,6 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
-#include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/elastic/elastic.hpp>
 #include <muster/elastic/settings.hpp>

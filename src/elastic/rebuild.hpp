@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include <muster/comm/context.hpp>
 #include <muster/comm/transport.hpp>
+#include <muster/core/env.hpp>
 
 #include "../comm/transports/shm/host.hpp"
 #include "../comm/transports/tcp/connect.hpp"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>

@@ -8,8 +8,6 @@
 
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>

@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include <muster/core/clock.hpp>
 #include <muster/ps/lease.hpp>
 #include <muster/ps/table.hpp>
 
