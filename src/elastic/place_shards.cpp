@@ -85,11 +85,11 @@ bool scatter_messages(group& ranks, const std::vector<std::string>& messages, st
   broadcast(ranks, sizes, root);
   const std::uint64_t longest = std::ranges::max(sizes);
   if (longest == 0) return false;
-  std::vector<std::uint8_t> all(messages.empty() ? 0 : longest * world);
+  std::vector<char> all(messages.empty() ? 0 : longest * world);
   for (std::size_t rank = 0; rank < messages.size(); ++rank)
     std::ranges::copy(messages[rank], all.begin() + static_cast<std::ptrdiff_t>(rank * longest));
   mine.resize(longest);
-  scatter(ranks, all, std::span(reinterpret_cast<std::uint8_t*>(mine.data()), mine.size()), root);
+  scatter(ranks, all, mine, root);
   mine.resize(sizes[static_cast<std::size_t>(ranks.rank())]);
   return true;
 }

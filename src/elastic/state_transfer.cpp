@@ -27,14 +27,6 @@ struct standing {
   std::uint64_t digest;  // of the replicated parts, where they may count
   std::uint64_t names;   // a digest of those of the parts, and of their kinds
 };
-static_assert(std::is_trivially_copyable_v<standing>);
-
-// What collectives move: bytes as numbers.
-template <class T>
-std::span<std::uint8_t> numbers(std::span<T> of) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  return {reinterpret_cast<std::uint8_t*>(of.data()), of.size_bytes()};
-}
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) {
   constexpr std::size_t step = std::size_t{64} << 10;
@@ -57,7 +49,7 @@ class transfer {
     standing mine{of_.position(), of_.run(), part.may_hold, part.may_hold ? digest_of_replicated() : 0u,
                   names_.value()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
-    allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
+    allgather(ranks_, std::span(&mine, 1), all);
     find_state_sources(all);
     if (holders_.size() == all.size()) return false;
     const auto& there = all[static_cast<std::size_t>(holders_.front())];
@@ -151,7 +143,7 @@ class transfer {
     std::deque<work> under_way;  // gone before the bytes are, whatever happens
     for (std::size_t next = 0; next < chunks_.size() || !under_way.empty();) {
       if (next < chunks_.size() && under_way.size() < at_once) {
-        under_way.push_back(broadcast_async(ranks_, numbers(chunks_[next]), holders_[next % holders_.size()]));
+        under_way.push_back(broadcast_async(ranks_, chunks_[next], holders_[next % holders_.size()]));
         ++next;
       } else {
         under_way.front().wait();
