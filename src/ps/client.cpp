@@ -28,6 +28,12 @@ void require(const table_layout& layout, std::uint32_t table, bool sparse) {
                             (sparse ? " (it has no keys); push and pull slices" : " (its rows have keys); name them"));
 }
 
+void require_leases(const table_layout& layout, std::uint32_t table) {
+  if (table < layout.tables().size() && layout.tables()[table].leases) return;
+  throw configuration_error("table " + std::to_string(table) +
+                            " hands out no leases (it has values); name one that was made with {.leases = true}");
+}
+
 void require_slice(const table_layout& layout, std::uint32_t table, std::size_t offset, std::size_t count) {
   require(layout, table, false);
   const auto& spec = layout.tables()[table];
@@ -294,10 +300,7 @@ void client::restore_places(range_id range, std::span<const std::uint64_t> place
 
 void client::tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t place, std::vector<std::byte> plan) {
   const auto& layout = of_->layout();
-  if (table >= layout.tables().size() || !layout.tables()[table].leases) {
-    throw configuration_error("table " + std::to_string(table) +
-                              " hands out no leases (it has values); name one that was made with {.leases = true}");
-  }
+  require_leases(layout, table);
   pending made;
   const message what{.flags = leases, .offset = word, .place = place, .settled = of_->core().clock_said()};
   of_->push_part(made, layout.first(table), what, std::move(plan));
@@ -328,6 +331,7 @@ lease client::next_lease(std::uint32_t table) {
 }
 
 lease client::ask_order(std::uint32_t table) {
+  require_leases(of_->layout(), table);
   const auto& self = of_->core().self();
   message what{.flags = leases, .offset = self.at, .count = self.incarnation};
   what.place = clock_now();

@@ -304,6 +304,16 @@ TEST_CASE("what cannot be is refused in words") {
             const std::vector<std::uint64_t> keys(5);
             const float nan = std::numeric_limits<float>::quiet_NaN();
             const float infinite = std::numeric_limits<float>::infinity();
+            // The first thing that a worker asks for, too.
+            for (const std::uint32_t table : {0U, 7U}) {
+              std::string said;
+              try {
+                (void)job.tables().next_lease(table);
+              } catch (const muster::configuration_error& refusal) {
+                said = refusal.what();
+              }
+              require(said.find("hands out no leases") != std::string::npos, "it has no leases");
+            }
             for (const auto& wrong : std::vector<std::function<void()>>{
                      [&] { job.tables().push(0, std::span(five).first(4), {.scale = nan}); },
                      [&] { job.tables().push(1, keys, five, {.scale = -infinite}); },
