@@ -114,8 +114,10 @@ void write_manifest(const std::filesystem::path& folder, const json& head) {
   const auto manifest = folder / manifest_name;
   std::vector<std::string> former;
   if (std::filesystem::exists(manifest)) {
-    const auto read = json::parse(text_of(manifest), nullptr, false);
-    if (read.is_object()) former = read.value("files", former);
+    try {
+      former = json::parse(text_of(manifest)).at("files").get<std::vector<std::string>>();
+    } catch (const json::exception&) {  // a damaged one is replaced, too
+    }
     const auto named = head["files"].get<std::vector<std::string>>();
     std::erase_if(former, [&](const std::string& name) { return std::ranges::count(named, name) > 0; });
   }
@@ -261,38 +263,42 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
   together(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;
-    const auto read = json::parse(text_of(manifest), nullptr, false);
-    if (!read.is_object() || !read.contains("format") || !read.contains("files"))
+    try {
+      const auto read = json::parse(text_of(manifest));
+      if (read.at("format") != tables_format && read.at("format") != format_of_servers) {
+        throw data_error({manifest.string()}, "has another format (" + read.at("format").dump() +
+                                                  "; this muster reads " + std::to_string(tables_format) + " and " +
+                                                  std::to_string(format_of_servers) +
+                                                  "); use the muster that wrote it");
+      }
+      if (read.at("tables") != describe(of.layout())) {
+        throw data_error({manifest.string()}, "is of other tables (" + read.at("tables").dump() + ", not " +
+                                                  describe(of.layout()).dump() +
+                                                  "); give the job those that were saved");
+      }
+      // Where the workers died in the middle of batches, some ranges have a part of a batch that others have not.
+      if (read.at("format") == format_of_servers && read.at("ranges") != ranges_of(of.layout())) {
+        throw data_error({manifest.string()}, "was written by servers without workers, of " +
+                                                  std::to_string(read.at("ranges").size()) +
+                                                  " ranges, and this job has " + std::to_string(of.layout().ranges()) +
+                                                  "; start it with as many servers and hot spares as before");
+      }
+      const auto files = read.at("files").get<std::vector<std::string>>();
+      for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
+           i += static_cast<std::size_t>(workers.size()))
+        load_parts(of, folder / std::filesystem::path(files[i]).filename());
+      found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
+      const auto at = read.value("position", std::vector<std::uint8_t>());
+      if (at.size() != sizeof found->at)
+        throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
+      std::memcpy(&found->at, at.data(), sizeof found->at);
+      const auto left = read.value("left", std::vector<std::uint8_t>());
+      found->left.resize(left.size() / sizeof(lease));
+      if (!found->left.empty())
+        std::memcpy(static_cast<void*>(found->left.data()), left.data(), found->left.size() * sizeof(lease));
+    } catch (const json::exception&) {
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
-    if (read["format"] != tables_format && read["format"] != format_of_servers) {
-      throw data_error({manifest.string()}, "has another format (" + read["format"].dump() + "; this muster reads " +
-                                                std::to_string(tables_format) + " and " +
-                                                std::to_string(format_of_servers) + "); use the muster that wrote it");
     }
-    if (read["tables"] != describe(of.layout())) {
-      throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
-                                                describe(of.layout()).dump() + "); give the job those that were saved");
-    }
-    // Where the workers died in the middle of batches, some ranges have a part of a batch that others have not.
-    if (read["format"] == format_of_servers && read["ranges"] != ranges_of(of.layout())) {
-      throw data_error({manifest.string()}, "was written by servers without workers, of " +
-                                                std::to_string(read["ranges"].size()) + " ranges, and this job has " +
-                                                std::to_string(of.layout().ranges()) +
-                                                "; start it with as many servers and hot spares as before");
-    }
-    const auto files = read["files"].get<std::vector<std::string>>();
-    for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
-         i += static_cast<std::size_t>(workers.size()))
-      load_parts(of, folder / std::filesystem::path(files[i]).filename());
-    found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
-    const auto at = read.value("position", std::vector<std::uint8_t>());
-    if (at.size() != sizeof found->at)
-      throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
-    std::memcpy(&found->at, at.data(), sizeof found->at);
-    const auto left = read.value("left", std::vector<std::uint8_t>());
-    found->left.resize(left.size() / sizeof(lease));
-    if (!found->left.empty())
-      std::memcpy(static_cast<void*>(found->left.data()), left.data(), found->left.size() * sizeof(lease));
   });
   barrier(workers);  // no worker pulls before all is there
   return found;

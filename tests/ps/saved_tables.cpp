@@ -84,7 +84,17 @@ TEST_CASE("tables come back from files on another number of servers, with what t
     CHECK(heard);
   };
   refused("damaged");
-  std::ofstream(folder / "tables.json") << R"({"format": 1, "files": []})";
+  const auto manifest = folder / "tables.json";
+  std::string text(std::istreambuf_iterator<char>(std::ifstream(manifest).rdbuf()), {});
+  const std::string files = R"("files": [)";
+  text.insert(text.find(files) + files.size(), "7,");
+  std::ofstream(manifest) << text;
+  refused("is no manifest of tables");
+  for (const char* const part : {"", "[2]", R"({"format": 2, "files": []})"}) {
+    std::ofstream(manifest) << part;
+    refused("is no manifest of tables");
+  }
+  std::ofstream(manifest) << R"({"format": 1, "files": []})";
   refused("has another format (1; this muster reads 2 and 3); use the muster that wrote it");
   std::filesystem::remove_all(folder);
 }
@@ -119,6 +129,19 @@ TEST_CASE("what is assigned or restored counts however old it is, also where old
     require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
     require(all_of(job.tables()) == values, "something that was restored is not there");
   });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a save takes the place of a manifest that is damaged") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-over-damaged-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  for (const char* const part : {"{", "7", R"({"files": 7})"}) {
+    std::ofstream(folder / "tables.json") << part;
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+      ps::save_tables(job, workers, folder);
+      require(ps::load_tables(job, workers, folder).has_value(), "it is read");
+    });
+  }
   std::filesystem::remove_all(folder);
 }
 
