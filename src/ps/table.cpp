@@ -86,6 +86,12 @@ registry& known() {
   return all;
 }
 
+std::vector<std::string> names_of(const registry& all) {
+  std::vector<std::string> names;
+  for (const auto& [each, its] : all.makers) names.push_back(each);
+  return names;
+}
+
 }  // namespace
 
 table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) : tables_(std::move(tables)) {
@@ -129,9 +135,7 @@ std::shared_ptr<const update_function> make_update(std::string_view text) {
   maker make;
   {
     const std::lock_guard lock(all.mutex);
-    std::vector<std::string> names;
-    for (const auto& [each, its] : all.makers) names.push_back(each);
-    make = all.makers.at(spec.name(names, "one of these"));
+    make = all.makers.at(spec.name(names_of(all), "one of these"));
   }
   auto made = make(spec);
   spec.finish("sgd:0.1,decay=1e-4, or the name alone");
@@ -141,8 +145,8 @@ std::shared_ptr<const update_function> make_update(std::string_view text) {
 void register_update(const std::string& name, maker make) {
   auto& all = known();
   const std::lock_guard lock(all.mutex);
-  if (!all.makers.emplace(name, std::move(make)).second)
-    spec_reader("update function", name).refuse("a function of that name is known", "choose another name");
+  muster::detail::require_registrable("update function", name, names_of(all), make != nullptr);
+  all.makers.emplace(name, std::move(make));
 }
 
 }  // namespace muster::inline v0::ps

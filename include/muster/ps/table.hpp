@@ -43,7 +43,7 @@ class update_function {
 
 /// Registers `name` for `make_update` in this process; every process of a job must. `make` takes its values and keys
 /// from the reader; those that it leaves are an error. Thread safe. Throws configuration_error for a name that is
-/// taken.
+/// taken, or is none (lower-case letters, digits and underscores), and for a `make` that is null.
 void register_update(const std::string& name, std::function<std::shared_ptr<const update_function>(spec_reader&)> make);
 
 /// One table; the same at every process of a job.
