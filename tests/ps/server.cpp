@@ -61,6 +61,27 @@ TEST_CASE("a process begins with the map that the store has, and not with the on
   });
 }
 
+TEST_CASE("a worker that no server answers says in short how many seconds it waited") {
+  ps::job_options options{.tables = {{.name = "dense", .size = 100}}};
+  options.timeout = muster::seconds(0.5);
+  const ps::table_layout layout(options.tables, 1);
+  const auto map = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
+  std::string said;
+  test::run_ranks(test::fabric::local, 1, [&](muster::group& world) {
+    const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
+    const ps::protocol_settings protocol{.how = options.how, .silence = std::chrono::milliseconds(100)};
+    const ps::detail::seat at{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", map};
+    ps::detail::worker_process worker(at);
+    std::vector<float> values(100);
+    try {
+      worker.tables.pull(0, values);
+    } catch (const muster::timeout_error& late) {
+      said = late.what();
+    }
+  });
+  CHECK_THAT(said, contains("has not ended within 0.5 s ("));
+}
+
 namespace {
 
 /// A server without a process around it, and what it says.

@@ -12,6 +12,7 @@
 #include <muster/core/codec/codec.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/core/number.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/ps/client.hpp>
 
@@ -320,13 +321,13 @@ class worker_process final : process, public worker_outlet {
     if (core_.is_fenced()) {
       throw peer_failure(
           {}, "this worker was fenced by the servers of its job (they received no messages of it for longer than " +
-                  std::to_string(seconds(protocol_.worker_silence).count()) +
+                  number_text(seconds(protocol_.worker_silence).count()) +
                   " s, or its connections broke); start it again");
     }
     std::vector<int> silent;
     for (const auto& one : core_.silent(now_, protocol_.silence)) silent.push_back(static_cast<int>(one.at));
     throw timeout_error(std::string(what), silent,
-                        "a " + std::string(what) + " has not ended within " + std::to_string(options_.timeout.count()) +
+                        "a " + std::string(what) + " has not ended within " + number_text(options_.timeout.count()) +
                             " s (" +
                             (silent.empty() ? "all servers answer; they may wait for a slower worker"
                                             : "no answer from rank " + format_ranks(silent)) +
