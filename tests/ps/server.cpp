@@ -148,6 +148,29 @@ TEST_CASE("a server that is asked for a range that its job does not have says ho
   }
 }
 
+TEST_CASE("a damaged copy of an order changes nothing of the one that a server has") {
+  bare_server server({.tables = {{.name = "order", .leases = true}}}, 1);
+  const auto saved = [&] {
+    muster::detail::wire_writer to;
+    server.values.save(0, to);
+    return to.bytes();
+  };
+  const auto fresh = saved();
+  ps::order_plan plan;
+  plan.from.batch = plan.from.size = 4;
+  server.values.apply(0, {.from = {1, 1},
+                          .push = {.what = ps::message_kind::push,
+                                   .flags = ps::leases,
+                                   .offset = static_cast<std::uint32_t>(ps::order_word::begin),
+                                   .payload = std::as_bytes(std::span(&plan, 1))}});
+  const auto begun = saved();
+  REQUIRE(begun != fresh);
+  CHECK_FALSE(server.values.load(0, std::span(fresh).first(fresh.size() - 1)));
+  CHECK(saved() == begun);
+  REQUIRE(server.values.load(0, fresh));
+  CHECK(saved() == fresh);
+}
+
 TEST_CASE("a push or pull that a server cannot carry out fails at once with what is wrong") {
   const std::vector<std::byte> payload(1000);
   const auto bytes = [&](std::size_t count) { return std::span(payload).first(count); };

@@ -155,7 +155,12 @@ class tables final : public range_storage {
 
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override {
     muster::detail::wire_reader in(saved);
-    if (layout_.table_of(range).leases) return of(range).order->load(in);
+    if (layout_.table_of(range).leases) {
+      epoch_order read(bulk_);
+      if (!read.load(in)) return false;
+      kept_[range].order = std::move(read);
+      return true;
+    }
     kept_range read;
     const auto& where = layout_.range(range);
     for (auto sums = in.number(); sums > 0 && in.good(); --sums) {
