@@ -101,7 +101,7 @@ class transfer {
         log(log_level::error,
             "the replicated state of this rank differs from that of most ranks at the same step (a part was changed by "
             "a step that did not commit, or ranks compute differently); it copies theirs: check the parts that are "
-            "declared settled and that a step changes");
+            "declared keep_on_failure and that a step changes");
       }
     }
   }

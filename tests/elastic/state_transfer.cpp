@@ -10,6 +10,7 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "heard_log.hpp"
 
 namespace {
 
@@ -118,6 +119,7 @@ TEST_CASE("ranks that are behind receive the state of the furthest rank, and no 
 
 TEST_CASE("replicas at one position that differ get the state that most of them have") {
   const int odd = GENERATE(0, 1, 3);
+  const test::heard_log heard;
   test::run_ranks(4, [&](muster::group& world) {
     parts_of_some_size owned(1);
     if (world.rank() == odd) owned.large[5 * mebi] ^= 1;
@@ -127,6 +129,7 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
     if (copied != (world.rank() == odd)) throw muster::mismatch_error("the wrong rank copied");
     if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the replicas still differ");
   });
+  CHECK_THAT(heard.text(), contains("declared keep_on_failure"));
 }
 
 TEST_CASE("a state that was damaged on its way is refused, and that of before stays") {
