@@ -82,11 +82,11 @@ void training_step::mean_over_shards(std::span<const float> mine, std::span<floa
   const auto [first, last] =
       part_of(static_cast<std::uint64_t>(here.virtual_shards), {here.rank, here.world, 0, here.weights});
   const std::size_t width = means.size();
-  if (mine.size() != static_cast<std::size_t>(last - first) * width) {
+  if (here.virtual_shards == 0 || mine.size() != static_cast<std::size_t>(last - first) * width) {
     throw configuration_error("a mean over virtual shards cannot be taken of " + std::to_string(mine.size()) +
                               " values (this rank has " + std::to_string(last - first) + " of the " +
                               std::to_string(here.virtual_shards) + " shards, and each has " + std::to_string(width) +
-                              "); give a row for each shard");
+                              "); use virtual shards, and give a row for each");
   }
   std::vector<float> rows(static_cast<std::size_t>(here.virtual_shards) * width);
   std::ranges::copy(mine, rows.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * width));

@@ -93,3 +93,23 @@ TEST_CASE("virtual shards refuse what depends on the number of ranks") {
       },
       {"--virtual-shards", "4"});
 }
+
+TEST_CASE("a mean over virtual shards is refused where there are none") {
+  test::as_ranks(1, [](muster::context& context, muster::group&) {
+    test::trained one(context);
+    std::string refusal;
+    one.training.run({.steps = 1, .log = nullptr}, [&](muster::training_step& step) {
+      one.one_step(step);
+      std::vector<float> means(2);
+      try {
+        step.mean_over_shards({}, means);
+      } catch (const muster::configuration_error& e) {
+        refusal = e.what();
+      }
+    });
+    test::require(refusal ==
+                      "a mean over virtual shards cannot be taken of 0 values (this rank has 0 of the 0 shards, and "
+                      "each has 2); use virtual shards, and give a row for each",
+                  "a mean over no shards");
+  });
+}
