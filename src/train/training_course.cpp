@@ -1,13 +1,10 @@
 // The course of a training: what its ranks have reported, as the state and its checkpoints have it.
 #include <algorithm>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <muster/comm/collectives/allreduce.hpp>
-#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/error.hpp>
 
 #include "../comm/group/words.hpp"
@@ -16,44 +13,29 @@
 #include "training_run.hpp"
 
 namespace muster::inline v0 {
-namespace {
-
-// The names that any rank has, in order: a rank without samples may have reported nothing.
-std::set<std::string> names_of_all(group& ranks, const std::vector<std::string>& mine) {
+// Collective. The time is rank 0's, and so are samples that all ranks count alike.
+training::sums training::one_run::of_all(group& ranks, const sums& here) const {
+  const bool is_first = ranks.rank() == 0;
+  const bool counts = is_first || of.sync_.options().mode.what != sync_mode::kind::allreduce;
   detail::wire_writer writer;
-  for (const auto& name : mine) writer.add_text(name);
-  std::set<std::string> names;
+  writer.add(counts ? here.samples : 0, is_first ? here.seconds : 0.0);
+  for (const auto& one : here.of) {
+    writer.add_text(one.name);
+    writer.add(one.values, one.weights);
+  }
+  sums all;
   for (const auto& said : detail::words_of_all(ranks, writer.take())) {
     detail::wire_reader reader(said);
-    while (reader.good() && !reader.rest().empty()) names.emplace(reader.text());
+    all.samples += reader.number();
+    all.seconds += reader.number<double>();
+    while (!reader.rest().empty()) {
+      const auto name = reader.text();
+      const auto values = reader.number<double>();
+      all.add(name, values, reader.number<double>());
+    }
   }
-  return names;
-}
-
-}  // namespace
-
-// Collective. The time is rank 0's.
-training::sums training::one_run::of_all(group& ranks, sums here) const {
-  std::vector<std::string> mine;
-  for (const auto& one : here.of) mine.push_back(one.name);
-  const auto names = names_of_all(ranks, mine);
-  if (of.sync_.options().mode.what != sync_mode::kind::allreduce)
-    here.samples = allreduce(ranks, here.samples, muster::sum);
-  std::vector<double> all;
-  for (const auto& name : names) {
-    const auto at = std::ranges::find(here.of, name, &sum::name);
-    all.push_back(at == here.of.end() ? 0.0 : at->values);
-    all.push_back(at == here.of.end() ? 0.0 : at->weights);
-  }
-  if (!all.empty()) allreduce(ranks, all, muster::sum);
-  broadcast(ranks, std::span(&here.seconds, 1), 0);
-  here.of.clear();
-  std::size_t at = 0;
-  for (const auto& name : names) {
-    here.add(name, all[at], all[at + 1]);
-    at += 2;
-  }
-  return here;
+  std::ranges::sort(all.of, {}, &sum::name);
+  return all;
 }
 
 // Before each save, so that the state has them.

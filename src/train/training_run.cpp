@@ -85,7 +85,7 @@ void training::one_run::end_epoch(step& now) {
     options.each_epoch(evaluation);
     here.add(std::exchange(of.of_step_, {}));
   }
-  here = of_all(now.group(), std::move(here));
+  here = of_all(now.group(), here);
   epoch_summary made{of.state_.position().at.epoch + 1, here.samples, here.seconds};
   for (const auto& one : here.of) {
     if (one.weights != 0) made.reports.emplace_back(one.name, one.values / one.weights);

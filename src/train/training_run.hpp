@@ -33,7 +33,7 @@ struct training::one_run {
   void say_ended(bool began_any);
   void conclude();
   bool steps(run_limits to);
-  [[nodiscard]] sums of_all(group& ranks, sums here) const;
+  [[nodiscard]] sums of_all(group& ranks, const sums& here) const;
   void end_epoch(step& now);
   void sum_up(group& ranks);
   void take_sums(const group& ranks);
