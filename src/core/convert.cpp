@@ -13,12 +13,6 @@
 namespace muster::inline v0 {
 namespace {
 
-void require_one_length(std::size_t from, std::size_t to) {
-  if (from == to) return;
-  throw configuration_error("cannot convert " + std::to_string(from) + " numbers into " + std::to_string(to) +
-                            " (one each is needed); pass spans of one length");
-}
-
 struct to_half {
   template <class Half>
   static void run(const float* from, Half* to, std::size_t count) {
@@ -40,8 +34,8 @@ struct add_half {
 
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 
-// Eight at a time; what is left goes by the portable way.
-[[gnu::target("avx2,f16c")]] std::size_t eights_to_float16(const float* from, float16* to, std::size_t count) {
+// Eight at a time, by instructions that are for float16 alone; how many these are.
+[[gnu::target("avx2,f16c")]] std::size_t eights(to_half, const float* from, float16* to, std::size_t count) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
@@ -50,7 +44,7 @@ struct add_half {
   return i;
 }
 
-[[gnu::target("avx2,f16c")]] std::size_t eights_from_float16(const float16* from, float* to, std::size_t count) {
+[[gnu::target("avx2,f16c")]] std::size_t eights(from_half, const float16* from, float* to, std::size_t count) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
@@ -58,8 +52,8 @@ struct add_half {
   return i;
 }
 
-[[gnu::target("avx2,f16c")]] std::size_t add_eights_of_float16(const float16* from, float weight, float* to,
-                                                               std::size_t count) {
+[[gnu::target("avx2,f16c")]] std::size_t eights(add_half, const float16* from, float weight, float* to,
+                                                std::size_t count) {
   const __m256 weights = _mm256_set1_ps(weight);
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -69,50 +63,35 @@ struct add_half {
   return i;
 }
 
+std::size_t eights(auto...) { return 0; }  // for bfloat16 there are none
+
 #endif
+
+// The kernel over all numbers of both spans; what is left of eights goes by the portable way.
+template <class Kernel, class From, class To>
+void run_over(std::span<const From> from, std::span<To> to, auto... weight) {
+  if (from.size() != to.size()) {
+    throw configuration_error("cannot convert " + std::to_string(from.size()) + " numbers into " +
+                              std::to_string(to.size()) + " (one each is needed); pass spans of one length");
+  }
+  std::size_t done = 0;
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
+  if (detail::has_avx2()) done = eights(Kernel(), from.data(), weight..., to.data(), from.size());
+#endif
+  detail::run_vectorised<Kernel>(from.data() + done, weight..., to.data() + done, from.size() - done);
+}
 
 }  // namespace
 
-void convert(std::span<const float> from, std::span<float16> to) {
-  require_one_length(from.size(), to.size());
-  std::size_t done = 0;
-#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (detail::has_avx2()) done = eights_to_float16(from.data(), to.data(), from.size());
-#endif
-  to_half::run(from.data() + done, to.data() + done, from.size() - done);
-}
-
-void convert(std::span<const float16> from, std::span<float> to) {
-  require_one_length(from.size(), to.size());
-  std::size_t done = 0;
-#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (detail::has_avx2()) done = eights_from_float16(from.data(), to.data(), from.size());
-#endif
-  from_half::run(from.data() + done, to.data() + done, from.size() - done);
-}
-
-void convert(std::span<const float> from, std::span<bfloat16> to) {
-  require_one_length(from.size(), to.size());
-  detail::run_vectorised<to_half>(from.data(), to.data(), from.size());
-}
-
-void convert(std::span<const bfloat16> from, std::span<float> to) {
-  require_one_length(from.size(), to.size());
-  detail::run_vectorised<from_half>(from.data(), to.data(), from.size());
-}
-
+void convert(std::span<const float> from, std::span<float16> to) { run_over<to_half>(from, to); }
+void convert(std::span<const float16> from, std::span<float> to) { run_over<from_half>(from, to); }
+void convert(std::span<const float> from, std::span<bfloat16> to) { run_over<to_half>(from, to); }
+void convert(std::span<const bfloat16> from, std::span<float> to) { run_over<from_half>(from, to); }
 void convert_add(std::span<const float16> from, float weight, std::span<float> to) {
-  require_one_length(from.size(), to.size());
-  std::size_t done = 0;
-#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (detail::has_avx2()) done = add_eights_of_float16(from.data(), weight, to.data(), from.size());
-#endif
-  add_half::run(from.data() + done, weight, to.data() + done, from.size() - done);
+  run_over<add_half>(from, to, weight);
 }
-
 void convert_add(std::span<const bfloat16> from, float weight, std::span<float> to) {
-  require_one_length(from.size(), to.size());
-  detail::run_vectorised<add_half>(from.data(), weight, to.data(), from.size());
+  run_over<add_half>(from, to, weight);
 }
 
 }  // namespace muster::inline v0
