@@ -140,6 +140,11 @@ simdjson::dom::array array_at(const json& object, const char* key, const std::st
   return items;
 }
 
+void require_form_in_json(const tensor_info& tensor, const std::string& field, const char* instead) {
+  if (!with_type(tensor.type, [](auto) {}))
+    refuse_field(field, std::string(datatype_of(tensor)) + " has no form in JSON; " + instead);
+}
+
 /// parameters.<key>; nothing where there is none.
 template <class T>
 std::optional<T> parameter_of(const json& object, const char* key, const std::string& field) {
@@ -246,12 +251,12 @@ void take_json(parsed_request& to, const tensor_info& input, const json& data, s
     return made.cut();
   }
   to.made.resize(rows * input.row_bytes());
-  const bool known = with_type(input.type, [&](auto kind) {
+  require_form_in_json(input, field, "send binary data");
+  with_type(input.type, [&](auto kind) {
     row_writer<decltype(kind)> writer(to.made, field, datatype_of(input));
     writer.flat(data);
     writer.finish();
   });
-  if (!known) refuse_field(field, std::string(datatype_of(input)) + " has no form in JSON; send binary data");
   cut_rows(to, to.made, rows, input.row_bytes());
 }
 
@@ -281,6 +286,7 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
   parsed_request made;
   if (member(document, "id")) made.id = text_at(document, "id", "id");
   made.is_binary = wants_binary(document, model);
+  if (!made.is_binary) require_form_in_json(model.output, "outputs", "ask for binary data");
   const auto inputs = array_at(document, "inputs", "inputs");
   if (inputs.size() != 1) refuse_field("inputs", "has another number than one, which the model takes");
   const json input = inputs.at(0);
@@ -308,6 +314,7 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
 parsed_request parse_predict(std::string_view body, const model_info& model, std::size_t max_rows) {
   const json document = parse_json(body);
   const auto instances = array_at(document, "instances", "instances");
+  require_form_in_json(model.output, "predictions", "use v2, and ask for binary data");
   const auto& input = model.input;
   parsed_request made;
   string_rows strings(made);
@@ -322,12 +329,11 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
         refuse_field(field + ".b64", "is no base64");
       strings.end_row();
     } else {
-      const bool known = with_type(input.type, [&](auto kind) {
+      require_form_in_json(input, field, "use v2 with binary data");
+      with_type(input.type, [&](auto kind) {
         const auto row = std::span(made.made).subspan(k * input.row_bytes(), input.row_bytes());
         row_writer<decltype(kind)>(row, field, datatype_of(input)).nested(instance, input.shape);
       });
-      if (!known)
-        refuse_field(field, std::string(datatype_of(input)) + " has no form in JSON; use v2 with binary data");
     }
     ++k;
   }

@@ -71,6 +71,18 @@ TEST_CASE("what lies behind JSON of which a bracket is open is not read as JSON"
                     contains("body: is no JSON"));
 }
 
+TEST_CASE("an answer in JSON is refused of a type that has no form in it") {
+  const std::string json = R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}])";
+  for (const auto type : {muster::dtype::float16, muster::dtype::bfloat16, muster::dtype::extended}) {
+    const muster::serve::model_info model{"", {.name = "x"}, {.name = "y", .type = type}};
+    const auto infer = [&](const std::string& body) { return muster::serve::parse_infer(body, body.size(), model, 5); };
+    CHECK_THROWS_WITH(infer(json + "}"), contains("has no form in JSON; ask for binary data"));
+    CHECK(infer(json + R"(,"parameters":{"binary_data_output":true}})").is_binary);
+    CHECK_THROWS_WITH(muster::serve::parse_predict(R"({"instances":[1]})", model, 5),
+                      contains("has no form in JSON; use v2, and ask for binary data"));
+  }
+}
+
 TEST_CASE("numbers and strings are written as they are read") {
   const auto text = [](auto value) {
     std::string made;
