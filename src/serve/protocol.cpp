@@ -1,7 +1,7 @@
 // The bodies of requests.
 #include "protocol.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -10,6 +10,7 @@
 
 #include <simdjson.h>
 
+#include "../core/wire.hpp"
 #include "base64.hpp"
 #include "datatypes.hpp"
 
@@ -17,6 +18,7 @@ namespace muster::inline v0::serve {
 namespace {
 
 using json = simdjson::dom::element;
+using simdjson::dom::array;
 
 [[noreturn]] void refuse_field(const std::string& field, const std::string& problem) {
   throw request_error(400, field + ": " + problem);
@@ -25,21 +27,14 @@ using json = simdjson::dom::element;
 /// The value as a T; nothing if it is none.
 template <class T>
 std::optional<T> number_of(const json& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    bool found = false;
-    if (value.get(found) == simdjson::SUCCESS) return found;
-  } else if constexpr (std::is_floating_point_v<T>) {
-    double found = 0;
-    if (value.get(found) == simdjson::SUCCESS && std::abs(found) <= std::numeric_limits<T>::max())
-      return static_cast<T>(found);
-  } else if constexpr (std::is_signed_v<T>) {
-    std::int64_t found = 0;
-    if (value.get(found) == simdjson::SUCCESS && std::in_range<T>(found)) return static_cast<T>(found);
-  } else {
-    std::uint64_t found = 0;
-    if (value.get(found) == simdjson::SUCCESS && std::in_range<T>(found)) return static_cast<T>(found);
-  }
-  return std::nullopt;
+  using integer = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+  using number = std::conditional_t<std::is_floating_point_v<T>, double, integer>;
+  using wide = std::conditional_t<std::is_same_v<T, bool>, bool, number>;
+  using limits = std::numeric_limits<T>;
+  wide found{};
+  if (value.get(found) != simdjson::SUCCESS) return std::nullopt;
+  if (found != std::clamp<wide>(found, limits::lowest(), limits::max())) return std::nullopt;
+  return static_cast<T>(found);
 }
 
 /// A row of T that is filled from JSON.
@@ -51,14 +46,14 @@ class row_writer {
 
   /// All numbers of arrays in arrays, however they are nested.
   void flat(const json& value) {
-    simdjson::dom::array items;
+    array items;
     if (value.get(items) != simdjson::SUCCESS) return one(value);
     for (const json item : items) flat(item);
   }
   /// Arrays nested as the shape says.
   void nested(const json& value, std::span<const std::size_t> shape) {
     if (shape.empty()) return one(value);
-    simdjson::dom::array items;
+    array items;
     if (value.get(items) != simdjson::SUCCESS)
       refuse_field(field_, "has too few dimensions (an array of " + std::to_string(shape.front()) + " is missing)");
     std::size_t count = 0;
@@ -126,18 +121,12 @@ std::optional<json> member(const json& object, std::string_view key) {
   return found;
 }
 
-std::string_view text_at(const json& object, const char* key, const std::string& field) {
-  std::string_view text;
-  const auto found = member(object, key);
-  if (!found || found->get(text) != simdjson::SUCCESS) refuse_field(field, "is missing, or no string");
-  return text;
-}
-
-simdjson::dom::array array_at(const json& object, const char* key, const std::string& field) {
-  simdjson::dom::array items;
-  const auto found = member(object, key);
-  if (!found || found->get(items) != simdjson::SUCCESS) refuse_field(field, "is missing, or no array");
-  return items;
+template <class T>
+T required(const json& object, const char* key, const std::string& field) {
+  T value;
+  if (object[key].get(value) != simdjson::SUCCESS)
+    refuse_field(field, std::is_same_v<T, array> ? "is missing, or no array" : "is missing, or no string");
+  return value;
 }
 
 void require_form_in_json(const tensor_info& tensor, const std::string& field, const char* instead) {
@@ -163,9 +152,10 @@ void require_rows(std::size_t rows, std::size_t max_rows, const std::string& fie
     refuse_field(field, "has more than " + std::to_string(max_rows) + " rows, the most of a request; send several");
 }
 
-void check_shape(const json& input, const tensor_info& wanted, std::size_t max_rows, std::size_t& rows) {
+/// Of the shape; how many rows it has.
+std::size_t checked_rows(const json& input, const tensor_info& wanted, std::size_t max_rows) {
   std::vector<std::uint64_t> shape;
-  for (const json item : array_at(input, "shape", "inputs[0].shape")) {
+  for (const json item : required<array>(input, "shape", "inputs[0].shape")) {
     std::uint64_t extent = 0;
     if (item.get(extent) != simdjson::SUCCESS) refuse_field("inputs[0].shape", "has what is no size");
     shape.push_back(extent);
@@ -175,8 +165,8 @@ void check_shape(const json& input, const tensor_info& wanted, std::size_t max_r
   for (std::size_t k = 0; same && k < wanted.shape.size(); ++k) same = shape[k + 1] == wanted.shape[k];
   if (!same)
     refuse_field("inputs[0].shape", "is another one than " + shape_text(wanted.shape) + ", which the model takes");
-  rows = shape[0];
-  require_rows(rows, max_rows, "inputs[0].shape");
+  require_rows(shape[0], max_rows, "inputs[0].shape");
+  return shape[0];
 }
 
 /// Rows of fixed size out of the tensor.
@@ -186,16 +176,14 @@ void cut_rows(parsed_request& to, std::span<const std::byte> tensor, std::size_t
 
 /// Rows that have their length before them, in 32 bits, least byte first.
 void cut_strings(parsed_request& to, std::span<const std::byte> tensor, std::size_t rows) {
+  detail::wire_reader reader(tensor);
   for (std::size_t k = 0; k < rows; ++k) {
-    if (tensor.size() < 4) refuse_field("inputs[0]", "its binary data end before row " + std::to_string(k));
-    std::size_t size = 0;
-    for (std::size_t b = 0; b < 4; ++b) size |= std::to_integer<std::size_t>(tensor[b]) << (8 * b);
-    tensor = tensor.subspan(4);
-    if (size > tensor.size()) refuse_field("inputs[0]", "row " + std::to_string(k) + " is longer than its binary data");
-    to.rows.push_back(tensor.first(size));
-    tensor = tensor.subspan(size);
+    const auto size = reader.number<std::uint32_t>();
+    if (!reader.good()) refuse_field("inputs[0]", "its binary data end before row " + std::to_string(k));
+    to.rows.push_back(reader.bytes(size));
+    if (!reader.good()) refuse_field("inputs[0]", "row " + std::to_string(k) + " is longer than its binary data");
   }
-  if (!tensor.empty()) refuse_field("inputs[0]", "its binary data go on behind the last row");
+  if (!reader.whole()) refuse_field("inputs[0]", "its binary data go on behind the last row");
 }
 
 void take_binary(parsed_request& to, const tensor_info& input, std::span<const std::byte> behind, std::uint64_t size,
@@ -212,43 +200,32 @@ void take_binary(parsed_request& to, const tensor_info& input, std::span<const s
   cut_rows(to, behind, rows, input.row_bytes());
 }
 
-/// Strings one behind another; the rows are cut when all are there, because memory moves.
-class string_rows {
- public:
-  explicit string_rows(parsed_request& to) : to_(to) {}
-  std::vector<std::byte>& bytes() { return to_.made; }
-  void end_row() { ends_.push_back(to_.made.size()); }
-  [[nodiscard]] std::size_t count() const noexcept { return ends_.size(); }
-  void cut() {
-    std::size_t begin = 0;
-    for (const std::size_t end : ends_) {
-      to_.rows.push_back(std::span<const std::byte>(to_.made).subspan(begin, end - begin));
-      begin = end;
-    }
+/// Rows one behind another in `made`, when all are there, because memory moves.
+void cut_rows(parsed_request& to, std::span<const std::size_t> ends) {
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    to.rows.push_back(std::span<const std::byte>(to.made).subspan(begin, end - begin));
+    begin = end;
   }
-
- private:
-  parsed_request& to_;
-  std::vector<std::size_t> ends_;
-};
+}
 
 void take_json(parsed_request& to, const tensor_info& input, const json& data, std::size_t rows) {
   const std::string field = "inputs[0].data";
   if (input.is_bytes) {
-    string_rows made(to);
-    simdjson::dom::array items;
+    std::vector<std::size_t> ends;
+    array items;
     if (data.get(items) != simdjson::SUCCESS) refuse_field(field, "is no array");
     for (const json item : items) {
       std::string_view text;
       if (item.get(text) != simdjson::SUCCESS)
-        refuse_field(field, "value " + std::to_string(made.count()) + " is no string");
+        refuse_field(field, "value " + std::to_string(ends.size()) + " is no string");
       const auto bytes = bytes_of(text);
-      made.bytes().insert(made.bytes().end(), bytes.begin(), bytes.end());
-      made.end_row();
+      to.made.insert(to.made.end(), bytes.begin(), bytes.end());
+      ends.push_back(to.made.size());
     }
-    if (made.count() != rows)
-      refuse_field(field, "has " + std::to_string(made.count()) + " values, and its shape " + std::to_string(rows));
-    return made.cut();
+    if (ends.size() != rows)
+      refuse_field(field, "has " + std::to_string(ends.size()) + " values, and its shape " + std::to_string(rows));
+    return cut_rows(to, ends);
   }
   to.made.resize(rows * input.row_bytes());
   require_form_in_json(input, field, "send binary data");
@@ -263,8 +240,8 @@ void take_json(parsed_request& to, const tensor_info& input, const json& data, s
 bool wants_binary(const json& body, const model_info& model) {
   bool binary = parameter_of<bool>(body, "binary_data_output", "").value_or(false);
   if (!member(body, "outputs")) return binary;
-  for (const json output : array_at(body, "outputs", "outputs")) {
-    if (text_at(output, "name", "outputs.name") != model.output.name)
+  for (const json output : required<array>(body, "outputs", "outputs")) {
+    if (required<std::string_view>(output, "name", "outputs.name") != model.output.name)
       refuse_field("outputs.name", "is no output of the model (it has '" + model.output.name + "')");
     if (parameter_of<std::uint64_t>(output, "classification", "outputs.").value_or(0) > 0)
       refuse_field("outputs.parameters.classification", "is an extension that is not here; ask for the values");
@@ -284,18 +261,17 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
   const json document = parse_json(body.substr(0, json_bytes));
   const auto behind = bytes_of(body.substr(json_bytes));
   parsed_request made;
-  if (member(document, "id")) made.id = text_at(document, "id", "id");
+  if (member(document, "id")) made.id = required<std::string_view>(document, "id", "id");
   made.is_binary = wants_binary(document, model);
   if (!made.is_binary) require_form_in_json(model.output, "outputs", "ask for binary data");
-  const auto inputs = array_at(document, "inputs", "inputs");
+  const auto inputs = required<array>(document, "inputs", "inputs");
   if (inputs.size() != 1) refuse_field("inputs", "has another number than one, which the model takes");
   const json input = inputs.at(0);
-  if (text_at(input, "name", "inputs[0].name") != model.input.name)
+  if (required<std::string_view>(input, "name", "inputs[0].name") != model.input.name)
     refuse_field("inputs[0].name", "is no input of the model (it has '" + model.input.name + "')");
-  if (text_at(input, "datatype", "inputs[0].datatype") != datatype_of(model.input))
+  if (required<std::string_view>(input, "datatype", "inputs[0].datatype") != datatype_of(model.input))
     refuse_field("inputs[0].datatype", "is not " + std::string(datatype_of(model.input)) + ", which the model takes");
-  std::size_t rows = 0;
-  check_shape(input, model.input, max_rows, rows);
+  const std::size_t rows = checked_rows(input, model.input, max_rows);
   const auto size = parameter_of<std::uint64_t>(input, "binary_data_size", "inputs[0].");
   const auto data = member(input, "data");
   if (size && data) refuse_field("inputs[0].data", "is there, and binary data too");
@@ -313,35 +289,30 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
 
 parsed_request parse_predict(std::string_view body, const model_info& model, std::size_t max_rows) {
   const json document = parse_json(body);
-  const auto instances = array_at(document, "instances", "instances");
+  const auto instances = required<array>(document, "instances", "instances");
   require_form_in_json(model.output, "predictions", "use v2, and ask for binary data");
   const auto& input = model.input;
   parsed_request made;
-  string_rows strings(made);
+  std::vector<std::size_t> ends;
   const std::size_t rows = instances.size();
   require_rows(rows, max_rows, "instances");
   made.made.resize(rows * input.row_bytes());
-  std::size_t k = 0;
   for (const json instance : instances) {
-    const std::string field = "instances[" + std::to_string(k) + "]";
+    const std::string field = "instances[" + std::to_string(ends.size()) + "]";
     if (input.is_bytes) {
-      if (!decode_base64(text_at(instance, "b64", field + ".b64"), made.made))
+      if (!decode_base64(required<std::string_view>(instance, "b64", field + ".b64"), made.made))
         refuse_field(field + ".b64", "is no base64");
-      strings.end_row();
+      ends.push_back(made.made.size());
     } else {
       require_form_in_json(input, field, "use v2 with binary data");
+      const auto row = std::span(made.made).subspan(ends.size() * input.row_bytes(), input.row_bytes());
       with_type(input.type, [&](auto kind) {
-        const auto row = std::span(made.made).subspan(k * input.row_bytes(), input.row_bytes());
         row_writer<decltype(kind)>(row, field, datatype_of(input)).nested(instance, input.shape);
       });
+      ends.push_back((ends.size() + 1) * input.row_bytes());
     }
-    ++k;
   }
-  if (input.is_bytes) {
-    strings.cut();
-  } else {
-    cut_rows(made, made.made, rows, input.row_bytes());
-  }
+  cut_rows(made, ends);
   return made;
 }
 
