@@ -11,7 +11,7 @@
 namespace muster::inline v0::serve {
 
 batcher::batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics)
-    : model_(std::move(model)), info_(model_.info()), options_(options), statistics_(std::move(statistics)) {
+    : model_(std::move(model)), options_(options), statistics_(std::move(statistics)) {
   if (options.max_batch == 0 || options.queue == 0)
     throw configuration_error("no request could be predicted (max_batch or queue is 0); give at least 1");
   thread_ = std::thread([this] { run(); });
@@ -80,7 +80,7 @@ void batcher::predict() {
   if (taken_.empty()) return;
   rows_.clear();
   for (const auto& request : taken_) rows_.insert(rows_.end(), request.rows.begin(), request.rows.end());
-  const std::size_t row_bytes = info_.output.row_bytes();
+  const std::size_t row_bytes = model_.info().output.row_bytes();
   const auto begun = clock::now();
   try {
     // Memory of its own for each batch: answers are sent out of it while the next one is predicted.

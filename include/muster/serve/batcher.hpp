@@ -64,7 +64,7 @@ class batcher {
   [[nodiscard]] bool submit(prediction_request&& request);
 
   /// Of the model, and as it was given them.
-  [[nodiscard]] const model_info& info() const noexcept { return info_; }
+  [[nodiscard]] const model_info& info() const noexcept { return model_.info(); }
   [[nodiscard]] const batch_options& options() const noexcept { return options_; }
   /// How many requests wait. Thread safe.
   [[nodiscard]] std::size_t waiting() const;
@@ -79,7 +79,6 @@ class batcher {
   void predict();
 
   any_predictor model_;
-  model_info info_;
   batch_options options_;
   std::shared_ptr<model_statistics> statistics_;
   mutable std::mutex mutex_;

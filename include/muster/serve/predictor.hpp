@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,33 +71,25 @@ concept predictor = std::movable<P> && requires(P& model, const P& same, predict
   model.predict(batch);
 };
 
-/// Any predictor, chosen at run time: one virtual call a batch.
+/// Any predictor, chosen at run time: one indirect call a batch.
 class any_predictor {
  public:
   /// Owns the model.
   template <class P>
   requires(!std::same_as<P, any_predictor> && predictor<P>) any_predictor(P model)  // NOLINT: meant to convert
-      : model_(std::make_unique<holder<P>>(std::move(model))) {}
+      : info_(model.info()) {
+    predict_ = [held = std::make_shared<P>(std::move(model))](prediction_batch& batch) { held->predict(batch); };
+  }
+  any_predictor(any_predictor&&) noexcept = default;
+  any_predictor& operator=(any_predictor&&) noexcept = default;
 
   /// As predictor has them.
-  [[nodiscard]] const model_info& info() const { return model_->info(); }
-  void predict(prediction_batch& batch) { model_->predict(batch); }
+  [[nodiscard]] const model_info& info() const noexcept { return info_; }
+  void predict(prediction_batch& batch) { predict_(batch); }
 
  private:
-  struct interface {
-    virtual ~interface() = default;
-    [[nodiscard]] virtual const model_info& info() const = 0;
-    virtual void predict(prediction_batch& batch) = 0;
-  };
-  template <class P>
-  struct holder final : interface {
-    explicit holder(P made) : model(std::move(made)) {}
-    [[nodiscard]] const model_info& info() const override { return model.info(); }
-    void predict(prediction_batch& batch) override { model.predict(batch); }
-    P model;
-  };
-
-  std::unique_ptr<interface> model_;
+  model_info info_;
+  std::function<void(prediction_batch&)> predict_;
 };
 static_assert(predictor<any_predictor>);
 
