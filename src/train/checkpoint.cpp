@@ -27,11 +27,6 @@ using detail::checkpoint_part;
 
 namespace {
 
-// Bytes as collectives take them.
-std::span<std::uint8_t> octets(std::span<std::byte> bytes) noexcept {
-  return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
 /// Calls `part` at every rank, with something that it calls whenever it has got on, and returns what went wrong at the
 /// first rank where something did. Files take as long as the disk does: ranks meet each time that one of them has got
 /// on, so that the deadline of a collective is for a piece of a file and not for all of it.
@@ -304,7 +299,7 @@ std::string checkpoint::read_one(group& ranks, state& of, const std::string& nam
   to.file.resize(static_cast<std::size_t>(size));
   for (std::size_t at = 0; at < to.file.size(); at += detail::file_piece) {  // a deadline is for one
     const auto left = std::span(to.file).subspan(at);
-    broadcast(ranks, octets(left.first(std::min(left.size(), detail::file_piece))), 0);
+    broadcast(ranks, left.first(std::min(left.size(), detail::file_piece)), 0);
   }
 
   const auto& parts = std::as_const(of).parts();

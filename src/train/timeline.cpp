@@ -126,16 +126,13 @@ void timeline::write(group& world) {
   allgather(world, std::span(&size, 1), sizes);
   const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
   mine.resize(longest);
-  std::vector<char> all(world.rank() == 0 ? longest * sizes.size() : 0);
-  const auto octets = [](std::span<char> text) {
-    return std::span(reinterpret_cast<std::uint8_t*>(text.data()), text.size());
-  };
-  gather(world, octets(mine), octets(all), 0);
+  std::string all(world.rank() == 0 ? longest * sizes.size() : 0, '\0');
+  gather(world, mine, all, 0);
   if (world.rank() != 0) return;
   atomic_file file(path_);
   file.write("{\"traceEvents\":[\n");
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
-    std::string_view text(all.data() + rank * longest, static_cast<std::size_t>(sizes[rank]));
+    auto text = std::string_view(all).substr(rank * longest, static_cast<std::size_t>(sizes[rank]));
     if (rank + 1 == sizes.size()) text.remove_suffix(2);  // no comma behind the last
     file.write(text);
   }

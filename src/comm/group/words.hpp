@@ -13,7 +13,7 @@
 namespace muster::inline v0::detail {
 
 /// What each rank says, by rank.
-[[nodiscard]] std::vector<std::string> words_of_all(group& ranks, const std::string& mine);
+[[nodiscard]] std::vector<std::string> words_of_all(group& ranks, std::string mine);
 /// What one rank says.
 [[nodiscard]] std::string word_of(group& ranks, std::string mine, int rank);
 

@@ -89,8 +89,7 @@ class encoded_gradients final : public detail::compressed_gradients {
     }
     const std::size_t bytes = form.mine.size() * static_cast<std::size_t>(ranks().size());
     if (form.all.size() != bytes) form.all = buffer<std::byte>(bytes);
-    return allgather_async(ranks(), std::span<const std::uint8_t>(elements<std::uint8_t>(form.mine)),
-                           elements<std::uint8_t>(form.all));
+    return allgather_async(ranks(), std::span<const std::byte>(form.mine.span()), form.all.span());
   }
 
   std::size_t receive(std::size_t bucket) override {
