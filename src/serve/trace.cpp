@@ -6,24 +6,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <random>
 #include <system_error>
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
+#include "../core/text.hpp"
 #include "json_text.hpp"
 
 namespace muster::inline v0::serve {
-namespace {
-
-std::string hexadecimal(std::uint64_t number) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(number));
-  return text;
-}
-
-}  // namespace
 
 std::optional<trace_place> read_trace(const boost::beast::http::fields& headers) {
   const auto value = [&](const char* name) -> std::string_view {
@@ -48,7 +39,7 @@ void span_log::write(const trace_place& caller, const request_times& times, std:
   using std::chrono::microseconds;
   const auto now = clock::now();
   const auto wall = std::chrono::system_clock::now();
-  const auto made = [&] { return hexadecimal(mix(next_.fetch_add(1, std::memory_order_relaxed))); };
+  const auto made = [&] { return detail::hex(mix(next_.fetch_add(1, std::memory_order_relaxed))); };
   std::string text = "[";
   const auto add = [&](const std::string& id, const std::string& parent, std::string_view name, clock::time_point from,
                        clock::time_point to) {
