@@ -25,41 +25,13 @@ struct one_step {
   }
 };
 
-struct scaled {
-  float by;
-  constexpr void operator()(float& value) const { value *= by; }
-};
-
-struct filled {
-  float to;
-  constexpr void operator()(float& value) const { value = to; }
-};
-
-struct converted {
-  template <class From, class To>
-  constexpr void operator()(const From& from, To& to) const {
-    to = To(static_cast<float>(from));
-  }
-};
-
 template <class From, class To>
 void convert_all(device_span<const From> from, device_span<To> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());
-  detail::for_each(stream, from.size(), converted{}, from.data(), to.data());
+  detail::for_each(
+      stream, from.size(), [] __device__(const From& value, To& made) { made = To(static_cast<float>(value)); },
+      from.data(), to.data());
 }
-
-struct square {
-  const float* values;
-  constexpr double operator()(std::size_t i) const {
-    const auto value = static_cast<double>(values[i]);
-    return value * value;
-  }
-};
-
-struct same {
-  const double* values;
-  constexpr double operator()(std::size_t i) const { return values[i]; }
-};
 
 // A sum has two levels: parts, each a multiple of what a block's threads take a few elements each of, and at most so
 // many; and then these.
@@ -106,11 +78,13 @@ void convert(device_span<const bfloat16> from, device_span<float> to, device_str
 }
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {
-  detail::for_each(stream, values.size(), scaled{by}, values.data());
+  detail::for_each(
+      stream, values.size(), [by] __device__(float& value) { value *= by; }, values.data());
 }
 
 void fill(device_span<float> values, float to, device_stream_ref stream) {
-  detail::for_each(stream, values.size(), filled{to}, values.data());
+  detail::for_each(
+      stream, values.size(), [to] __device__(float& value) { value = to; }, values.data());
 }
 
 // The result, and behind it the parts. Enough for less, too: longer parts can be fewer.
@@ -125,10 +99,16 @@ void sum_of_squares(device_span<const float> values, device_span<double> sums, d
     clear(sums.first(1), stream);
     return;
   }
+  const float* const all = values.data();
   double* const parts = sums.data() + 1;
   const std::size_t part = part_of(values.size());
-  detail::sum_parts(stream, values.size(), part, square{values.data()}, parts);
-  detail::sum_parts(stream, ceiling(values.size(), part), most_parts, same{parts}, sums.data());
+  const auto square = [all] __device__(std::size_t i) {
+    return static_cast<double>(all[i]) * static_cast<double>(all[i]);
+  };
+  detail::sum_parts(stream, values.size(), part, square, parts);
+  detail::sum_parts(
+      stream, ceiling(values.size(), part), most_parts, [parts] __device__(std::size_t i) { return parts[i]; },
+      sums.data());
 }
 
 }  // namespace muster::inline v0

@@ -1,6 +1,6 @@
 // Loops on a device. nvcc makes kernels of them; where the sources are compiled without it, for the test double, they
-// are functions that the stream calls. What they are given are functors with a constexpr operator(), which nvcc takes
-// for device code too (--expt-relaxed-constexpr).
+// are functions that the stream calls. What they are given are lambdas that are __device__, or functors with a
+// constexpr operator(), which nvcc takes for device code too (--expt-relaxed-constexpr).
 #pragma once
 
 #include <cuda_runtime_api.h>
