@@ -245,34 +245,23 @@ void shm_native::cancel() noexcept {
 // ---- small ----
 
 shm_native::small_plan shm_native::plan_small() const {
-  const collective_call& c = *call_;
-  const std::size_t bytes = c.count * c.element_size;
-  const bool at_root = shm_.rank() == c.root;
-  switch (c.kind) {
-    case collective::broadcast:
-      return {bytes, at_root, false, !at_root, bytes <= small_limit};
-    case collective::reduce:
-      return {bytes, !at_root, at_root, false, bytes <= small_limit, bytes <= shown_limit};
-    case collective::gather:
-      return {bytes, !at_root, at_root, false, bytes <= small_limit};
-    case collective::scatter:
-      return {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
-    case collective::allgather: {
-      const std::size_t most = block_of(c.count, shm_.size() - 1, shm_.size()).count * c.element_size;
-      const std::size_t own = block_of(c.count, shm_.rank(), shm_.size()).count * c.element_size;
-      return {own, true, true, false, most <= small_limit, most <= shown_limit};
-    }
-    case collective::all_to_all:
-      return {bytes * size(), true, true, false, bytes * size() <= small_limit};
-    case collective::barrier:
-    case collective::finish:
-      return {0, true, true, false, true};
-    case collective::allreduce:
-      // Two ranks read as much so as in blocks, with one synchronisation less; more ranks read more.
-      return {bytes, true, true, false, bytes <= small_limit, size() == 2 && bytes <= shown_limit / 2};
-    default:  // reduce_scatter
-      return {bytes, true, true, false, bytes <= small_limit};
-  }
+  const collective kind = call_->kind;
+  const bool at_root = shm_.rank() == call_->root;
+  const bool from_root = kind == collective::broadcast || kind == collective::scatter;
+  const bool to_root = kind == collective::reduce || kind == collective::gather;
+  const bool in_pieces = kind == collective::scatter || kind == collective::all_to_all;
+  const bool in_blocks = kind == collective::allgather;
+  const std::size_t bytes = call_->count * call_->element_size * (in_pieces ? size() : 1);
+  const std::size_t most = in_blocks ? blocks_of(nullptr).at(shm_.size() - 1).size() : bytes;
+  std::size_t shown = kind == collective::reduce || in_blocks ? shown_limit : 0;
+  // Two ranks read as much so as in blocks, with one synchronisation less; more ranks read more.
+  if (kind == collective::allreduce && size() == 2) shown = shown_limit / 2;
+  return {.contributed = in_blocks ? own_block().size() : bytes,
+          .contributions = from_root ? at_root : !to_root || !at_root,
+          .awaits_all = !from_root && (!to_root || at_root),
+          .awaits_root = from_root && !at_root,
+          .fits = most <= small_limit,
+          .shows = most <= shown};
 }
 
 bool shm_native::advance_small() {
