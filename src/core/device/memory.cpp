@@ -35,17 +35,9 @@ void* allocate_pinned(std::size_t bytes) {
   return memory;
 }
 
-void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
-  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.handle), "cudaMemcpyAsync");
-}
-
-void copy_from_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
-  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.handle), "cudaMemcpyAsync");
-}
-
-void copy_on_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
-  if (bytes > 0)
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.handle), "cudaMemcpyAsync");
+// CUDA knows by the addresses which way it goes.
+void copy_anywhere(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle), "cudaMemcpyAsync");
 }
 
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream) {

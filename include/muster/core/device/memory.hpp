@@ -21,9 +21,7 @@ struct pinned_release {
 /// Zeroed; throws muster::error, with what is free, when there is not enough.
 [[nodiscard]] void* allocate_on_device(std::size_t bytes);
 [[nodiscard]] void* allocate_pinned(std::size_t bytes);
-void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
-void copy_from_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
-void copy_on_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
+void copy_anywhere(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream);
 void require_same_size(std::size_t from, std::size_t to);
 }  // namespace detail
@@ -74,17 +72,17 @@ class pinned_buffer {
 template <class T>
 void copy(std::span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());
-  detail::copy_to_device(from.data(), to.data(), from.size_bytes(), stream);
+  detail::copy_anywhere(from.data(), to.data(), from.size_bytes(), stream);
 }
 template <class T>
 void copy(device_span<const std::type_identity_t<T>> from, std::span<T> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());
-  detail::copy_from_device(from.data(), to.data(), to.size_bytes(), stream);
+  detail::copy_anywhere(from.data(), to.data(), to.size_bytes(), stream);
 }
 template <class T>
 void copy(device_span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
   detail::require_same_size(from.size(), to.size());
-  detail::copy_on_device(from.data(), to.data(), to.size_bytes(), stream);
+  detail::copy_anywhere(from.data(), to.data(), to.size_bytes(), stream);
 }
 
 /// Sets all bits to zero, in the order of the stream.

@@ -24,7 +24,7 @@ thread_local int device = 0;
 
 struct allocations {
   std::mutex mutex;
-  std::map<void*, std::size_t> bytes;
+  std::map<const void*, std::size_t> bytes;
   std::map<const void*, std::size_t> pinned;
   std::size_t all = 0;
 };
@@ -33,12 +33,16 @@ allocations& memory() {
   return *kept;
 }
 
-bool is_pinned(const void* where) {
+/// Neither a device's nor pinned.
+bool is_pageable(const void* where) {
+  const auto is_in = [where](const std::map<const void*, std::size_t>& parts) {
+    const auto behind = parts.upper_bound(where);
+    if (behind == parts.begin()) return false;
+    const auto& [first, bytes] = *std::prev(behind);
+    return static_cast<const char*>(where) < static_cast<const char*>(first) + bytes;
+  };
   const std::lock_guard lock(memory().mutex);
-  const auto behind = memory().pinned.upper_bound(where);
-  if (behind == memory().pinned.begin()) return false;
-  const auto& [first, bytes] = *std::prev(behind);
-  return static_cast<const char*>(where) < static_cast<const char*>(first) + bytes;
+  return !is_in(memory().bytes) && !is_in(memory().pinned);
 }
 
 /// A stream's work, which its thread shares: a destroyed stream still ends what is on it.
@@ -229,10 +233,10 @@ cudaError_t cudaMemsetAsync(void* what, int value, size_t bytes, cudaStream_t st
   nccl_double::put_on(stream, [=] { std::memset(what, value, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream) {
   nccl_double::put_on(stream, [=] { std::memmove(to, from, bytes); });
   // Memory that is not pinned: the runtime takes what is to be sent before it returns.
-  return kind == cudaMemcpyHostToDevice && !is_pinned(from) ? cudaStreamSynchronize(stream) : cudaSuccess;
+  return is_pageable(from) ? cudaStreamSynchronize(stream) : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
