@@ -165,42 +165,26 @@ task hierarchical_transport::within(executor& f, hierarchical_transport& self, c
   self.inside_ = false;
 }
 
-// Afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the host.
-task hierarchical_transport::combine_within(executor& f, hierarchical_transport& self, const collective_call& call,
-                                            int rails) {
+// Combines: afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the
+// host. Otherwise the inverse: the blocks reach all ranks of this host.
+task hierarchical_transport::within_by_rails(executor& f, hierarchical_transport& self, const collective_call& call,
+                                             int rails, bool combines) {
   const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
   const blocks out{call.out, call.count, call.element_size, rails};
   collective_call step = call;
-  if (!self.within_) {
-    if (call.in != call.out && call.count > 0) std::memcpy(call.out, call.in, call.count * call.element_size);
-  } else if (rails == self.ranks_here()) {
-    step.kind = collective::reduce_scatter;
-    step.out = out.at(self.place()).data();
-    co_await within(f, self, step);
-  } else {
-    step.kind = collective::reduce;
-    for (step.root = 0; step.root < rails; ++step.root) {
-      step.in = in.at(step.root).data();
-      step.out = out.at(step.root).data();
-      step.count = in.at(step.root).size() / call.element_size;
-      co_await within(f, self, step);
-    }
-  }
-}
-
-// The inverse: the blocks reach all ranks of this host.
-task hierarchical_transport::share_within(executor& f, hierarchical_transport& self, const collective_call& call,
-                                          int rails) {
-  const blocks out{call.out, call.count, call.element_size, rails};
-  collective_call step = call;
   if (rails == self.ranks_here()) {
-    step.kind = collective::allgather;
-    step.in = out.at(self.place()).data();
+    step.kind = combines ? collective::reduce_scatter : collective::allgather;
+    std::byte* const own = out.at(self.place()).data();
+    if (combines)
+      step.out = own;
+    else
+      step.in = own;
     co_await within(f, self, step);
   } else {
-    step.kind = collective::broadcast;
+    step.kind = combines ? collective::reduce : collective::broadcast;
     for (step.root = 0; step.root < rails; ++step.root) {
-      step.in = step.out = out.at(step.root).data();
+      step.out = out.at(step.root).data();
+      step.in = combines ? in.at(step.root).data() : step.out;
       step.count = out.at(step.root).size() / call.element_size;
       co_await within(f, self, step);
     }
@@ -211,14 +195,16 @@ task hierarchical_transport::allreduce(executor& f, hierarchical_transport& self
   const int rails = self.rails_for(call.count * call.element_size);
   collective_call work = step_of(call);
   work.reduce = call.reduce.unfinished();  // finished over all ranks, not over those of a host
-  co_await combine_within(f, self, work, rails);
+  if (!self.within_ && call.in != call.out && call.count > 0)
+    std::memcpy(call.out, call.in, call.count * call.element_size);
+  co_await within_by_rails(f, self, work, rails, true);
   if (self.place() < rails) {
     const auto mine = blocks{call.out, call.count, call.element_size, rails}.at(self.place());
     co_await allreduce_by(f, f.choose(collective::allreduce, mine.size()), mine.data(), mine.size() / call.element_size,
                           work.reduce);
     call.reduce.finish(mine.data(), mine.size(), self.size());
   }
-  co_await share_within(f, self, work, rails);
+  co_await within_by_rails(f, self, work, rails, false);
 }
 
 task hierarchical_transport::reduce(executor& f, hierarchical_transport& self, const collective_call& call) {

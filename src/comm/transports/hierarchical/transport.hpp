@@ -57,8 +57,8 @@ class hierarchical_transport final : public transport_decorator {
   using body_type = task (*)(executor& f, hierarchical_transport& self, const collective_call& call);
   [[nodiscard]] static body_type body_of(collective kind) noexcept;
   static task allreduce(executor& f, hierarchical_transport& self, const collective_call& call);
-  static task combine_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);
-  static task share_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task within_by_rails(executor& f, hierarchical_transport& self, const collective_call& call, int rails,
+                              bool combines);
   static task reduce(executor& f, hierarchical_transport& self, const collective_call& call);
   static task broadcast(executor& f, hierarchical_transport& self, const collective_call& call);
   static task barrier(executor& f, hierarchical_transport& self, const collective_call& call);
