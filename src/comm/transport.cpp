@@ -21,6 +21,15 @@ std::string describe(const collective_signature& signature) {
   return text + ", by " + std::string(to_string(signature.algorithm));
 }
 
+control_message control_message::gone_rank(int rank, std::string_view reason) noexcept {
+  control_message made;
+  made.what = kind::gone;
+  made.origin = rank;
+  made.status = static_cast<int>(error_kind::peer_failure);
+  made.set_text(reason);
+  return made;
+}
+
 int subgroup_call::place_of(int rank) const {
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found != members.end()) return static_cast<int>(found - members.begin());

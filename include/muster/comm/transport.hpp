@@ -50,6 +50,8 @@ struct control_message {
   collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
+  /// What a transport says of a rank that has ended; `reason` is cut to fit.
+  [[nodiscard]] static control_message gone_rank(int rank, std::string_view reason) noexcept;
   /// Whether the sender says that it ends by a failure.
   [[nodiscard]] bool is_end() const noexcept { return what == kind::abort || what == kind::acknowledge; }
   /// Copies as much of `line` as fits.

@@ -245,11 +245,7 @@ bool mpi_transport::tell_of_death(control_message& message) {
     if (std::find(ended_.begin(), ended_.end(), rank) != ended_.end()) continue;
     ended_.push_back(rank);
     last_look_ = {};  // there may be more
-    message = {};
-    message.what = control_message::kind::gone;
-    message.origin = rank;
-    message.status = static_cast<int>(error_kind::peer_failure);
-    message.set_text(text_of_end(comm_, rank));
+    message = control_message::gone_rank(rank, text_of_end(comm_, rank));
     return true;
   }
   return false;

@@ -3,8 +3,6 @@
 #include <sched.h>
 #include <sys/uio.h>
 
-#include <algorithm>
-
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -122,13 +120,10 @@ bool shm_transport::read_posts(control_message& message) {
 }
 
 void shm_transport::tell_gone(int peer, control_message& message) const {
-  message = {};
-  message.what = control_message::kind::gone;
-  message.origin = peer;
-  message.status = static_cast<int>(error_kind::peer_failure);
   const auto process = std::to_string(shm_.host().process(shm_.host_rank(peer)));
-  message.set_text("rank " + std::to_string(shm_.name_of(peer)) + " is gone (its process " + process +
-                   " ended before it finished the group's collectives); see the output of its launcher");
+  message = control_message::gone_rank(
+      peer, "rank " + std::to_string(shm_.name_of(peer)) + " is gone (its process " + process +
+                " ended before it finished the group's collectives); see the output of its launcher");
 }
 
 bool shm_transport::poll(control_message& message) {

@@ -163,14 +163,10 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
   const int member = group.member(peer);
   if (member < 0 || group.has_lost(member)) return;
   group.lost[static_cast<std::size_t>(member)] = true;
-  control_message message;
-  message.what = control_message::kind::gone;
-  message.origin = member;
-  message.status = static_cast<int>(error_kind::peer_failure);
   const auto& its = manager_.peer(peer);
-  message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
-                   std::to_string(its.process) + " on " + its.name + "); see the output of its launcher");
-  group.tell(message);
+  group.tell(control_message::gone_rank(member, "rank " + std::to_string(member) + " is gone (" + what +
+                                                    "; it is process " + std::to_string(its.process) + " on " +
+                                                    its.name + "); see the output of its launcher"));
 }
 
 void tcp_mesh::lose(int peer, const std::string& why) {
