@@ -1,6 +1,5 @@
 #include "connect.hpp"
 
-#include <charconv>
 #include <numeric>
 
 #include <muster/comm/bootstrap/host_identity.hpp>
@@ -8,6 +7,7 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/hash.hpp>
 
+#include "../../../core/text.hpp"
 #include "../shm/connect.hpp"
 #include "transport.hpp"
 
@@ -35,11 +35,8 @@ std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> betwe
   host_map hosts(hosts_of_all(*between, mine, timeout));
   const int rank = between->rank();
   std::unique_ptr<shm_transport> within;
-  if (const auto here = static_cast<int>(hosts.neighbours(rank).size()); here > 1) {
-    char name[17] = "/";
-    const auto end = std::to_chars(name + 1, name + sizeof name, mine, 16).ptr;
-    within = connect_host(configuration, launch, hosts.place(rank), here, {name, static_cast<std::size_t>(end - name)});
-  }
+  if (const auto here = static_cast<int>(hosts.neighbours(rank).size()); here > 1)
+    within = connect_host(configuration, launch, hosts.place(rank), here, "/" + hex(mine, 0));
   return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), std::move(hosts));
 }
 

@@ -4,8 +4,6 @@
 #include <map>
 #include <optional>
 
-#include <muster/core/error.hpp>
-
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {

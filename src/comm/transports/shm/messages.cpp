@@ -7,12 +7,10 @@
 #include <muster/core/error.hpp>
 
 #include "../../../core/copy.hpp"
+#include "../../../core/round_up.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-// A message takes whole lines, so that headers never cross the end.
-std::uint64_t padded(std::uint64_t bytes) { return (bytes + cache_line - 1) / cache_line * cache_line; }
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> all(static_cast<std::size_t>(size));
@@ -59,7 +57,8 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
     const std::uint64_t n = std::min({bytes - moved, size - at, room});
     copy_bytes(ring.bytes() + at, data + moved, n);
     moved += n;
-    const std::uint64_t used = moved == bytes ? padded(n) : n;  // all but the last piece of a message are whole lines
+    // A message takes whole lines, so that headers never cross the end; all but its last piece are whole lines.
+    const std::uint64_t used = moved == bytes ? round_up(n, cache_line) : n;
     head += used;
     room -= std::min(used, room);
   }
@@ -184,7 +183,7 @@ void shm_messages::take(int peer, incoming& in) {
     const std::uint64_t n = std::min({in.total - in.moved, size - at, there});
     arrival.put(in.moved, {ring.bytes() + at, n});
     in.moved += n;
-    const std::uint64_t used = in.moved == in.total ? padded(n) : n;
+    const std::uint64_t used = in.moved == in.total ? round_up(n, cache_line) : n;
     tail += used;
     there -= std::min(used, there);
     ring.tail.store(tail, std::memory_order_release);  // piece by piece: the sender goes on in the meantime

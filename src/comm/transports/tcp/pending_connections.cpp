@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include <muster/core/log.hpp>
-
 #include "../../timing.hpp"
 #include "mesh.hpp"
 
