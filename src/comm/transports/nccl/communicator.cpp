@@ -21,11 +21,6 @@ int version() {
 
 // ---- work ----
 
-work::work(std::unique_ptr<detail::nccl_operation> under_way) noexcept : operation_(std::move(under_way)) {}
-work::work(work&&) noexcept = default;
-work& work::operator=(work&&) noexcept = default;
-work::~work() = default;
-
 bool work::test() {
   if (operation_ != nullptr && !operation_->test()) return false;
   operation_.reset();
@@ -45,10 +40,6 @@ void work::hold_back(device_stream_ref stream) const {
 
 communicator::communicator(group& ranks, const communicator_options& options)
     : options_(options), state_(connect(ranks, options.timeout)) {}
-
-communicator::communicator(communicator&&) noexcept = default;
-communicator& communicator::operator=(communicator&&) noexcept = default;
-communicator::~communicator() = default;
 
 int communicator::rank() const noexcept { return state_->rank(); }
 int communicator::size() const noexcept { return state_->size(); }
@@ -88,7 +79,7 @@ registration communicator::register_bytes([[maybe_unused]] void* memory, [[maybe
 work communicator::start(std::span<const device_call> calls, device_stream_ref stream) {
   state_->enter();
   if (calls.empty()) return {};
-  return work(std::make_unique<detail::nccl_operation>(state_, calls, stream));
+  return work(std::make_shared<detail::nccl_operation>(state_, calls, stream));
 }
 
 }  // namespace muster::inline v0::nccl

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <muster/comm/block.hpp>
@@ -61,10 +62,9 @@ struct communicator_options {
 class [[nodiscard]] work {
  public:
   work() noexcept = default;  ///< done
-  explicit work(std::unique_ptr<detail::nccl_operation> under_way) noexcept;
-  work(work&&) noexcept;
-  work& operator=(work&&) noexcept;
-  ~work();
+  explicit work(std::shared_ptr<detail::nccl_operation> under_way) noexcept : operation_(std::move(under_way)) {}
+  work(work&&) noexcept = default;
+  work& operator=(work&&) noexcept = default;
 
   /// True when it is done, without waiting. Throws what the communicator failed with.
   bool test();
@@ -76,7 +76,7 @@ class [[nodiscard]] work {
   void hold_back(device_stream_ref stream) const;
 
  private:
-  std::unique_ptr<detail::nccl_operation> operation_;
+  std::shared_ptr<detail::nccl_operation> operation_;
 };
 
 /// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until the last copy of this
@@ -101,10 +101,10 @@ class communicator {
   /// have the same device, nor different versions of NCCL: configuration_error, naming them. timeout_error when NCCL
   /// does not connect in time; what the group throws where a rank does not come at all.
   explicit communicator(group& ranks, const communicator_options& options = {});
-  communicator(communicator&&) noexcept;
-  communicator& operator=(communicator&&) noexcept;
+  communicator(communicator&&) noexcept = default;
+  communicator& operator=(communicator&&) noexcept = default;
   /// Ends in order when nothing has failed and every work is done; otherwise aborts.
-  ~communicator();
+  ~communicator() = default;
 
   /// As of the group; and whether every further call throws, because one failed, timed out or was aborted.
   [[nodiscard]] int rank() const noexcept;
