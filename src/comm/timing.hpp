@@ -67,8 +67,6 @@ struct mpi_timing {
   static constexpr seconds cancel{0.2};
   /// Between two looks for dead peers: asking takes locks in MPI.
   static constexpr std::chrono::milliseconds death_poll{2};
-  /// Between two looks at an agreement of the survivors.
-  static constexpr std::chrono::milliseconds agreement_poll{1};
 };
 
 struct nccl_timing {

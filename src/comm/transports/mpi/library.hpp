@@ -4,11 +4,17 @@
 #include <mpi.h>
 
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include <muster/core/clock.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -28,6 +34,21 @@ class mpi_library {
   /// MPI_Finalize. Called after a failure that left an operation which MPI can neither finish nor cancel.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
+  /// What f, which blocks in MPI, returns. Nothing in MPI ends a wait: where MPI allows it f has a thread of its own,
+  /// which is left behind when it does not return in time, and MPI with it; then nothing.
+  template <class F>
+  [[nodiscard]] std::optional<std::invoke_result_t<F>> in_time(F f, clock::time_point until) {
+    std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
+    auto done = task.get_future();
+    if (any_thread()) {
+      std::thread(std::move(task)).detach();
+    } else {
+      task();
+    }
+    if (done.wait_until(until) == std::future_status::ready) return done.get();
+    abandon();
+    return std::nullopt;
+  }
   /// MPI is not finalised in the end: where ranks die, leave or hang, that could wait for them for ever. The launcher
   /// then ends those that are left.
   void leave_open() noexcept { ours_ = false; }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -17,7 +16,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "../../timing.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
@@ -130,21 +128,6 @@ MPI_Comm connect_those(const attempt& mine) {
   }
 }
 
-// A shrink that does not end stays behind in its thread, and MPI with it: nothing in MPI ends a wait.
-MPI_Comm await(std::future<MPI_Comm> meeting_of_all, const attempt& mine, double limit) {
-  const auto until = deadline_after(seconds(limit));
-  while (meeting_of_all.wait_for(mpi_timing::agreement_poll) != std::future_status::ready) {
-    if (clock::now() < until) continue;
-    library()->abandon();
-    const std::string text = "the survivors of generation " + std::to_string(mine.generation) +
-                             " were not connected within " + std::to_string(limit) +
-                             " s (MPI_Comm_shrink waits for every rank that lives); MPI is not used any more";
-    log(log_level::warning, text);
-    throw timeout_error("connecting the survivors", {}, text);
-  }
-  return meeting_of_all.get();
-}
-
 }  // namespace
 
 bool can_connect_survivors() { return !library()->abandoned(); }
@@ -159,15 +142,19 @@ std::unique_ptr<transport> connect_survivors(const settings& configuration, std:
         "--with-ft ulfm, or use --transport tcp");
   }
   const attempt mine{{members.begin(), members.end()}, members[static_cast<std::size_t>(self)], generation};
-  // What blocks in MPI goes on in a thread of its own, which can be left behind.
-  std::packaged_task<MPI_Comm()> task([mine] { return connect_those(mine); });
-  auto later = task.get_future();
-  std::thread(std::move(task)).detach();
-  const MPI_Comm made = await(std::move(later), mine, configuration.positive(setting::timeout));
-  if (made == MPI_COMM_NULL)
+  const double limit = configuration.positive(setting::timeout);
+  const auto made = library()->in_time([mine] { return connect_those(mine); }, deadline_after(seconds(limit)));
+  if (!made) {
+    const std::string text = "the survivors of generation " + std::to_string(generation) +
+                             " were not connected within " + std::to_string(limit) +
+                             " s (MPI_Comm_shrink waits for every rank that lives); MPI is not used any more";
+    log(log_level::warning, text);
+    throw timeout_error("connecting the survivors", {}, text);
+  }
+  if (*made == MPI_COMM_NULL)
     throw peer_failure({}, "the survivors were not connected (the ranks that live are not those of the generation)");
   const bool oversubscribed = members.size() > std::thread::hardware_concurrency();
-  return std::make_unique<mpi_transport>(library(), made, oversubscribed);
+  return std::make_unique<mpi_transport>(library(), *made, oversubscribed);
 }
 
 }  // namespace muster::inline v0::detail

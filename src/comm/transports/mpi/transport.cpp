@@ -6,9 +6,8 @@
 #include <climits>
 #include <ctime>
 #include <deque>
-#include <future>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 #include <muster/core/error.hpp>
 
@@ -286,8 +285,7 @@ void mpi_transport::pause(clock::time_point) {
 }
 
 // MPI makes a communicator in one call that blocks. Every member has just been heard from and only members take part,
-// but one of them may stop amid it: so that this rank keeps its deadline, a thread waits in its place where MPI allows
-// that.
+// but one of them may stop amid it.
 std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   library_->check_thread();
   MPI_Group all = MPI_GROUP_NULL;
@@ -296,31 +294,21 @@ std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   check_mpi(MPI_Group_incl(all, static_cast<int>(some.members.size()), some.members.data(), &members),
             "MPI_Group_incl");
   MPI_Group_free(&all);
-  struct outcome {
-    int code;
-    MPI_Comm made;
-  };
-  std::packaged_task<outcome()> make([comm = comm_, members, tag = static_cast<int>(some.id % 32768)] {
-    outcome ended{MPI_SUCCESS, MPI_COMM_NULL};
-    ended.code = MPI_Comm_create_group(comm, members, tag, &ended.made);
-    return ended;
-  });
-  auto done = make.get_future();
-  if (library_->any_thread()) {
-    std::thread(std::move(make)).detach();
-  } else {
-    make();
-  }
-  if (done.wait_until(some.until) != std::future_status::ready) {
-    library_->abandon();
+  const auto ended = library_->in_time(
+      [comm = comm_, members, tag = static_cast<int>(some.id % 32768)] {
+        MPI_Comm made = MPI_COMM_NULL;
+        const int code = MPI_Comm_create_group(comm, members, tag, &made);
+        return std::pair(code, made);
+      },
+      some.until);
+  if (!ended) {
     throw timeout_error("split", {},
                         "a split did not finish in time (MPI waits for a rank that stopped as it made the "
                         "communicator); look at what the ranks do, or raise --timeout / MUSTER_TIMEOUT");
   }
-  const auto ended = done.get();
   MPI_Group_free(&members);
-  check_mpi(ended.code, "MPI_Comm_create_group", comm_);
-  return std::make_unique<mpi_transport>(library_, ended.made, oversubscribed_);
+  check_mpi(ended->first, "MPI_Comm_create_group", comm_);
+  return std::make_unique<mpi_transport>(library_, ended->second, oversubscribed_);
 }
 
 }  // namespace muster::inline v0::detail
