@@ -34,6 +34,13 @@ int checked_count(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
+// Whether a message came by what has ended; its status is empty where nothing was under way.
+bool brought(int ended, const MPI_Status& status) {
+  int cancelled = 0;
+  return ended > 0 && status.MPI_SOURCE != MPI_ANY_SOURCE && MPI_Test_cancelled(&status, &cancelled) == MPI_SUCCESS &&
+         cancelled == 0;
+}
+
 // Memory that MPI may touch until the process ends.
 template <class T>
 void keep_for_ever(std::vector<T>& memory) {
@@ -71,6 +78,7 @@ mpi_transport::~mpi_transport() {
       sched_yield();
     if (done == 0) (void)sent.release();
   }
+  take_back_slots();
   if (free_slots_.size() != slots_.size()) keep_for_ever(slots_);  // an operation that never ended still uses one
   if (survives_)
     library_->retire(comm_);
@@ -91,6 +99,7 @@ mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
     throw error(error_kind::other,
                 "MPI cannot be used any more (an operation of an earlier failure cannot complete); end the program");
   }
+  if (free_slots_.empty()) take_back_slots();
   if (free_slots_.empty()) {  // once for the most ever under way
     slots_.push_back(std::make_unique<slot>());
     free_slots_.reserve(slots_.size());
@@ -192,19 +201,23 @@ void mpi_transport::cancel(request& r) noexcept {
   }
   int heads = 0;
   int bodies = 0;
+  MPI_Status head{};
+  MPI_Status body{};
   const auto ends_in_time = [&] {
     const auto until = deadline_after(mpi_timing::cancel);
     for (;;) {
-      if (heads == 0 && MPI_Test(&p.head, &heads, MPI_STATUS_IGNORE) != MPI_SUCCESS) heads = 1;
-      if (bodies == 0 && MPI_Test(&p.body, &bodies, MPI_STATUS_IGNORE) != MPI_SUCCESS) bodies = 1;
+      if (heads == 0 && MPI_Test(&p.head, &heads, &head) != MPI_SUCCESS) heads = -1;
+      if (bodies == 0 && MPI_Test(&p.body, &bodies, &body) != MPI_SUCCESS) bodies = -1;
       if (heads != 0 && bodies != 0) return true;
       if (clock::now() >= until) return false;
       sched_yield();
     }
   };
   if (ends_in_time()) {
-    finish(r);
-    return;
+    const bool has_head = receiving && r.tag != 0 && (p.head_done || brought(heads, head));
+    if (has_head && p.held->head().bytes > inline_limit && !brought(bodies, body))
+      return drop_body(*p.held, p.head_done ? r.source : head.MPI_SOURCE);
+    return finish(r);
   }
   // A send that no rank receives only reads, and no caller asks for it any more; its slot stays taken. A native
   // collective in our memory may go on there. Anything else may yet write into memory that is about to be given back.
@@ -216,6 +229,28 @@ void mpi_transport::cancel(request& r) noexcept {
     if (ends_in_time()) return finish(r);
   }
   library_->abandon();
+}
+
+// The body of a tagged message whose envelope was taken comes all the same, and tags of bodies are used again: it must
+// not be taken for that of a later message.
+void mpi_transport::drop_body(slot& held, int source) noexcept {
+  try {
+    const envelope& head = held.head();
+    check_mpi(MPI_Irecv(held.land(head.bytes), checked_count(head.bytes), MPI_BYTE, source,
+                        static_cast<int>(head.body_tag), comm_, &held.dropped),
+              "MPI_Irecv", comm_);
+  } catch (...) {  // without memory, or without a communicator
+    free_slots_.push_back(&held);
+  }
+}
+
+// Those into which a body has come that nobody waited for.
+void mpi_transport::take_back_slots() noexcept {
+  for (const auto& one : slots_) {
+    int done = 0;
+    if (one->dropped == MPI_REQUEST_NULL) continue;
+    if (MPI_Test(&one->dropped, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0) free_slots_.push_back(one.get());
+  }
 }
 
 void mpi_transport::notify(int peer, const control_message& message) {

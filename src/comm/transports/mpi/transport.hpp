@@ -64,6 +64,7 @@ class mpi_transport final : public transport {
       return landing.data();
     }
     std::vector<std::byte> landing;
+    MPI_Request dropped = MPI_REQUEST_NULL;  // a body that nobody waits for any more comes to `landing`
   };
   struct note {
     MPI_Request sent = MPI_REQUEST_NULL;
@@ -85,6 +86,8 @@ class mpi_transport final : public transport {
   progress& begin(request& r, progress::kind what);
   void post_body(request& r, int source, int tag);
   bool test_receive(request& r);
+  void drop_body(slot& held, int source) noexcept;
+  void take_back_slots() noexcept;
   bool tell_of_death(control_message& message);
   void finish(request& r) noexcept;
 
