@@ -1,5 +1,10 @@
-// Taking messages back when there is no memory: a program of its own, as it replaces operator new.
+// Taking messages and memory back when there is no memory: a program of its own, as it replaces operator new.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -9,11 +14,14 @@
 #include <muster/core/error.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "comm/transports/shm/segment.hpp"
 #include "require.hpp"
 
 namespace {
 
 thread_local bool no_memory = false;
+thread_local bool no_pages = false;  // of the memory of a host's ranks
+constexpr std::size_t MiB = std::size_t{1} << 20;
 
 using test::require;
 
@@ -77,6 +85,42 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
 }  // Catch2's
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+int fallocate(int file, int mode, off_t at, off_t bytes) {
+  if (!no_pages) return static_cast<int>(::syscall(SYS_fallocate, file, mode, at, bytes));
+  errno = ENOSPC;
+  return -1;
+}
+
+TEST_CASE("memory of the ranks that the system refuses is one with its neighbours again") {
+  muster::detail::segment own(64 * MiB);
+  void* const whole = own.allocate(9 * MiB);
+  void* const behind = own.allocate(MiB);
+  own.deallocate(whole, 9 * MiB);
+  no_pages = true;
+  CHECK_THROWS_AS(own.allocate(3 * MiB), std::bad_alloc);
+  no_pages = false;
+  CHECK(own.allocate(9 * MiB) == whole);
+  own.deallocate(whole, 9 * MiB);
+  own.deallocate(behind, MiB);
+}
+
+// It was an exception where ranks give memory back on their way out, which ended the process.
+TEST_CASE("memory of the ranks is given back without memory for a note of it") {
+  muster::detail::segment own(64 * MiB);
+  void* all[3];
+  for (auto& one : all) one = own.allocate(MiB);
+  bool thrown = false;
+  no_memory = true;
+  try {
+    own.deallocate(all[1], MiB);
+  } catch (const std::bad_alloc&) {
+    thrown = true;
+  }
+  no_memory = false;
+  CHECK_FALSE(thrown);
+  own.deallocate(all[0], MiB);
+  CHECK(own.allocate(MiB) == all[0]);
+}
 
 TEST_CASE("a send that is taken back without memory is an error for its receiver, and ends no process") {
 #ifdef MUSTER_HAS_TCP

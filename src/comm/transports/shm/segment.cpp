@@ -86,7 +86,7 @@ void* segment::do_allocate(std::size_t bytes, std::size_t alignment) {
   // fatal signal there.
   if (::fallocate(memory_.file(), 0, static_cast<off_t>(at), static_cast<off_t>(taken)) != 0 &&
       (errno == ENOSPC || errno == ENOMEM)) {
-    free_[at] = taken;
+    release(at, taken);
     throw std::bad_alloc();
   }
 #ifdef MADV_POPULATE_WRITE
@@ -140,9 +140,12 @@ bool segment::is_detached(const std::byte* data, std::size_t bytes) const noexce
 void segment::do_deallocate(void* memory, std::size_t bytes, std::size_t) {
   if (has_detached_.load(std::memory_order_relaxed) && is_detached(static_cast<std::byte*>(memory), bytes))
     return;  // it is no place for others any more
-  std::uint64_t at = offset_of(memory);
-  std::size_t size = round_up(std::max<std::size_t>(bytes, 1), granule);
   const std::lock_guard lock(mutex_);
+  release(offset_of(memory), round_up(std::max<std::size_t>(bytes, 1), granule));
+}
+
+// Under the lock.
+void segment::release(std::uint64_t at, std::size_t size) noexcept {
   const auto next = free_.lower_bound(at);
   if (next != free_.end() && at + size == next->first) {
     size += next->second;
@@ -155,7 +158,10 @@ void segment::do_deallocate(void* memory, std::size_t bytes, std::size_t) {
     size += before->second;
     free_.erase(before);
   }
-  free_[at] = size;
+  try {
+    free_[at] = size;
+  } catch (const std::bad_alloc&) {  // then it is not used again: those that give back do so on their way out
+  }
   if (size >= returned_from) {
     (void)::fallocate(memory_.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
                       static_cast<off_t>(size));

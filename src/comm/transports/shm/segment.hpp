@@ -74,6 +74,7 @@ class segment final : public std::pmr::memory_resource {
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
 
   std::uint64_t grow(std::size_t bytes);
+  void release(std::uint64_t at, std::size_t size) noexcept;
 
   mapping memory_;
   mutable std::mutex mutex_;
