@@ -244,7 +244,7 @@ void mpi_transport::drop_body(slot& held, int source) noexcept {
   }
 }
 
-// Those into which a body has come that nobody waited for.
+// Those into which a body has come that no request waited for.
 void mpi_transport::take_back_slots() noexcept {
   for (const auto& one : slots_) {
     int done = 0;

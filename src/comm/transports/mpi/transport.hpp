@@ -64,7 +64,7 @@ class mpi_transport final : public transport {
       return landing.data();
     }
     std::vector<std::byte> landing;
-    MPI_Request dropped = MPI_REQUEST_NULL;  // a body that nobody waits for any more comes to `landing`
+    MPI_Request dropped = MPI_REQUEST_NULL;  // a body that is awaited no more comes to `landing`
   };
   struct note {
     MPI_Request sent = MPI_REQUEST_NULL;
