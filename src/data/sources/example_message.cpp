@@ -28,47 +28,39 @@ enum class list_kind : std::uint64_t { none = 0, bytes = 1, floats = 2, whole_nu
 /// wire_reader reads: once something is wrong there is nothing more.
 class message_reader {
  public:
-  explicit message_reader(std::span<const std::byte> message) noexcept : rest_(message) {}
+  explicit message_reader(std::span<const std::byte> message) noexcept : from_(message) {}
 
   /// The next field: false at the end, or where something is wrong.
   bool next() noexcept {
-    if (rest_.empty()) return false;
+    if (!more()) return false;
     bytes = {};
     const std::uint64_t tag = varint();
     number = tag >> 3;
     form = tag & 7U;
-    switch (form) {
-      case 0:
-        value = varint();
-        break;
-      case 1:
-        bytes = take(8);
-        break;
-      case 2:
-        bytes = take(varint());
-        break;
-      case 5:
-        bytes = take(4);
-        break;
-      default:
-        failed_ = true;
-    }
-    if (failed_) rest_ = {};
-    return !failed_;
+    if (form == 0)
+      value = varint();
+    else if (form == 1)
+      bytes = from_.bytes(8);
+    else if (form == 2)
+      bytes = from_.bytes(varint());
+    else if (form == 5)
+      bytes = from_.bytes(4);
+    else
+      from_.fail();
+    return !failed();
   }
   [[nodiscard]] std::uint64_t varint() noexcept {
     std::uint64_t all = 0;
-    for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
-      const auto byte = std::to_integer<std::uint64_t>(rest_.front());
-      rest_ = rest_.subspan(1);
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      const std::uint64_t byte = from_.number<std::uint8_t>();
       all |= (byte & 127U) << shift;
       if (byte < 128) return all;
     }
-    failed_ = true;
+    from_.fail();
     return 0;
   }
-  [[nodiscard]] bool more() const noexcept { return !rest_.empty() && !failed_; }
-  [[nodiscard]] bool failed() const noexcept { return failed_; }
+  [[nodiscard]] bool more() const noexcept { return !from_.rest().empty(); }
+  [[nodiscard]] bool failed() const noexcept { return !from_.good(); }
 
   std::uint64_t number = 0;          // of the field
   std::uint64_t form = 0;            // 0: value, 2: bytes, 1 and 5: as many bytes
@@ -76,16 +68,7 @@ class message_reader {
   std::span<const std::byte> bytes;  // of the others
 
  private:
-  std::span<const std::byte> take(std::uint64_t size) noexcept {
-    if (size > rest_.size()) failed_ = true;
-    if (failed_) return {};
-    const auto taken = rest_.first(size);
-    rest_ = rest_.subspan(size);
-    return taken;
-  }
-
-  std::span<const std::byte> rest_;
-  bool failed_ = false;
+  wire_reader from_;
 };
 
 template <class T>
