@@ -237,6 +237,7 @@ std::string read_example(std::span<const std::byte> message, const example_colum
       for (example_column& column : columns) {
         if (column.name != name) continue;
         column.count = 0;  // of two of one name the last one counts
+        column.problem.clear();
         good = good && (parts.number == 1 ? read_feature(value, column) : read_steps(value, column));
       }
       return good;

@@ -144,8 +144,20 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2]", "has more than 2 values");
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2x2]", "has 3 values, not 4");
   refused(example(entry("x", bytes({"abc"}))), "x:float32", "has bytes that are no whole elements");
+  refused(example(entry("x", whole_numbers({5})) + entry("x", floats({5}))), "x:uint8", "has floats");
   refused(example(entry("x", field(3, field(1, "\x80")))), "x:int64", "breaks off");
   refused(example(entry("x", field(3, field(1, std::string(12, '\xff'))))), "x:int64", "breaks off");
+}
+
+TEST_CASE("of two features of one name the last one counts, whatever is wrong with the first") {
+  const temporary_folder folder;
+  const std::string good = entry("x", whole_numbers({7}));
+  const std::vector<std::string> first = {floats({1}), whole_numbers({300}), whole_numbers({1, 2}), bytes({"ab"})};
+  for (std::size_t k = 0; k < first.size(); ++k) {
+    CAPTURE(k);
+    const std::string path = folder.write("file", frame(example(entry("x", first[k]) + good)));
+    check_source(muster::open_source("tfrecord:" + path + "?features=x:uint8"), {{{std::byte{7}}, {}}}, 65);
+  }
 }
 
 TEST_CASE("columns that cannot be records are refused before a file is opened") {
