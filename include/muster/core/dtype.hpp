@@ -107,4 +107,14 @@ template <transferable T>
   return index < std::size(sizes) ? sizes[index] : is_record(type) ? index - 16 : 0;
 }
 
+namespace detail {
+
+/// Calls f(T{}) with the one of these types that it is; false where it is none of them.
+template <element... Ts, class F>
+constexpr bool with_one_of(dtype type, const F& f) {
+  return ((type == dtype_of<Ts>() && (static_cast<void>(f(Ts{})), true)) || ...);
+}
+
+}  // namespace detail
+
 }  // namespace muster::inline v0

@@ -80,27 +80,11 @@ bool put_whole(std::byte* to, std::int64_t value) noexcept {
 }
 
 // Null for types that are no whole numbers.
-bool (*writer_of(dtype type) noexcept)(std::byte*, std::int64_t) noexcept {
-  switch (type) {
-    case dtype::int8:
-      return put_whole<std::int8_t>;
-    case dtype::uint8:
-      return put_whole<std::uint8_t>;
-    case dtype::int16:
-      return put_whole<std::int16_t>;
-    case dtype::uint16:
-      return put_whole<std::uint16_t>;
-    case dtype::int32:
-      return put_whole<std::int32_t>;
-    case dtype::uint32:
-      return put_whole<std::uint32_t>;
-    case dtype::int64:
-      return put_whole<std::int64_t>;
-    case dtype::uint64:
-      return put_whole<std::uint64_t>;
-    default:
-      return nullptr;
-  }
+auto writer_of(dtype type) noexcept {
+  bool (*writer)(std::byte*, std::int64_t) noexcept = nullptr;
+  with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
+              std::uint64_t>(type, [&](auto kind) { writer = put_whole<decltype(kind)>; });
+  return writer;
 }
 
 /// Where the values of a feature go, and how many there were.

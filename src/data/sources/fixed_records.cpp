@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
@@ -32,24 +31,12 @@ void add_schema(digest& to, const record_schema& schema) {
 }  // namespace
 
 detail::to_float detail::float_reader(dtype type) noexcept {
-  // In the order of the types.
-  static constexpr to_float readers[] = {nullptr,
-                                         read_as<std::uint8_t>,
-                                         read_as<std::int8_t>,
-                                         read_as<std::uint8_t>,
-                                         read_as<std::int16_t>,
-                                         read_as<std::uint16_t>,
-                                         read_as<std::int32_t>,
-                                         read_as<std::uint32_t>,
-                                         read_as<std::int64_t>,
-                                         read_as<std::uint64_t>,
-                                         read_as<float16>,
-                                         read_as<bfloat16>,
-                                         read_as<float>,
-                                         read_as<double>,
-                                         read_as<long double>};
-  static_assert(std::size(readers) == static_cast<std::size_t>(dtype::extended) + 1);
-  return readers[static_cast<std::size_t>(type)];
+  if (type == dtype::boolean) return read_as<std::uint8_t>;
+  to_float reader = nullptr;
+  with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
+              std::uint64_t, float16, bfloat16, float, double, long double>(
+      type, [&](auto kind) { reader = read_as<decltype(kind)>; });
+  return reader;
 }
 
 record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride) {
