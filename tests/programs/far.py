@@ -274,6 +274,7 @@ def test_nginx(folder):
             assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
         assert server.sent() == whole, "each byte comes once"
         assert digest_of(shared) == local and server.sent() == 0
+        assert digest_of(f"shards:{shared}&local=1") == digest_of(f"shards:{folder}/set"), "no file of a server is elsewhere"
 
         check_files(folder, server, base)
         if training:

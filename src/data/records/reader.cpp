@@ -41,7 +41,7 @@ struct record_files::state : detail::source_facts {
     shards.resize(paths.size());
     const auto is_here = [&](std::size_t i) {
       std::error_code ignored;
-      return !options.local || std::filesystem::exists(paths[i], ignored);
+      return !options.local || far || std::filesystem::exists(paths[i], ignored);
     };
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
     // Opening looks at all of the tables, which need not stay mapped.
