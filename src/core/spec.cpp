@@ -79,7 +79,8 @@ void spec_reader::add(std::string key, std::string value) {
 }
 
 void spec_reader::refuse(const std::string& why, const std::string& suggestion) const {
-  throw configuration_error(what_ + " '" + text_ + "' cannot be used (" + why + "); " + suggestion);
+  throw configuration_error(what_ + " '" + detail::without_password(text_) + "' cannot be used (" +
+                            detail::without_password(why) + "); " + detail::without_password(suggestion));
 }
 
 void spec_reader::refuse_word(const std::string& called, std::string_view word, const std::vector<std::string>& known,
@@ -184,6 +185,13 @@ void detail::require_registrable(std::string_view what, std::string_view name, c
     refuse("it is no name", "take lower-case letters, digits and underscores");
   if (std::ranges::find(known, name) != known.end()) refuse("there is one of that name", "take another one");
   if (!given) refuse("the function that makes it is null", "give one");
+}
+
+std::string detail::without_password(std::string_view text) {
+  constexpr std::size_t none = std::string_view::npos;
+  const std::size_t of_url = text.find('@') != none ? text.find("://") : none;
+  const std::size_t end = std::min({text.find("password="), text.find("password "), of_url});
+  return std::string(text.substr(0, end)) + (end != none ? "..." : "");
 }
 
 }  // namespace muster::inline v0

@@ -329,7 +329,8 @@ any_record_source open_mixture(std::string_view text, const read_options& option
     const auto weight =
         parse_number<double>(weight_at == std::string::npos ? "" : std::string_view(word).substr(weight_at + 1));
     if (!weight) {
-      throw configuration_error("source 'mix:" + std::string(text) + "' cannot be used ('" + word +
+      throw configuration_error("source 'mix:" + detail::without_password(text) + "' cannot be used ('" +
+                                detail::without_password(word) +
                                 "' has no weight); write such as mix:records:a=0.7,records:b=0.3");
     }
     std::string name = word.substr(0, weight_at);

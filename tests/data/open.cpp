@@ -73,6 +73,24 @@ TEST_CASE("IDX files may have a test set beside them, whole and there") {
                     contains("/missing"));
 }
 
+TEST_CASE("errors say what is wrong with a connection to a database, and never its password") {
+  const std::string url = "postgresql://me:secret@db/x";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"postgres:" + url, "it has no query"},
+      {"postgres:host=db password=secret", "it has no query"},
+      {"postgres:password = 'a secret' host=db?query=SELECT 1&missing=maybe", "missing 'maybe' is not one of"},
+      {"postgres:" + url + "?query=SELECT 1&timeout=soon", "timeout 'soon' is not a number"},
+      {"postgres:" + url + "?query=SELECT 1&bad=bury", "bad 'bury' is not one of"},
+      {"postgres:" + url + "?query=SELECT 1&keys=id", "did you mean 'key'?"},
+      {"postgres:" + url + "?query=SELECT 1&2", "'2' is not KEY=VALUE"},
+      {"postgres:postgresql://db/x?password=secret&query=SELECT 1", "'password' is not one of"},
+      {url + "?query=SELECT 1", "did you mean 'postgres'?"},
+      {"host=db password=secret", "does not say what kind of data"},
+      {"mix:postgres:" + url + "?query=SELECT 1,records:/a=0.5", "has no weight"}};
+  for (const auto& [source, problem] : wrong)
+    CHECK_THROWS_WITH(muster::open_source(source), contains(problem) && !contains("secret"));
+}
+
 TEST_CASE("every source of the table is known") {
   for (const auto& source : muster::source_table()) {
     CHECK_THROWS_AS(muster::open_source(std::string(source.scheme) + ":/missing?shape=1"), muster::error);

@@ -105,6 +105,9 @@ namespace detail {
 void require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
                          bool given);
 
+/// The text for an error: no more than what comes before a connection to a database that may hold a password.
+[[nodiscard]] std::string without_password(std::string_view text);
+
 }  // namespace detail
 
 }  // namespace muster::inline v0
