@@ -96,9 +96,15 @@ struct loader::engine {
   }
   void replace(any_record_source source) {
     ring.reset();
-    last->replace(std::move(source));
-    plan.set_mixture(last->source().mixture_order());
     told_of_cache = {};  // it is another one
+    const any_record_source before = last->source();
+    try {
+      last->replace(std::move(source));
+    } catch (...) {  // a step refuses it, and those before it have it already
+      last->replace(before);
+      throw;
+    }
+    plan.set_mixture(last->source().mixture_order());
     deal_by({});
   }
 

@@ -235,6 +235,18 @@ TEST_CASE("a dataset that grows has its new records from the next epoch on") {
   CHECK(second == 70);
 }
 
+TEST_CASE("a loader stays as it was where a step refuses the source that was to follow") {
+  auto loader =
+      small(50) | muster::batch(8) | muster::cache(muster::in_memory) | muster::map(negative) | muster::prefetch(2);
+  const auto first = records_of_batch(loader, 1);
+  const auto floats = muster::dataset_builder::dense("floats", 3, 16).finish();
+  CHECK_THROWS_WITH(loader.next_epoch(floats), contains("cannot map records"));
+  REQUIRE(loader.source().size() == 50);
+  CHECK(loader.epoch() == 0);
+  CHECK(loader.cursor().size == 50);
+  CHECK(records_of_batch(loader, 1) == first);
+}
+
 TEST_CASE("waiting for data is an event of the thread that waits") {
   struct sink final : muster::event_sink {
     void record(const muster::event& event) noexcept override {

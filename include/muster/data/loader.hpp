@@ -162,7 +162,8 @@ class loader {
   /// grow_to() named cannot be opened.
   void next_epoch();
   /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all. What
-  /// was made ahead of it is dropped. Throws configuration_error for one without records where steps want them.
+  /// was made ahead of it is dropped. Throws configuration_error, and stays, for one without records where steps want
+  /// them, or with records that a step refuses.
   template <sample_source Source>
   void next_epoch(Source grown) {
     replace(detail::loader_source(std::move(grown)));
