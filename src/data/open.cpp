@@ -20,6 +20,7 @@
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include "../core/text.hpp"
+#include "sources/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -68,8 +69,8 @@ opened_source open_libsvm(spec_reader& from, const read_options& given) {
       from.choice_of("layout", options.layout,
                      {{"automatic", layout::automatic}, {"dense", layout::dense}, {"sparse", layout::sparse}});
   const std::string path = path_of(from);
-  if (options.on_demand) return libsvm_source(path, options);
-  return read_libsvm(path, options);
+  return detail::open_text("libsvm:" + path, path, options,
+                           [&](std::string_view) { return detail::format_of_libsvm(path, options); });
 }
 
 char delimiter_of(spec_reader& from) {
@@ -107,8 +108,8 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   csv.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
   const std::string path = path_of(from);
-  if (options.on_demand) return csv_source(path, csv, options);
-  return read_csv(path, csv, options);
+  return detail::open_text("csv:" + path, path, options,
+                           [&](std::string_view text) { return detail::format_of_csv(text, path, csv, options); });
 }
 
 opened_source open_npy_files(spec_reader& from, const read_options& options) {

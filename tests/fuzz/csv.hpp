@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <muster/data/sources/csv.hpp>
+#include "../../src/data/sources/text.hpp"
 #include "text.hpp"
 
 namespace fuzz {
@@ -14,16 +15,20 @@ inline bool check_csv(std::string_view text) {
   bool accepted = false;
   for (const char delimiter : {',', ' ', ';'}) {
     const muster::csv_options csv{.delimiter = delimiter, .missing = muster::missing_values::zero};
+    const auto parse = [&](const muster::read_options& options, std::size_t piece_bytes) {
+      const auto format = muster::detail::format_of_csv(text, "input", csv, options);
+      return muster::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
+    };
     accepted |= check_text(text, [&](std::size_t piece_bytes, int threads, bool keep) {
-      return muster::detail::parse_csv(text, "input", "input", csv, {.threads = threads, .keep_bad_records = keep},
-                                       piece_bytes);
+      return parse({.threads = threads, .keep_bad_records = keep}, piece_bytes);
     });
     const muster::read_options options{.threads = 1, .keep_bad_records = true};
     check_on_demand(
-        text, [&] { return muster::detail::parse_csv(text, "input", "input", csv, options, 1 << 20); },
+        text, [&] { return parse(options, muster::detail::text_piece_bytes); },
         [&](auto file) {
-          return muster::detail::csv_records(std::move(file), "input", csv, options,
-                                             {.piece_bytes = 7, .cache_bytes = 999});
+          auto format = muster::detail::format_of_csv(file->text(), "input", csv, options);
+          return muster::detail::records_of_text(std::move(file), std::move(format), "csv:input", options,
+                                                 {.piece_bytes = 7, .cache_bytes = 999});
         });
   }
   return accepted;

@@ -5,22 +5,26 @@
 #include <utility>
 
 #include <muster/data/sources/libsvm.hpp>
+#include "../../src/data/sources/text.hpp"
 #include "text.hpp"
 
 namespace fuzz {
 
 /// Throws std::logic_error when something does not hold; returns whether the text was accepted.
 inline bool check_libsvm(std::string_view text) {
+  const auto parse = [&](const muster::read_options& options, std::size_t piece_bytes) {
+    const auto format = muster::detail::format_of_libsvm("input", options);
+    return muster::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
+  };
   const muster::read_options options{.threads = 1, .keep_bad_records = true};
   check_on_demand(
-      text, [&] { return muster::detail::parse_libsvm(text, "input", "input", options, 1 << 20); },
+      text, [&] { return parse(options, muster::detail::text_piece_bytes); },
       [&](auto file) {
-        return muster::detail::libsvm_records(std::move(file), "input", options,
-                                              {.piece_bytes = 7, .cache_bytes = 999});
+        return muster::detail::records_of_text(std::move(file), muster::detail::format_of_libsvm("input", options),
+                                               "libsvm:input", options, {.piece_bytes = 7, .cache_bytes = 999});
       });
   return check_text(text, [&](std::size_t piece_bytes, int threads, bool keep) {
-    return muster::detail::parse_libsvm(text, "input", "input", {.threads = threads, .keep_bad_records = keep},
-                                        piece_bytes);
+    return parse({.threads = threads, .keep_bad_records = keep}, piece_bytes);
   });
 }
 

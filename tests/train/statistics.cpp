@@ -6,6 +6,7 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
+#include "data/sources/text.hpp"
 
 TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks") {
   const auto data = muster::synthetic_epsilon(700, 4);
@@ -26,7 +27,8 @@ TEST_CASE("a part that one rank cannot read is an error at every rank") {
   const auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
   std::vector<std::string> said(3);
   test::run_ranks(3, [&](muster::group& world) {
-    const auto loader = muster::detail::csv_records(file, "t", {}, {}, {}) | muster::batch(10);
+    const auto format = muster::detail::format_of_csv(file->text(), "t", {}, {});
+    const auto loader = muster::detail::records_of_text(file, format, "csv:t", {}, {}) | muster::batch(10);
     try {
       (void)muster::statistics(loader, world);
     } catch (const muster::data_error& error) {

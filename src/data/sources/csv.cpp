@@ -283,32 +283,18 @@ class csv_format final : public detail::text_format {
 
 }  // namespace
 
-dataset detail::parse_csv(std::string_view text, const std::string& file, std::string name, const csv_options& csv,
-                          const read_options& options, std::size_t piece_bytes) {
-  return dataset_of_text(text, csv_format(text, file, csv, options), std::move(name), options, piece_bytes);
-}
-
-any_record_source detail::csv_records(std::shared_ptr<const mapped_file> text, const std::string& file,
-                                      const csv_options& csv, const read_options& options, const text_limits& limits) {
-  auto format = std::make_shared<const csv_format>(text->text(), file, csv, options);
-  return records_of_text(std::move(text), std::move(format), "csv:" + file, options, limits);
-}
-
-any_record_source csv_source(const std::string& path, const csv_options& csv, const read_options& options) {
-  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
-  if (file->text().size() > detail::most_text_in_memory)
-    return detail::csv_records(std::move(file), path, csv, options, {});
-  return any_record_source(
-      detail::parse_csv(file->text(), path, "csv:" + path, csv, options, detail::text_piece_bytes));
+std::shared_ptr<const detail::text_format> detail::format_of_csv(std::string_view text, const std::string& file,
+                                                                 const csv_options& csv, const read_options& options) {
+  return std::make_shared<const csv_format>(text, file, csv, options);
 }
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {
   const mapped_file file(path, compressed_files::decoded, options.http);
-  return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, detail::text_piece_bytes);
+  return detail::dataset_of_text(file.text(), csv_format(file.text(), path, csv, options), "csv:" + path, options);
 }
 
 dataset parse_csv(std::string_view text, const std::string& name, const csv_options& csv, const read_options& options) {
-  return detail::parse_csv(text, name, name, csv, options, detail::text_piece_bytes);
+  return detail::dataset_of_text(text, csv_format(text, name, csv, options), name, options);
 }
 
 }  // namespace muster::inline v0

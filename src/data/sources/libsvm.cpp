@@ -275,32 +275,18 @@ class libsvm_format final : public detail::text_format {
 
 }  // namespace
 
-dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
-                             const read_options& options, std::size_t piece_bytes) {
-  return dataset_of_text(text, libsvm_format(file, options), std::move(name), options, piece_bytes);
-}
-
-any_record_source detail::libsvm_records(std::shared_ptr<const mapped_file> text, const std::string& file,
-                                         const read_options& options, const text_limits& limits) {
-  return records_of_text(std::move(text), std::make_shared<const libsvm_format>(file, options), "libsvm:" + file,
-                         options, limits);
-}
-
-any_record_source libsvm_source(const std::string& path, const read_options& options) {
-  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
-  if (file->text().size() > detail::most_text_in_memory)
-    return detail::libsvm_records(std::move(file), path, options, {});
-  return any_record_source(
-      detail::parse_libsvm(file->text(), path, "libsvm:" + path, options, detail::text_piece_bytes));
+std::shared_ptr<const detail::text_format> detail::format_of_libsvm(const std::string& file,
+                                                                    const read_options& options) {
+  return std::make_shared<const libsvm_format>(file, options);
 }
 
 dataset read_libsvm(const std::string& path, const read_options& options) {
   const mapped_file file(path, compressed_files::decoded, options.http);
-  return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, detail::text_piece_bytes);
+  return detail::dataset_of_text(file.text(), libsvm_format(path, options), "libsvm:" + path, options);
 }
 
 dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options) {
-  return detail::parse_libsvm(text, name, name, options, detail::text_piece_bytes);
+  return detail::dataset_of_text(text, libsvm_format(name, options), name, options);
 }
 
 }  // namespace muster::inline v0

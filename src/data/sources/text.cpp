@@ -221,4 +221,13 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
   return any_record_source(blocked_records(std::move(index), limits.cache_bytes));
 }
 
+opened_source open_text(std::string name, const std::string& path, const read_options& options,
+                        const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make) {
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
+  auto format = make(file->text());
+  if (options.on_demand && file->text().size() > most_text_in_memory)
+    return records_of_text(std::move(file), std::move(format), std::move(name), options, {});
+  return dataset_of_text(file->text(), *format, std::move(name), options);
+}
+
 }  // namespace muster::inline v0::detail

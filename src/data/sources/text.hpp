@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <muster/data/dataset.hpp>
+#include <muster/data/open.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 #include "blocked_records.hpp"
 
@@ -68,5 +70,13 @@ inline constexpr std::size_t text_piece_bytes = std::size_t{1} << 20;
 [[nodiscard]] any_record_source records_of_text(std::shared_ptr<const mapped_file> text,
                                                 std::shared_ptr<const text_format> format, std::string name,
                                                 const read_options& options, const text_limits& limits);
+
+/// A file of text by the format that `make` makes of it. With read_options::on_demand one of more than 64 MiB (once
+/// decompressed) is not held: an index of it is, and the blocks that were parsed last, less than 256 MiB in all. It is
+/// gone over once, at opening, to count; what is wrong with a line is told when that is read, as a data_error or, with
+/// read_options::keep_bad_records, a bad record. Its digest is of the text.
+[[nodiscard]] opened_source open_text(
+    std::string name, const std::string& path, const read_options& options,
+    const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make);
 
 }  // namespace muster::inline v0::detail

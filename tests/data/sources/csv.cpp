@@ -6,6 +6,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
+#include "../../../src/data/sources/text.hpp"
 #include "../files.hpp"
 #include "../records.hpp"
 #include "catch.hpp"
@@ -100,7 +101,8 @@ TEST_CASE("random tables are read as a naive reader reads them, in pieces of any
     if (columns == 1 && label == 0) continue;  // no features
     const csv_options csv{.delimiter = delimiter, .label = label < columns ? std::to_string(label) : ""};
     for (const std::size_t piece : {std::size_t{1}, std::size_t{5}, std::size_t{64}, std::size_t{1} << 20}) {
-      const auto read = muster::detail::parse_csv(text, "t", "t", csv, {.threads = 2}, piece);
+      const auto format = muster::detail::format_of_csv(text, "t", csv, {});
+      const auto read = muster::detail::dataset_of_text(text, *format, "t", {.threads = 2}, piece);
       REQUIRE(values_of(read) == values);
       REQUIRE(labels_of(read) == labels);
     }

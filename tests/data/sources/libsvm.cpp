@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
+#include "../../../src/data/sources/text.hpp"
 #include "../records.hpp"
 #include "catch.hpp"
 
@@ -114,10 +115,10 @@ TEST_CASE("what is written in LIBSVM's format is read back, in both layouts, in 
       const auto whole = muster::parse_libsvm(text, "text", {.layout = layout, .min_features = wider, .threads = 1});
       REQUIRE(whole.is_sparse() == (layout == muster::layout::sparse));
       check(whole, samples, wider);
-      const auto cut = muster::detail::parse_libsvm(
-          text, "text", "text",
-          {.layout = layout, .min_features = wider, .threads = 1 + static_cast<int>(random.below(3))},
-          1 + random.below(200));
+      const muster::read_options options{
+          .layout = layout, .min_features = wider, .threads = 1 + static_cast<int>(random.below(3))};
+      const auto cut = muster::detail::dataset_of_text(text, *muster::detail::format_of_libsvm("text", options), "text",
+                                                       options, 1 + random.below(200));
       check(cut, samples, wider);
       REQUIRE(cut.digest() == whole.digest());
     }
@@ -186,8 +187,9 @@ TEST_CASE("lines that say no sample can be kept as bad records, dense or sparse,
   for (const auto layout : {muster::layout::dense, muster::layout::sparse}) {
     std::uint64_t digest = 0;
     for (const std::size_t piece : {std::size_t{1}, std::size_t{100}, std::size_t{1} << 20}) {
-      const auto read = muster::detail::parse_libsvm(text, "t", "t",
-                                                     {.layout = layout, .threads = 2, .keep_bad_records = true}, piece);
+      const muster::read_options options{.layout = layout, .threads = 2, .keep_bad_records = true};
+      const auto read =
+          muster::detail::dataset_of_text(text, *muster::detail::format_of_libsvm("t", options), "t", options, piece);
       CHECK(read.features() == 8);
       check_source(read, layout == muster::layout::dense ? dense : sparse, seed);
       REQUIRE(read.bad().size() == bad_lines.size());

@@ -4,6 +4,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/data/sources/libsvm.hpp>
+#include "../../../src/data/sources/text.hpp"
 #include "catch.hpp"
 
 namespace {
@@ -118,12 +119,10 @@ TEST_CASE("of many errors the first in the file is told, whatever thread meets i
     }
     const auto piece = 1 + random.below(500);
     CAPTURE(seed, round, told->line, piece);
-    check_refused(
-        [&] {
-          return muster::detail::parse_libsvm(text, "file", "name", {.layout = muster::layout::sparse, .threads = 3},
-                                              piece);
-        },
-        first, told->column, told->text);
+    const muster::read_options options{.layout = muster::layout::sparse, .threads = 3};
+    const auto format = muster::detail::format_of_libsvm("file", options);
+    check_refused([&] { return muster::detail::dataset_of_text(text, *format, "name", options, piece); }, first,
+                  told->column, told->text);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/libsvm.hpp>
+#include "../../../src/data/sources/text.hpp"
 #include "../files.hpp"
 #include "catch.hpp"
 
@@ -35,7 +36,8 @@ TEST_CASE("a9a is read") {
   CHECK(test.features() == 123);
 
   const muster::mapped_file text(*train_path);
-  CHECK(muster::detail::parse_libsvm(text.text(), "a9a", "a9a", {.threads = 3}, 1000).digest() == train.digest());
+  const auto format = muster::detail::format_of_libsvm("a9a", {});
+  CHECK(muster::detail::dataset_of_text(text.text(), *format, "a9a", {.threads = 3}, 1000).digest() == train.digest());
   const auto dense = muster::read_libsvm(*train_path, {.layout = muster::layout::dense});
   for (std::size_t i = 0; i < train.size(); i += 97) {
     float sum = 0;

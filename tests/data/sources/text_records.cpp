@@ -8,6 +8,7 @@
 #include <muster/data/pipeline.hpp>
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/libsvm.hpp>
+#include "../../../src/data/sources/text.hpp"
 #include "../files.hpp"
 #include "catch.hpp"
 
@@ -37,8 +38,18 @@ what_is_read read(const muster::any_record_source& source, const std::vector<mus
   return found;
 }
 
-std::shared_ptr<const muster::mapped_file> file_of(const std::string& text) {
-  return std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
+muster::any_record_source csv_records(const std::string& text, const muster::csv_options& csv,
+                                      const muster::read_options& options, const muster::detail::text_limits& limits) {
+  auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  auto format = muster::detail::format_of_csv(file->text(), "t", csv, options);
+  return muster::detail::records_of_text(std::move(file), std::move(format), "csv:t", options, limits);
+}
+
+muster::any_record_source libsvm_records(const std::string& text, const muster::read_options& options,
+                                         const muster::detail::text_limits& limits) {
+  auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  return muster::detail::records_of_text(std::move(file), muster::detail::format_of_libsvm("t", options), "libsvm:t",
+                                         options, limits);
 }
 
 std::string random_table(muster::random_stream& random) {
@@ -101,8 +112,7 @@ TEST_CASE("records of text are the same parsed as they are read as in memory, wh
     const muster::csv_options csv{.label = "2", .missing = muster::missing_values::nan};
     const muster::any_record_source whole =
         table ? muster::parse_csv(text, "t", csv, options) : muster::parse_libsvm(text, "t", options);
-    const auto parts = table ? muster::detail::csv_records(file_of(text), "t", csv, options, limits)
-                             : muster::detail::libsvm_records(file_of(text), "t", options, limits);
+    const auto parts = table ? csv_records(text, csv, options, limits) : libsvm_records(text, options, limits);
     REQUIRE(parts.schema() == whole.schema());
     REQUIRE(parts.size() == whole.size());
     CHECK_FALSE(parts.mapped());
@@ -127,24 +137,24 @@ TEST_CASE("records of text are the same parsed as they are read as in memory, wh
 
 TEST_CASE("a bad line of text that is parsed as it is read ends the reading, unless bad ones are kept") {
   const std::string text = "1 1:1\n1 2:1 1:1\n";
-  const auto strict = muster::detail::libsvm_records(file_of(text), "t", {}, {.piece_bytes = 8});
+  const auto strict = libsvm_records(text, {}, {.piece_bytes = 8});
   std::vector<std::byte> bytes(64);
   std::vector<muster::bad_record> bad;
   const muster::sample_id first = 0, second = 1;
   strict.read({&first, 1}, {bytes, {}}, &bad);
   CHECK_THROWS_WITH(strict.read({&second, 1}, {bytes, {}}, &bad), contains("t:2:7: index 1 in '1:1' is out of order"));
-  const auto lenient = muster::detail::libsvm_records(file_of(text), "t", {.keep_bad_records = true}, {});
+  const auto lenient = libsvm_records(text, {.keep_bad_records = true}, {});
   CHECK_THROWS_AS(lenient.read({&second, 1}, {bytes, {}}, nullptr), muster::data_error);
   for (const char* none : {"\n# a:1\n", "1\n2\n"}) {
-    CHECK_THROWS_AS(muster::detail::libsvm_records(file_of(none), "t", {}, {}), muster::data_error);
+    CHECK_THROWS_AS(libsvm_records(none, {}, {}), muster::data_error);
   }
-  CHECK_THROWS_AS(muster::detail::csv_records(file_of("a,b\n\n"), "t", {}, {}, {}), muster::data_error);
+  CHECK_THROWS_AS(csv_records("a,b\n\n", {}, {}, {}), muster::data_error);
 }
 
 TEST_CASE("the digest of text that is parsed as it is read is of the text and of how it is read") {
   const std::string text = "a,b\n1,2\n3,4\n";
   const auto digest = [&](const std::string& of, const muster::csv_options& csv, int threads) {
-    return muster::detail::csv_records(file_of(of), "name", csv, {.threads = threads}, {.piece_bytes = 4}).digest();
+    return csv_records(of, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
   };
   const auto one = digest(text, {.label = "b"}, 1);
   CHECK(digest(text, {.label = "b"}, 3) == one);
@@ -158,8 +168,8 @@ TEST_CASE("the digest of text that is parsed as it is read is of the text and of
 TEST_CASE("text that is parsed as it is read is shuffled in blocks, and read once an epoch") {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += std::to_string(i) + "," + std::to_string(i % 2) + "\n";
-  auto loader = muster::detail::csv_records(file_of(text), "t", {.label = "1"}, {}, {.piece_bytes = 300}) |
-                muster::shuffle(3) | muster::batch(64) | muster::prefetch(2);
+  auto loader = csv_records(text, {.label = "1"}, {}, {.piece_bytes = 300}) | muster::shuffle(3) | muster::batch(64) |
+                muster::prefetch(2);
   CHECK(loader.cursor().order == muster::sample_order::block_window);
   std::vector<int> seen(5000);
   while (const auto batch = loader.next({})) {

@@ -53,24 +53,13 @@ struct csv_options {
 [[nodiscard]] dataset parse_csv(std::string_view text, const std::string& name, const csv_options& csv = {},
                                 const read_options& options = {});
 
-/// A table as records. One of more than 64 MiB (once decompressed) is not held: an index of it is, and the blocks that
-/// were parsed last, less than 256 MiB in all. It is gone over once, at opening, to count; what is wrong with a line is
-/// told when that is read, as a data_error or, with read_options::keep_bad_records, a bad record. Its digest is of the
-/// text. What is smaller is read_csv().
-[[nodiscard]] any_record_source csv_source(const std::string& path, const csv_options& csv = {},
-                                           const read_options& options = {});
-
 namespace detail {
 
-/// parse_csv() with the size of the pieces that threads share, so that tests can make them small. The result does not
-/// depend on it. `file` is for errors.
-[[nodiscard]] dataset parse_csv(std::string_view text, const std::string& file, std::string name,
-                                const csv_options& csv, const read_options& options, std::size_t piece_bytes);
+class text_format;
 
-/// csv_source() of whatever size.
-[[nodiscard]] any_record_source csv_records(std::shared_ptr<const mapped_file> text, const std::string& file,
-                                            const csv_options& csv, const read_options& options,
-                                            const text_limits& limits);
+/// How open_source() reads a table that is this text; `file` is for errors.
+[[nodiscard]] std::shared_ptr<const text_format> format_of_csv(std::string_view text, const std::string& file,
+                                                               const csv_options& csv, const read_options& options);
 
 }  // namespace detail
 

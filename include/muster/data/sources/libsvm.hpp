@@ -25,22 +25,12 @@ namespace muster::inline v0 {
 /// The same from text in memory; `name` stands for the file in errors and becomes the dataset's name.
 [[nodiscard]] dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options = {});
 
-/// A file as records. One of more than 64 MiB (once decompressed) is not held: an index of it is, and the blocks that
-/// were parsed last, less than 256 MiB in all. It is gone over once, at opening, to count; what is wrong with a line is
-/// told when that is read, as a data_error or, with read_options::keep_bad_records, a bad record. Its digest is of the
-/// text. What is smaller is read_libsvm().
-[[nodiscard]] any_record_source libsvm_source(const std::string& path, const read_options& options = {});
-
 namespace detail {
 
-/// parse_libsvm() with the size of the pieces that threads share, so that tests can make them small. The result does
-/// not depend on it. `file` is for errors.
-[[nodiscard]] dataset parse_libsvm(std::string_view text, const std::string& file, std::string name,
-                                   const read_options& options, std::size_t piece_bytes);
+class text_format;
 
-/// libsvm_source() of whatever size.
-[[nodiscard]] any_record_source libsvm_records(std::shared_ptr<const mapped_file> text, const std::string& file,
-                                               const read_options& options, const text_limits& limits);
+/// How open_source() reads it; `file` is for errors.
+[[nodiscard]] std::shared_ptr<const text_format> format_of_libsvm(const std::string& file, const read_options& options);
 
 }  // namespace detail
 
