@@ -18,10 +18,11 @@ namespace muster::inline v0 {
 namespace detail {
 namespace {
 
-void erase(const image_shape& shape, image_layout output, const image_choice& choice, float* to) noexcept {
+void erase(const image_conversion& how, const image_choice& choice, float* to) noexcept {
   if (choice.top >= choice.bottom || choice.left >= choice.end) return;
-  const std::size_t runs = output == image_layout::hwc ? 1 : shape.channels;
-  const std::size_t step = output == image_layout::hwc ? shape.channels : 1;
+  const image_shape& shape = how.shape;
+  const std::size_t runs = how.output == image_layout::hwc ? 1 : shape.channels;
+  const std::size_t step = how.output == image_layout::hwc ? shape.channels : 1;
   for (std::size_t run = 0; run < runs; ++run) {
     for (auto y = static_cast<std::size_t>(choice.top); y < static_cast<std::size_t>(choice.bottom); ++y) {
       float* const row = to + ((run * shape.height) + y) * shape.width * step;
@@ -69,15 +70,15 @@ __attribute__((target("avx2,fma"), always_inline)) inline void store_values(floa
 }
 
 /// Planes to planes, also grey images.
-__attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape, const std::array<float, 3>& scale,
-                                                        const std::array<float, 3>& shift, const image_choice& choice,
+__attribute__((target("avx2,fma"))) void convert_planes(const image_conversion& how, const image_choice& choice,
                                                         const std::uint8_t* from, float* to) noexcept {
+  const image_shape& shape = how.shape;
   std::array<window_block, most_blocks> blocks;
   const std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   const int height = static_cast<int>(shape.height);
   for (std::size_t channel = 0; channel < shape.channels; ++channel) {
-    const __m256 scales = _mm256_set1_ps(scale[channel]);
-    const __m256 shifts = _mm256_set1_ps(shift[channel]);
+    const __m256 scales = _mm256_set1_ps(how.scale[channel]);
+    const __m256 shifts = _mm256_set1_ps(how.shift[channel]);
     const std::uint8_t* const plane = from + channel * shape.height * shape.width;
     for (int y = 0; y < height; ++y, to += shape.width) {
       const int row = y + choice.down;
@@ -115,10 +116,9 @@ __attribute__((target("avx2,fma"), always_inline)) inline __m256i load_two(const
 }
 
 /// Three planes to pixels.
-__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& shape, const std::array<float, 3>& scale,
-                                                           const std::array<float, 3>& shift,
-                                                           const image_choice& choice, const std::uint8_t* from,
-                                                           float* to) noexcept {
+__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversion& how, const image_choice& choice,
+                                                           const std::uint8_t* from, float* to) noexcept {
+  const image_shape& shape = how.shape;
   std::array<window_block, most_blocks + 1> blocks;
   std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   if (count % 2 != 0) {  // two at a time
@@ -138,8 +138,8 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& sh
       }
     }
   }
-  const auto [s0, s1, s2] = scale;
-  const auto [t0, t1, t2] = shift;
+  const auto [s0, s1, s2] = how.scale;
+  const auto [t0, t1, t2] = how.shift;
   const __m256 a = _mm256_setr_ps(s0, s1, s2, s0, s1, s2, s0, s1);
   const __m256 b = _mm256_setr_ps(s2, s0, s1, s2, s0, s1, s2, s0);
   const __m256 c = _mm256_setr_ps(s1, s2, s0, s1, s2, s0, s1, s2);
@@ -246,15 +246,17 @@ bool has_wide_shuffles() noexcept {
 }
 
 /// Three planes of bytes to pixels of floats, of at least a block in width.
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")]] void convert_to_pixels_wide(
-    const image_shape& shape, const std::array<float, 3>& scale, const std::array<float, 3>& shift,
-    const image_choice& choice, const std::uint8_t* from, float* to) noexcept {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")]] void convert_to_pixels_wide(const image_conversion& how,
+                                                                                    const image_choice& choice,
+                                                                                    const std::uint8_t* from,
+                                                                                    float* to) noexcept {
+  const image_shape& shape = how.shape;
   const int height = static_cast<int>(shape.height);
   const int width = static_cast<int>(shape.width);
   const std::size_t plane = shape.height * shape.width;
   // Sixteen values begin with any of the three channels, and then with each in turn.
-  const __m512 scales[] = {by_channel(scale, 0), by_channel(scale, 16), by_channel(scale, 32)};
-  const __m512 shifts[] = {by_channel(shift, 0), by_channel(shift, 16), by_channel(shift, 32)};
+  const __m512 scales[] = {by_channel(how.scale, 0), by_channel(how.scale, 16), by_channel(how.scale, 32)};
+  const __m512 shifts[] = {by_channel(how.shift, 0), by_channel(how.shift, 16), by_channel(how.shift, 32)};
   const __m512 zero = _mm512_setzero_ps();
   const __m512 outside[] = {_mm512_fmadd_ps(zero, scales[0], shifts[0]), _mm512_fmadd_ps(zero, scales[1], shifts[1]),
                             _mm512_fmadd_ps(zero, scales[2], shifts[2])};
@@ -290,58 +292,53 @@ bool has_fused_vectors() noexcept {
 
 #endif
 
-}  // namespace
-
-void convert_image_plainly(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
-                           const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
-                           float* to) noexcept {
-  const auto* const all = reinterpret_cast<const std::uint8_t*>(from);
+void convert_plainly(const image_conversion& how, const image_choice& choice, const std::uint8_t* from,
+                     float* to) noexcept {
+  const image_shape& shape = how.shape;
   const bool pixels = shape.layout == image_layout::hwc;
   const std::size_t row_step = pixels ? shape.width * shape.channels : shape.width;
   const std::size_t pixel_step = pixels ? shape.channels : 1;
   const std::size_t channel_step = pixels ? 1 : shape.width * shape.height;
   const int height = static_cast<int>(shape.height);
   const int width = static_cast<int>(shape.width);
-  const std::size_t pixel = output == image_layout::hwc ? shape.channels : 1;
+  const std::size_t pixel = how.output == image_layout::hwc ? shape.channels : 1;
   for (std::size_t channel = 0; channel < shape.channels; ++channel) {
-    float* const start = to + (output == image_layout::hwc ? channel : channel * shape.height * shape.width);
+    float* const start = to + (how.output == image_layout::hwc ? channel : channel * shape.height * shape.width);
     for (int y = 0; y < height; ++y) {
       float* row = start + static_cast<std::size_t>(y) * shape.width * pixel;
       const int from_row = y + choice.down;
       const bool inside = from_row >= 0 && from_row < height;
       const std::uint8_t* const bytes =
-          all + static_cast<std::size_t>(inside ? from_row : 0) * row_step + channel * channel_step;
+          from + static_cast<std::size_t>(inside ? from_row : 0) * row_step + channel * channel_step;
       for (int x = 0; x < width; ++x, row += pixel) {
         const int at = choice.right + (choice.flip ? width - 1 - x : x);
         const std::uint8_t byte =
             inside && at >= 0 && at < width ? bytes[static_cast<std::size_t>(at) * pixel_step] : std::uint8_t{0};
-        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(scale[channel]) +
-                                  static_cast<double>(shift[channel]));
+        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(how.scale[channel]) +
+                                  static_cast<double>(how.shift[channel]));
       }
     }
   }
-  erase(shape, output, choice, to);
 }
 
-void convert_image(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
-                   const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
-                   float* to) noexcept {
+}  // namespace
+
+void convert_image(const image_conversion& how, const image_choice& choice, const std::byte* from, float* to,
+                   [[maybe_unused]] bool plainly) noexcept {
+  auto* kernel = &convert_plainly;
 #ifdef __x86_64__
-  if (shape.width >= vector_pixels && shape.width <= vector_pixels * most_blocks && has_fused_vectors()) {
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from);
-    const bool planes_in = shape.layout == image_layout::chw || shape.channels == 1;
-    const bool planes_out = output == image_layout::chw || shape.channels == 1;
-    if (planes_in && !planes_out && shape.width >= wide_block && has_wide_shuffles()) {
-      convert_to_pixels_wide(shape, scale, shift, choice, bytes, to);
-      return erase(shape, output, choice, to);
-    }
-    if (planes_in && (planes_out || shape.channels == 3)) {
-      (planes_out ? &convert_planes : &convert_to_pixels)(shape, scale, shift, choice, bytes, to);
-      return erase(shape, output, choice, to);
-    }
+  const auto& [channels, height, width, layout] = how.shape;
+  const bool planes_in = layout == image_layout::chw || channels == 1;
+  const bool planes_out = how.output == image_layout::chw || channels == 1;
+  if (!plainly && planes_in && width >= vector_pixels && width <= vector_pixels * most_blocks && has_fused_vectors()) {
+    if (planes_out)
+      kernel = &convert_planes;
+    else if (channels == 3)
+      kernel = width >= wide_block && has_wide_shuffles() ? &convert_to_pixels_wide : &convert_to_pixels;
   }
 #endif
-  convert_image_plainly(shape, output, scale, shift, choice, from, to);
+  kernel(how, choice, reinterpret_cast<const std::uint8_t*>(from), to);
+  erase(how, choice, to);
 }
 
 std::optional<image_shape> shape_of_image(const record_schema& in) {
@@ -368,9 +365,9 @@ record_schema image_converter::output(const record_schema& in) {
         "cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
         "{height, width} with 1 or 3 channels before or behind); choose another source or function");
   }
-  shape_ = *shape;
-  std::vector<std::uint64_t> made = {shape_.height, shape_.width, shape_.channels};
-  if (layout_ == image_layout::chw) made = {shape_.channels, shape_.height, shape_.width};
+  how_.shape = *shape;
+  std::vector<std::uint64_t> made = {shape->height, shape->width, shape->channels};
+  if (how_.output == image_layout::chw) made = {shape->channels, shape->height, shape->width};
   return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels};
 }
 
@@ -380,14 +377,14 @@ std::uint64_t normalise::version() const noexcept {
   constexpr std::uint64_t current = 1;
   return digest()
       .add(current)
-      .add(static_cast<std::uint64_t>(layout_))
-      .add(std::as_bytes(std::span(scale_)))
-      .add(std::as_bytes(std::span(shift_)))
+      .add(static_cast<std::uint64_t>(how_.output))
+      .add(std::as_bytes(std::span(how_.scale)))
+      .add(std::as_bytes(std::span(how_.shift)))
       .value();
 }
 
 void normalise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
-  detail::convert_image(shape_, layout_, scale_, shift_, {}, from.data(), reinterpret_cast<float*>(to.data()));
+  detail::convert_image(how_, {}, from.data(), reinterpret_cast<float*>(to.data()));
 }
 
 void image_augmentation::operator()(std::span<const std::byte> from, std::span<std::byte> to,
@@ -406,10 +403,10 @@ void image_augmentation::operator()(std::span<const std::byte> from, std::span<s
       begin = std::max(first, 0);
       end = std::min(first + side, static_cast<int>(extent));
     };
-    place(shape_.height, choice.top, choice.bottom);
-    place(shape_.width, choice.left, choice.end);
+    place(how_.shape.height, choice.top, choice.bottom);
+    place(how_.shape.width, choice.left, choice.end);
   }
-  detail::convert_image(shape_, layout_, scale_, shift_, choice, from.data(), reinterpret_cast<float*>(to.data()));
+  detail::convert_image(how_, choice, from.data(), reinterpret_cast<float*>(to.data()));
 }
 
 }  // namespace muster::inline v0

@@ -66,8 +66,9 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
             choice.flip);
     std::vector<float> plain(channels * height * width + 1, -99.0f);
     std::vector<float> fast(plain.size(), -99.0f);
-    muster::detail::convert_image_plainly(from.shape, out, scale, shift, choice, from.bytes.data(), plain.data());
-    muster::detail::convert_image(from.shape, out, scale, shift, choice, from.bytes.data(), fast.data());
+    const muster::detail::image_conversion how{from.shape, out, scale, shift};
+    muster::detail::convert_image(how, choice, from.bytes.data(), plain.data(), /*plainly=*/true);
+    muster::detail::convert_image(how, choice, from.bytes.data(), fast.data());
     REQUIRE(plain.back() == -99.0f);
     REQUIRE(std::memcmp(plain.data(), fast.data(), plain.size() * sizeof(float)) == 0);
     std::size_t wrong = 0;

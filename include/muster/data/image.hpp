@@ -61,15 +61,17 @@ struct image_choice {
   int top = 0, bottom = 0, left = 0, end = 0;  ///< of the cutout; empty if they are equal
 };
 
-/// The whole kernel: reads bytes of `shape`, writes as many floats. `scale` and `shift` are those of each channel.
-void convert_image(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
-                   const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
-                   float* to) noexcept;
+/// What becomes of every image: `scale` and `shift` are those of each channel.
+struct image_conversion {
+  image_shape shape = {};
+  image_layout output = image_layout::hwc;
+  std::array<float, 3> scale{}, shift{};
+};
 
-/// convert_image() without the processor's wider instructions.
-void convert_image_plainly(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
-                           const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
-                           float* to) noexcept;
+/// The whole kernel: reads bytes of the shape, writes as many floats; `plainly`: without the processor's wider
+/// instructions.
+void convert_image(const image_conversion& how, const image_choice& choice, const std::byte* from, float* to,
+                   bool plainly = false) noexcept;
 
 /// What the functions on images share.
 class image_converter {
@@ -78,17 +80,14 @@ class image_converter {
   [[nodiscard]] record_schema output(const record_schema& in);
 
  protected:
-  constexpr explicit image_converter(const image_options& options) noexcept : layout_(options.output) {
+  constexpr explicit image_converter(const image_options& options) noexcept : how_{.output = options.output} {
     for (std::size_t channel = 0; channel < 3; ++channel) {
-      scale_[channel] = 1 / (255 * options.deviation[channel]);
-      shift_[channel] = -options.mean[channel] / options.deviation[channel];
+      how_.scale[channel] = 1 / (255 * options.deviation[channel]);
+      how_.shift[channel] = -options.mean[channel] / options.deviation[channel];
     }
   }
 
-  image_shape shape_;
-  image_layout layout_;
-  std::array<float, 3> scale_{};
-  std::array<float, 3> shift_{};
+  image_conversion how_;
 };
 
 }  // namespace detail
