@@ -189,25 +189,7 @@ void shard::open(std::uint64_t size) {
   ends = schema.form == record_form::fixed ? nullptr : reinterpret_cast<const std::uint64_t*>(at(places.ends));
   blocks = {reinterpret_cast<const block_entry*>(at(places.blocks)), footer.blocks};
   if (compressed() != (footer.blocks != 0)) refuse(footer_at, "has blocks that its header does not speak of");
-  compressed() ? check_blocks() : check_ends();
-}
-
-// Every record must lie within the payload, so that reading needs no checks of its own.
-void shard::check_ends() const {
-  if (ends == nullptr) {
-    __extension__ using wide = unsigned __int128;
-    if (wide{footer.records - 1} * stride + record_bytes > footer.payload_bytes) {
-      refuse(footer.payload_offset, "has fewer bytes than its records need");
-    }
-    return;
-  }
-  std::uint64_t end = 0;
-  for (std::uint64_t i = 0; i < footer.records; ++i) {
-    if (ends[i] > footer.payload_bytes || ends[i] < round_up(end, header.alignment)) {
-      refuse(footer.payload_offset, "has records that leave their place, first of all record " + std::to_string(i));
-    }
-    end = ends[i];
-  }
+  compressed() ? check_blocks() : check_records(0, footer.records, footer.payload_bytes);
 }
 
 void shard::check_blocks() const {
@@ -220,16 +202,23 @@ void shard::check_blocks() const {
       refuse(footer.payload_offset + end, "has blocks that do not follow each other");
     }
     end = blocks[b].end;
-    if (ends == nullptr) {
-      __extension__ using wide = unsigned __int128;
-      if (wide{behind - first - 1} * stride + record_bytes <= blocks[b].raw_bytes) continue;
-      refuse(footer.payload_offset, "has a block with fewer bytes than its records need");
-    }
-    for (std::uint64_t i = first; i < behind; ++i) {
-      const range at = place(i, first);
-      if (at.begin <= blocks[b].raw_bytes && at.size <= blocks[b].raw_bytes - at.begin) continue;
-      refuse(footer.payload_offset, "has records that leave their block, first of all record " + std::to_string(i));
-    }
+    check_records(first, behind, blocks[b].raw_bytes);
+  }
+}
+
+// Every record must lie within the payload or its block, so that reading needs no checks of its own.
+void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const {
+  if (ends == nullptr) {
+    __extension__ using wide = unsigned __int128;
+    if (wide{behind - first - 1} * stride + record_bytes <= raw_bytes) return;
+    refuse(footer.payload_offset,
+           std::string("has ") + (compressed() ? "a block with " : "") + "fewer bytes than its records need");
+  }
+  for (std::uint64_t i = first; i < behind; ++i) {
+    const range at = place(i, first);
+    if (at.begin <= raw_bytes && at.size <= raw_bytes - at.begin) continue;
+    refuse(footer.payload_offset, std::string("has records that leave their ") + (compressed() ? "block" : "place") +
+                                      ", first of all record " + std::to_string(i));
   }
 }
 

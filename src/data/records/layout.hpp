@@ -123,8 +123,8 @@ struct shard {
  private:
   void open(std::uint64_t size);
   [[nodiscard]] std::span<const std::byte> part(std::uint64_t begin, std::uint64_t size);
-  void check_ends() const;
   void check_blocks() const;
+  void check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const;
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& problem) const;
 
   std::vector<far_folder::bytes> held_;  // parts of a file on a server
