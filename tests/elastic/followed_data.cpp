@@ -11,7 +11,6 @@
 #include <muster/core/error.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/elastic/session.hpp>
@@ -20,6 +19,7 @@
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "data/files.hpp"
+#include "data/records/manifest_file.hpp"
 
 namespace {
 
@@ -66,7 +66,7 @@ std::string own_folder(const temporary_folder& in, int rank) {
   namespace fs = std::filesystem;
   const fs::path own = in / ("rank-" + std::to_string(rank)), set = in / "set";
   fs::create_directories(own);
-  const auto entries = muster::read_manifest(set.string());
+  const auto entries = muster::detail::read_contents(set.string()).entries;
   for (std::size_t k = static_cast<std::size_t>(rank); k < entries.size(); k += 3)
     fs::copy(set / entries[k].file, own, fs::copy_options::skip_existing);
   fs::copy_file(set / "MANIFEST", own / "next");
@@ -233,7 +233,7 @@ TEST_CASE("a shard that no rank has, and manifests that differ, end a training a
   for (int rank = 0; rank < 3; ++rank) folders.push_back(own_folder(folder, rank));
   std::vector<std::exception_ptr> failures;
   const auto nothing = [](int, const muster::loader&) {};
-  const std::string lost = muster::read_manifest(folder / "set")[1].file;
+  const std::string lost = muster::detail::read_contents(folder / "set").entries[1].file;
   std::filesystem::remove(std::filesystem::path(folders[1]) / lost);
   (void)train_on_shards(folders, 1, nothing, &failures);
   check_all_are(failures, "shard " + lost + " is at none of the 3 ranks");

@@ -9,11 +9,11 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/open.hpp>
-#include <muster/data/records/manifest.hpp>
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "data/files.hpp"
+#include "data/records/manifest_file.hpp"
 #include "data/test_records.hpp"
 
 namespace {
@@ -26,7 +26,7 @@ source records(std::uint64_t size) { return muster::any_record_source(test_recor
 std::vector<float> ids_in(const std::string& folder) {
   const auto shards = muster::open_source("shards:" + folder + "?local");
   const muster::held_shards held = shards.held();
-  const auto entries = muster::read_manifest(folder);
+  const auto entries = muster::detail::read_contents(folder).entries;
   std::vector<float> ids;
   muster::sample_id first = 0;
   for (std::size_t k = 0; k < entries.size(); first += entries[k++].records) {
@@ -60,7 +60,8 @@ TEST_CASE("a rank cuts its records and sends each rank a shard, with one manifes
   }
   std::vector<float> all;
   for (int rank = 0; rank < (shared ? 1 : 3); ++rank) {
-    CHECK(muster::read_manifest(folder_of(rank)) == muster::read_manifest(folder_of(0)));
+    CHECK(muster::detail::read_contents(folder_of(rank)).entries ==
+          muster::detail::read_contents(folder_of(0)).entries);
     const auto ids = ids_in(folder_of(rank));
     all.insert(all.end(), ids.begin(), ids.end());
   }

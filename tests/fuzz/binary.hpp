@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
-#include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include <muster/data/statistics.hpp>
+#include "../../src/data/records/manifest_file.hpp"
 #include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
 
@@ -89,7 +89,7 @@ inline bool check_example(std::string_view text) {
 
 inline bool check_manifest(std::string_view text) {
   return check_binary(text, [&] {
-    for (const auto& entry : muster::parse_manifest(text, "input")) {
+    for (const auto& entry : muster::detail::contents_of(text, "input").entries) {
       require(!entry.file.empty() && entry.file.find('/') == std::string::npos, "an entry leaves its folder");
     }
   });

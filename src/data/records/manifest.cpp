@@ -45,8 +45,21 @@ std::optional<std::string> text_of(const std::string& path) {
   return file ? std::optional(std::move(text)) : std::nullopt;
 }
 
-detail::manifest_content parse(std::string_view text, const std::string& path) {
-  detail::manifest_content content;
+}  // namespace
+
+std::string detail::path_of_manifest(const std::string& folder) {
+  return (std::filesystem::path(folder) / std::string(manifest_name)).string();
+}
+
+detail::manifest_content detail::read_contents(const std::string& folder, bool required) {
+  const std::string path = path_of_manifest(folder);
+  const auto text = text_of(path);
+  if (!text && required) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
+  return contents_of(text.value_or(""), path);
+}
+
+detail::manifest_content detail::contents_of(std::string_view text, const std::string& path) {
+  manifest_content content;
   std::size_t whole_entries = 0;
   std::uint64_t number_of_line = 0;
   std::size_t at = 0;
@@ -68,8 +81,8 @@ detail::manifest_content parse(std::string_view text, const std::string& path) {
       continue;
     }
     if (line.starts_with('.') && content.entries.size() == whole_entries) {
-      for (const auto& [known, value] : {std::pair(std::string_view(detail::statistics_note), &content.statistics),
-                                         std::pair(std::string_view(detail::schema_note), &content.schema)}) {
+      for (const auto& [known, value] : {std::pair(std::string_view(statistics_note), &content.statistics),
+                                         std::pair(std::string_view(schema_note), &content.schema)}) {
         if (line.starts_with(known)) *value = line.substr(known.size());
       }
       content.bytes = at;
@@ -92,31 +105,6 @@ detail::manifest_content parse(std::string_view text, const std::string& path) {
   return content;
 }
 
-}  // namespace
-
-std::string detail::path_of_manifest(const std::string& folder) {
-  return (std::filesystem::path(folder) / std::string(manifest_name)).string();
-}
-
-std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path) {
-  return parse(text, path).entries;
-}
-
-detail::manifest_content detail::read_contents(const std::string& folder, bool required) {
-  const std::string path = path_of_manifest(folder);
-  const auto text = text_of(path);
-  if (!text && required) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
-  return required ? contents_of(*text, path) : parse(text.value_or(""), path);
-}
-
-detail::manifest_content detail::contents_of(std::string_view text, const std::string& path) {
-  manifest_content content = parse(text, path);
-  if (content.entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
-  return content;
-}
-
-std::vector<manifest_entry> read_manifest(const std::string& folder) { return detail::read_contents(folder).entries; }
-
 detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::move(path)) {
   file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (file_ && !wait && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -125,7 +113,7 @@ detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::m
   require(file_ && (!wait || lock_file(file_.get())));
   const auto text = text_of(path_);
   require(text.has_value());
-  manifest_content content = parse(*text, path_);
+  manifest_content content = contents_of(*text, path_);
   entries_ = std::move(content.entries);
   whole_ = content.bytes;
 }
@@ -160,10 +148,6 @@ void detail::manifest_file::write(const std::string& lines) {
           write_at(file_.get(), std::as_bytes(std::span(added)), whole_) && ::fsync(file_.get()) == 0);
   if (whole_ == 0) flush_folder(path_);
   whole_ += added.size();
-}
-
-void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
-  detail::manifest_file(detail::path_of_manifest(folder), true).append(entries);
 }
 
 }  // namespace muster::inline v0

@@ -25,12 +25,12 @@ inline constexpr const char* statistics_note = ".statistics ";
 inline constexpr const char* schema_note = ".schema ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
-/// The manifest of a folder, as it is now. Throws data_error for a damaged one and, if it is required, for none and for
-/// one without files.
-[[nodiscard]] manifest_content read_contents(const std::string& folder, bool required = true);
-
-/// The same of the text of one, which has to name files; `path` is for errors.
+/// What the text of a manifest says, its entries in order; `path` is for errors. Entries come in groups that were
+/// appended together; a group with an incomplete last line is what a killed writer left, and does not count. Throws
+/// data_error with the line for anything else.
 [[nodiscard]] manifest_content contents_of(std::string_view text, const std::string& path);
+/// The same of a folder, as it is now. Throws data_error, too, where it has no manifest, if that is required.
+[[nodiscard]] manifest_content read_contents(const std::string& folder, bool required = true);
 
 /// Made if it is missing, and locked against other writers as long as this object is there.
 class manifest_file {
@@ -42,7 +42,8 @@ class manifest_file {
   /// What it has.
   [[nodiscard]] const std::vector<manifest_entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Appends entries, all or none of which readers will see, and flushes them to the disk.
+  /// Appends entries, all or none of which readers will see, and flushes them to the disk; first removes what a killed
+  /// writer left of its lines.
   void append(std::span<const manifest_entry> entries);
   /// The same of a note, which has no line end.
   void note(const std::string& text);

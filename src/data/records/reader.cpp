@@ -122,8 +122,11 @@ struct record_files::state : detail::source_facts {
 
   detail::manifest_content contents() const { return contents(path, far); }
   static detail::manifest_content contents(const std::string& path, const std::shared_ptr<detail::far_folder>& far) {
-    if (!far) return detail::read_contents(path);
-    return detail::contents_of(far->text(std::string(manifest_name)), detail::path_of_manifest(path));
+    const std::string manifest = detail::path_of_manifest(path);
+    auto found =
+        far ? detail::contents_of(far->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
+    if (found.entries.empty()) throw data_error({manifest}, "names no files yet; write records into the folder");
+    return found;
   }
 
   static void check_entry(const manifest_entry& entry, const format::shard& shard) {

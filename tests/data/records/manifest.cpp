@@ -7,13 +7,14 @@
 #include <thread>
 
 #include <muster/core/error.hpp>
+#include "../../../src/data/records/manifest_file.hpp"
 #include "../files.hpp"
 #include "records.hpp"
 
 namespace {
 
 void append(const std::string& folder, const std::vector<muster::manifest_entry>& entries) {
-  muster::append_to_manifest(folder, entries);
+  muster::detail::manifest_file(muster::detail::path_of_manifest(folder), true).append(entries);
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ TEST_CASE("entries of a manifest are read in the order they came, from several t
     });
   }
   writers.clear();
-  const auto entries = muster::read_manifest(folder / "");
+  const auto entries = muster::detail::read_contents(folder / "").entries;
   REQUIRE(entries.size() == 80);
   std::uint64_t next[4] = {};
   for (const auto& entry : entries) {
@@ -50,10 +51,10 @@ TEST_CASE("a manifest cut anywhere has the groups that are whole, and the next o
   for (std::size_t size = 0; size <= whole.size(); ++size) {
     std::size_t entries = 0;
     for (const auto& [bytes, count] : groups) entries = size >= bytes ? count : entries;
-    REQUIRE(muster::parse_manifest(std::string_view(whole).substr(0, size), "MANIFEST").size() == entries);
+    REQUIRE(muster::detail::contents_of(std::string_view(whole).substr(0, size), "MANIFEST").entries.size() == entries);
     folder.write("MANIFEST", whole.substr(0, size));
     append(folder / "", {{"new", 9, 9, 9}, {"newer", 9, 9, 9}});
-    const auto now = muster::read_manifest(folder / "");
+    const auto now = muster::detail::read_contents(folder / "").entries;
     REQUIRE(now.size() == entries + 2);
     CHECK(now.back().file == "newer");
   }
@@ -69,11 +70,11 @@ TEST_CASE("a damaged manifest is refused with the line") {
     const auto line = 1 + std::count(whole.begin(), whole.begin() + std::ptrdiff_t(at), '\n');
     if (whole[at] == '\n') continue;  // joins two lines: the first of them is wrong then
     CAPTURE(at);
-    CHECK_THROWS_WITH(muster::parse_manifest(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
+    CHECK_THROWS_WITH(muster::detail::contents_of(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
   }
   CHECK_THROWS_AS(append(folder / "", {{"../file", 1, 1, 1}}), muster::configuration_error);
   CHECK_THROWS_AS(append(folder / "", {{"a file", 1, 1, 1}}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::read_manifest(folder / "none"), muster::data_error);
+  CHECK_THROWS_AS(muster::detail::read_contents(folder / "none"), muster::data_error);
 }
 
 TEST_CASE("a file that is not the one of the manifest is refused") {
@@ -115,7 +116,8 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
     ::waitpid(child, &status, 0);
     std::error_code ignored;
     const auto size = std::filesystem::file_size(set + "/MANIFEST", ignored);
-    if (ignored || size == 0 || muster::parse_manifest(content_of(set + "/MANIFEST"), set).empty()) continue;
+    if (ignored || size == 0 || muster::detail::contents_of(content_of(set + "/MANIFEST"), set).entries.empty())
+      continue;
     const muster::record_files source(set);
     REQUIRE(source.size() % records.size() == 0);
     most = std::max<std::size_t>(most, source.size());

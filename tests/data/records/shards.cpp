@@ -11,7 +11,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/records/manifest.hpp>
+#include "../../../src/data/records/manifest_file.hpp"
 #include "../files.hpp"
 #include "records.hpp"
 
@@ -63,7 +63,7 @@ std::string part_of_set(const temporary_folder& in, const std::string& set, int 
   fs::remove_all(folder);
   fs::create_directory(folder);
   fs::copy(fs::path(set) / "MANIFEST", folder);
-  const auto entries = muster::read_manifest(set);
+  const auto entries = muster::detail::read_contents(set).entries;
   REQUIRE(entries.size() == has.size());
   for (std::size_t k = 0; k < has.size(); ++k)
     if (has[k]) fs::copy(fs::path(set) / entries[k].file, folder);
@@ -229,7 +229,7 @@ TEST_CASE("uneven shards end together, and where ranks have copies a batch is cu
 TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
   const temporary_folder folder;
   write_set(folder / "set", {20, 30, 10});
-  const auto entries = muster::read_manifest(folder / "set");
+  const auto entries = muster::detail::read_contents(folder / "set").entries;
   const auto names_file = [&](const std::string& text) { return contains(text); };
   {
     world_of_ranks ranks;
@@ -270,7 +270,7 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
                       names_file("has none of the files that its manifest lists"));
   }
   write_set(folder / "other", {20, 30, 11});
-  const auto others = muster::read_manifest(folder / "other");
+  const auto others = muster::detail::read_contents(folder / "other").entries;
   fs::copy(fs::path(folder / "other") / others[2].file, fs::path(folder / "rank-0") / entries[2].file);
   CHECK_THROWS_WITH(muster::open_source("shards:" + (folder / "rank-0") + "?local"),
                     names_file(entries[2].file + ": is not the file that the manifest means"));
