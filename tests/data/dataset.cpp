@@ -37,7 +37,6 @@ TEST_CASE("dense rows are aligned, padded with zeros and shared by copies") {
     REQUIRE(made.features() == features);
     REQUIRE(made.stride() % 16 == 0);
     REQUIRE(made.stride() < features + 16);
-    CHECK(made.entries() == 7 * features);
     for (std::size_t i = 0; i < made.size(); ++i) {
       const auto row = made.row(i);
       REQUIRE(reinterpret_cast<std::uintptr_t>(row.data()) % muster::buffer_alignment == 0);
@@ -54,7 +53,6 @@ TEST_CASE("sparse rows are what was put in, empty ones too") {
   const muster::dataset made = make_sparse({0, 2, 2, 5}, {1, 4, 0, 2, 3});
   REQUIRE(made.is_sparse());
   REQUIRE(made.size() == 3);
-  CHECK(made.entries() == 5);
   CHECK(made.sparse(1).indices.empty());
   const auto row = made.sparse(2);
   CHECK(std::vector<std::uint32_t>(row.indices.begin(), row.indices.end()) == std::vector<std::uint32_t>{0, 2, 3});

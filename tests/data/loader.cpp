@@ -42,7 +42,7 @@ ids whole_batch(Loader& loader, int world) {
   for (int rank = 0; rank < world; ++rank) {
     const auto batch = loader.next({rank, world});
     list.insert(list.end(), batch.samples.begin(), batch.samples.end());
-    REQUIRE(batch.global_size <= loader.batch_size());
+    REQUIRE(batch.global_size <= loader.cursor().batch);
   }
   return list;
 }

@@ -100,10 +100,6 @@ class dataset : public detail::source_with_facts {
     const std::uint64_t count = samples_->offsets[i + 1] - first;
     return {{samples_->indices.data() + first, count}, {samples_->values.data() + first, count}};
   }
-  /// Values held: size() * features() of a dense dataset, the entries of a sparse one.
-  [[nodiscard]] std::size_t entries() const noexcept {
-    return is_sparse() ? samples_->values.size() : size() * features();
-  }
 
   /// The distinct labels, ascending. Sorts all of them: O(n log n) at every call.
   [[nodiscard]] std::vector<float> classes() const;

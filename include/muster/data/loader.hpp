@@ -200,8 +200,6 @@ class loader {
   [[nodiscard]] std::uint64_t step() const noexcept;
   /// Batches of an epoch, the last one perhaps smaller.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
-  /// Samples of a global batch (or of a rank's, `per_rank`), but for the last one of an epoch.
-  [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
   /// What records are behind all steps; of nothing for a source without records.
   [[nodiscard]] const record_schema& schema() const noexcept;
   /// What its records come from. Throws configuration_error for a source without records.

@@ -31,9 +31,7 @@ class sampler {
 
   /// Whether assign(where) would change nothing.
   [[nodiscard]] bool is_of(const cursor& where) const noexcept;
-  /// The number of samples.
-  [[nodiscard]] std::uint64_t size() const noexcept { return of_.size; }
-  /// The samples at the positions [first, first + ids.size()), all below size(). O(ids.size()).
+  /// The samples at the positions [first, first + ids.size()), all of the epoch. O(ids.size()).
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept;
 
  private:
@@ -78,7 +76,6 @@ class batch_sampler {
     every_ = every;
   }
   [[nodiscard]] bool follows() const noexcept { return static_cast<bool>(open_version_); }
-  [[nodiscard]] std::uint64_t follows_every() const noexcept { return every_; }
   /// From the next epoch on, the version of so many samples; or once a batch is committed that says may_grow().
   void grow_to(std::uint64_t size) noexcept { grown_ = size; }
 

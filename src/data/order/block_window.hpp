@@ -41,17 +41,8 @@ class block_window_permutation {
     short_window_ = short_place_ / window_;
   }
 
-  /// The number of samples.
-  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-
-  /// The sample at `position` < size() of the epoch.
-  [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept {
-    const one_window window = window_at(position);
-    const place at = window.place_of(*this, window.order[position - window.first]);
-    return blocks_[window.number * window_ + at.block] * block_ + at.sample;
-  }
-
-  /// The samples at [first, first + ids.size()), for less than one by one: a window is looked up once.
+  /// The samples at the positions [first, first + ids.size()) of the epoch, for less together than one by one: a window
+  /// is looked up once.
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
     while (!ids.empty()) {
       const one_window window = window_at(first);

@@ -20,6 +20,13 @@ ids list_of(const Order& order) {
   return list;
 }
 
+// One by one.
+ids list_of(const muster::detail::block_window_permutation& order, std::uint64_t size) {
+  ids list(size);
+  for (std::uint64_t i = 0; i < size; ++i) order.fill(i, {&list[i], 1});
+  return list;
+}
+
 bool has_each_once(ids list) {
   std::sort(list.begin(), list.end());
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -127,7 +134,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
     const std::uint64_t window = 1 + random.below(8);
     CAPTURE(size, block, window);
     const muster::detail::block_window_permutation order(random(), random.below(5), size, block, window);
-    const ids list = list_of(order);
+    const ids list = list_of(order, size);
     REQUIRE(has_each_once(list));
     // Any part filled at once is what is there one by one.
     const std::uint64_t first = random.below(size + 1);
@@ -139,7 +146,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
 
 TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
   constexpr std::uint64_t block = 10, window = 4, size = 1000;
-  const ids list = list_of(muster::detail::block_window_permutation(3, 0, size, block, window));
+  const ids list = list_of(muster::detail::block_window_permutation(3, 0, size, block, window), size);
   std::set<std::uint64_t> seen;
   int in_order = 0;
   for (std::uint64_t first = 0; first < size; first += block * window) {
@@ -155,7 +162,7 @@ TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
     }
   }
   CHECK(in_order < 60);  // 25 on average
-  CHECK(list_of(muster::detail::block_window_permutation(3, 1, size, block, window)) != list);
+  CHECK(list_of(muster::detail::block_window_permutation(3, 1, size, block, window), size) != list);
   CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, 0, window), muster::configuration_error);
   CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, block, 0), muster::configuration_error);
 }
@@ -188,5 +195,5 @@ TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere
 
 TEST_CASE("computed orders are the same on every platform and in every version") {
   CHECK(list_of(muster::detail::feistel_permutation(1, 0, 10)) == ids{6, 8, 0, 5, 1, 9, 4, 2, 3, 7});
-  CHECK(list_of(muster::detail::block_window_permutation(1, 0, 10, 2, 2)) == ids{9, 8, 7, 6, 5, 1, 4, 0, 3, 2});
+  CHECK(list_of(muster::detail::block_window_permutation(1, 0, 10, 2, 2), 10) == ids{9, 8, 7, 6, 5, 1, 4, 0, 3, 2});
 }
