@@ -45,7 +45,7 @@ struct record_files::state : detail::source_facts {
     };
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
     // Opening looks at all of the tables, which need not stay mapped.
-    const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(shards[i].shard->file.text()); };
+    const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
       const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
       if (!is_open && !is_here(i)) return;

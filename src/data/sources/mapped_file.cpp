@@ -15,7 +15,6 @@
 #include <muster/core/error.hpp>
 
 #include "../../core/descriptor.hpp"
-#include "../../core/round_up.hpp"
 #include "../cache/locked_file.hpp"
 #include "../records/far_folder.hpp"
 
@@ -113,7 +112,7 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
     detail::far_folder::bytes none;  // all of it lies on the disk
     const std::byte* const here = folder->view({file.number, at, std::min(waited_for_at_once, file.size - at)}, none);
     if (at == 0) mapped_ = {reinterpret_cast<const char*>(here), unmap{file.size, folder}};
-    forget(text().substr(at, waited_for_at_once));
+    forget();
   }
 }
 
@@ -137,7 +136,7 @@ mapped_file::mapped_file(const std::string& path, compressed_files how, const ht
     plain.add(piece);
     if (plain.size - told < decoded_between) return;
     told = plain.size;
-    forget(text());
+    forget();
   });
   if (plain.size == 0) throw data_error({path}, "is empty once decompressed (it has no bytes); check how it was made");
   mapped_.reset();
@@ -151,18 +150,12 @@ void mapped_file::map(int file, std::size_t size, const std::string& path) {
   mapped_ = {static_cast<const char*>(memory), unmap{size, nullptr}};
 }
 
-void mapped_file::forget(std::string_view part) const noexcept {
-  // Linux maps so many bytes around a page that is read (a folio of the page cache), those of neighbours too: these are
-  // forgotten with it, or the last reader of a folio would leave all of it.
-  constexpr std::size_t mapped_at_once = std::size_t{2} << 20;
+void mapped_file::forget() const noexcept {
   if (!mapped_) return;
   // In a cache the text begins within a page.
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t before = reinterpret_cast<std::uintptr_t>(mapped_.get()) % page;
-  const auto at = static_cast<std::size_t>(part.data() - mapped_.get()) + before;
-  const std::size_t first = at / mapped_at_once * mapped_at_once;
-  const std::size_t last = std::min(detail::round_up(at + part.size(), mapped_at_once), before + text().size());
-  (void)::madvise(const_cast<char*>(mapped_.get()) - before + first, last - first,
+  (void)::madvise(const_cast<char*>(mapped_.get()) - before, before + text().size(),
                   MADV_DONTNEED);  // which changes nothing of its bytes
 }
 

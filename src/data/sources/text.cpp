@@ -46,7 +46,7 @@ class mapped_text {
     const std::size_t more = folio_.exchange(folio) == folio ? part.size() : std::max(part.size(), mapped_at_once);
     if (mapped_.fetch_add(more) + more < most_mapped) return;
     mapped_ = 0;
-    file_->forget(file_->text());
+    file_->forget();
   }
 
  private:

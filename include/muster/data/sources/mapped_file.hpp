@@ -87,9 +87,9 @@ class mapped_file {
   /// The same, for formats that are no text.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text())); }
 
-  /// Gives back the memory that a part of text() takes of this process, where it is mapped: reading it again maps it
-  /// again, from the page cache or the disk.
-  void forget(std::string_view part) const noexcept;
+  /// Gives back the memory that it takes of this process, where it is mapped: reading it again maps it again, from the
+  /// page cache or the disk. All of it, for Linux maps a folio of the page cache with a page of it that is read.
+  void forget() const noexcept;
 
  private:
   struct unmap {
