@@ -10,8 +10,7 @@
 namespace muster::inline v0 {
 namespace {
 
-constinit std::atomic<decltype(detail::jpeg_functions::size)> size_of_jpeg{nullptr};
-constinit std::atomic<decltype(detail::jpeg_functions::decode)> decode{nullptr};
+constinit std::atomic<const detail::jpeg_functions*> functions{nullptr};
 
 std::uint32_t rounded(double pixels, std::uint32_t most) {
   return static_cast<std::uint32_t>(std::clamp(std::round(pixels), 1.0, static_cast<double>(most)));
@@ -46,17 +45,14 @@ detail::image_window random_window(const detail::image_window& all, const jpeg_o
 
 }  // namespace
 
-void detail::set_jpeg_functions(const jpeg_functions& known) noexcept {
-  decode = known.decode;
-  size_of_jpeg = known.size;
-}
+void detail::set_jpeg_functions(const jpeg_functions* known) noexcept { functions = known; }
 
 record_schema detail::jpeg_reader::output(const record_schema& in) const {
   if (in.form != record_form::bytes) {
     throw configuration_error("records of " + to_string(in) +
                               " are no JPEG (they are not bytes); use normalise for images that are decoded");
   }
-  if (size_of_jpeg.load() == nullptr) {
+  if (functions.load() == nullptr) {
     throw configuration_error(
         "JPEG cannot be read (this program was built without muster's jpeg component); link muster::jpeg");
   }
@@ -74,15 +70,16 @@ std::uint64_t decode_jpeg::version() const noexcept {
 }
 
 void decode_jpeg::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
-  decode.load()(from, middle_of(size_of_jpeg.load()(from), options_), options_.height, options_.width, false,
-                to.data());
+  const auto& jpeg = *functions.load();
+  jpeg.decode(from, middle_of(jpeg.size(from), options_), options_.height, options_.width, false, to.data());
 }
 
 void random_jpeg_crop::operator()(std::span<const std::byte> from, std::span<std::byte> to,
                                   random_stream& random) const {
-  const auto window = random_window(size_of_jpeg.load()(from), options_, random);
+  const auto& jpeg = *functions.load();
+  const auto window = random_window(jpeg.size(from), options_, random);
   const bool flip = options_.flip && random.uniform() < 0.5;
-  decode.load()(from, window, options_.height, options_.width, flip, to.data());
+  jpeg.decode(from, window, options_.height, options_.width, flip, to.data());
 }
 
 }  // namespace muster::inline v0

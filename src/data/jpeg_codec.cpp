@@ -144,10 +144,12 @@ void decode(std::span<const std::byte> jpeg, const detail::image_window& shown, 
   });
 }
 
+constexpr detail::jpeg_functions functions{size_of_jpeg, decode};
+
 }  // namespace
 
 bool detail::register_jpeg() noexcept {
-  set_jpeg_functions({size_of_jpeg, decode});
+  set_jpeg_functions(&functions);
   return true;
 }
 

@@ -39,7 +39,7 @@ struct jpeg_functions {
                  bool flip, std::byte* to);
 };
 /// Sets what reads JPEG. Thread safe.
-void set_jpeg_functions(const jpeg_functions& known) noexcept;
+void set_jpeg_functions(const jpeg_functions* known) noexcept;
 /// Makes JPEG known, and returns true; defined in muster::jpeg.
 bool register_jpeg() noexcept;
 #ifdef MUSTER_HAS_JPEG
