@@ -90,9 +90,9 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
 // call of the group takes beyond that is the price of these.
 std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, int iterations) {
   auto& transport = apart.transport();
-  auto call = muster::detail::make_call<float>(
-      muster::collective::allreduce, muster::detail::input(data), muster::detail::output(data), data.size(),
-      {.algorithm = muster::algorithm::native}, 0, muster::reduction::of<float>(muster::sum));
+  auto call =
+      muster::detail::make_call(muster::collective::allreduce, data, data, data.size(),
+                                {.algorithm = muster::algorithm::native}, 0, muster::reduction::of<float>(muster::sum));
   const auto once = [&] {
     muster::request pending;
     call.sequence = ++sequence;

@@ -154,8 +154,7 @@ void require_size(collective kind, std::string_view which, std::size_t is, std::
                             "); give it that size");
 }
 
-void require_root(collective kind, int root, int ranks) {
-  if (root >= 0 && root < ranks) return;
+void refuse_root(collective kind, int root, int ranks) {
   throw configuration_error(std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
                             " (the group has ranks 0 to " + std::to_string(ranks - 1) + "); choose one of them");
 }

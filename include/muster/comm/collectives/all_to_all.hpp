@@ -8,12 +8,10 @@ namespace muster::inline v0 {
 namespace detail {
 template <class In, class Out>
 collective_call all_to_all_call(group& ranks, In& in, Out& out, const options& how) {
-  using T = element_of<In>;
-  static_assert(std::same_as<T, element_of<Out>>, "all_to_all: both buffers hold the same type");
   const auto n = static_cast<std::size_t>(ranks.size());
   require_size(collective::all_to_all, "output", std::ranges::size(out), std::ranges::size(in));
   require_size(collective::all_to_all, "input", std::ranges::size(in), std::ranges::size(in) / n * n);
-  return make_call<T>(collective::all_to_all, input(in), output(out), std::ranges::size(in) / n, how);
+  return make_call(collective::all_to_all, in, out, std::ranges::size(in) / n, how);
 }
 }  // namespace detail
 
@@ -26,9 +24,8 @@ void all_to_all(group& ranks, In&& in, Out&& out, const options& how = {}) {
 }
 
 /// Starts an all-to-all; the buffers are the call's until the work is done.
-template <element_range In, mutable_element_range Out>
-requires lasting_element_range<In> && lasting_element_range<Out> work all_to_all_async(group& ranks, In&& in, Out&& out,
-                                                                                       const options& how = {}) {
+template <lasting_element_range In, lasting_mutable_range Out>
+work all_to_all_async(group& ranks, In&& in, Out&& out, const options& how = {}) {
   return detail::start(ranks, detail::all_to_all_call(ranks, in, out, how));
 }
 

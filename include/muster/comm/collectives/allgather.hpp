@@ -9,12 +9,10 @@ namespace muster::inline v0 {
 namespace detail {
 template <class In, class Out>
 collective_call allgather_call(group& ranks, In& in, Out& out, const options& how) {
-  using T = element_of<In>;
-  static_assert(std::same_as<T, element_of<Out>>, "allgather: both buffers hold the same type");
   const std::size_t total = std::ranges::size(out);
   require_size(collective::allgather, "input", std::ranges::size(in),
                block_of(total, ranks.rank(), ranks.size()).count);
-  return make_call<T>(collective::allgather, input(in), output(out), total, how);
+  return make_call(collective::allgather, in, out, total, how);
 }
 }  // namespace detail
 
@@ -28,9 +26,8 @@ void allgather(group& ranks, In&& in, Out&& out, const options& how = {}) {
 }
 
 /// Starts an allgather; the buffers are the call's until the work is done.
-template <element_range In, mutable_element_range Out>
-requires lasting_element_range<In> && lasting_element_range<Out> work allgather_async(group& ranks, In&& in, Out&& out,
-                                                                                      const options& how = {}) {
+template <lasting_element_range In, lasting_mutable_range Out>
+work allgather_async(group& ranks, In&& in, Out&& out, const options& how = {}) {
   return detail::start(ranks, detail::allgather_call(ranks, in, out, how));
 }
 

@@ -8,11 +8,9 @@ namespace muster::inline v0 {
 namespace detail {
 template <class In, class Out, class Op>
 collective_call allreduce_call(In& in, Out& out, Op op, const options& how) {
-  using T = element_of<In>;
-  static_assert(std::same_as<T, element_of<Out>>, "allreduce: both buffers hold the same type");
   require_size(collective::allreduce, "output", std::ranges::size(out), std::ranges::size(in));
-  return make_call<T>(collective::allreduce, input(in), output(out), std::ranges::size(in), how, 0,
-                      reduction::of<T>(std::move(op)));
+  return make_call(collective::allreduce, in, out, std::ranges::size(in), how, 0,
+                   reduction::of<element_of<In>>(std::move(op)));
 }
 }  // namespace detail
 
@@ -38,15 +36,14 @@ requires(!std::ranges::range<T>) [[nodiscard]] T allreduce(group& ranks, T value
 }
 
 /// Starts an allreduce in place; `data` is the call's until the work is done.
-template <mutable_element_range R, reduction_operation<detail::element_of<R>> Op>
-requires lasting_element_range<R> work allreduce_async(group& ranks, R&& data, Op op, const options& how = {}) {
+template <lasting_mutable_range R, reduction_operation<detail::element_of<R>> Op>
+work allreduce_async(group& ranks, R&& data, Op op, const options& how = {}) {
   return detail::start(ranks, detail::allreduce_call(data, data, std::move(op), how));
 }
 
 /// Starts one out of place; both buffers are the call's until the work is done.
-template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-requires lasting_element_range<In> && lasting_element_range<Out> work allreduce_async(group& ranks, In&& in, Out&& out,
-                                                                                      Op op, const options& how = {}) {
+template <lasting_element_range In, lasting_mutable_range Out, reduction_operation<detail::element_of<In>> Op>
+work allreduce_async(group& ranks, In&& in, Out&& out, Op op, const options& how = {}) {
   return detail::start(ranks, detail::allreduce_call(in, out, std::move(op), how));
 }
 

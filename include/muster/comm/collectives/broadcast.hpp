@@ -7,10 +7,9 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class R>
-collective_call broadcast_call(group& ranks, R& data, int root, const options& how) {
+[[gnu::always_inline]] inline collective_call broadcast_call(group& ranks, R& data, int root, const options& how) {
   require_root(collective::broadcast, root, ranks.size());
-  return make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how,
-                                  root);
+  return make_call(collective::broadcast, data, data, std::ranges::size(data), how, root);
 }
 }  // namespace detail
 
@@ -18,7 +17,6 @@ collective_call broadcast_call(group& ranks, R& data, int root, const options& h
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a root that is no rank.
 template <mutable_element_range R>
 [[gnu::always_inline]] inline void broadcast(group& ranks, R&& data, int root, const options& how = {}) {
-  detail::check_constant_root(root);
   detail::run(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 
@@ -30,10 +28,8 @@ requires(!std::ranges::range<T>)
 }
 
 /// Starts a broadcast; `data` is the call's until the work is done.
-template <mutable_element_range R>
-requires lasting_element_range<R>
+template <lasting_mutable_range R>
 [[gnu::always_inline]] inline work broadcast_async(group& ranks, R&& data, int root, const options& how = {}) {
-  detail::check_constant_root(root);
   return detail::start(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 

@@ -37,48 +37,47 @@ concept element_range =
 template <class R>
 concept mutable_element_range = element_range<R> && detail::can_be_written<R>;
 
-/// A mutable_element_range that may be given to an `_async` collective: the call must not outlive the memory, so a
-/// temporary has to be a view.
+/// An element_range that may be given to an `_async` collective: the call must not outlive the memory, so a temporary
+/// has to be a view.
 template <class R>
 concept lasting_element_range = element_range<R> && detail::outlives_the_call<R>;
+
+/// One that it can write.
+template <class R>
+concept lasting_mutable_range = mutable_element_range<R> && lasting_element_range<R>;
 
 namespace detail {
 
 template <class R>
 using element_of = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
-template <class R>
-const std::byte* input(R&& range) {
-  return reinterpret_cast<const std::byte*>(std::ranges::data(range));
-}
-
-template <class R>
-std::byte* output(R&& range) {
-  return reinterpret_cast<std::byte*>(std::ranges::data(range));
-}
-
-template <transferable T>
-collective_call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
-                          int root = 0, reduction reduce = {}) {
+template <class In, class Out>
+collective_call make_call(collective kind, In& in, Out& out, std::size_t count, const options& how, int root = 0,
+                          reduction reduce = {}) {
+  using T = element_of<In>;
+  static_assert(std::same_as<T, element_of<Out>>, "both buffers hold the same type");
   return collective_call({.count = count,
                           .root = root,
                           .kind = kind,
                           .type = type_code_of<T>(),
                           .op = reduce.code(),
                           .algorithm = how.algorithm},
-                         in, out, sizeof(T), std::move(reduce), how.timeout);
+                         reinterpret_cast<const std::byte*>(std::ranges::data(in)),
+                         reinterpret_cast<std::byte*>(std::ranges::data(out)), sizeof(T), std::move(reduce),
+                         how.timeout);
 }
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.
 void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be);
-/// Throws configuration_error unless root is one of so many ranks.
-void require_root(collective kind, int root, int ranks);
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
-// Where the compiler knows the root, a negative one is told by the compiler, as by the C library's fortified functions;
-// elsewhere by require_root.
-[[gnu::always_inline]] inline void check_constant_root(int root) {
+[[noreturn]] void refuse_root(collective kind, int root, int ranks);
+/// Throws configuration_error unless root is one of so many ranks. Where the compiler knows the root, a negative one is
+/// told by the compiler, as by the C library's fortified functions: hence all between the user's call and this is
+/// inlined always.
+[[gnu::always_inline]] inline void require_root(collective kind, int root, int ranks) {
   if (__builtin_constant_p(root) && root < 0) negative_root();
+  if (root < 0 || root >= ranks) refuse_root(kind, root, ranks);
 }
 
 /// Runs a call to its end.

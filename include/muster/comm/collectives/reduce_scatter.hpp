@@ -9,13 +9,10 @@ namespace muster::inline v0 {
 namespace detail {
 template <class In, class Out, class Op>
 collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& how) {
-  using T = element_of<In>;
-  static_assert(std::same_as<T, element_of<Out>>, "reduce_scatter: both buffers hold the same type");
   const std::size_t total = std::ranges::size(in);
   require_size(collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
-  return make_call<T>(collective::reduce_scatter, input(in), output(out), total, how, 0,
-                      reduction::of<T>(std::move(op)));
+  return make_call(collective::reduce_scatter, in, out, total, how, 0, reduction::of<element_of<In>>(std::move(op)));
 }
 }  // namespace detail
 
@@ -28,10 +25,8 @@ void reduce_scatter(group& ranks, In&& in, Out&& out, Op op, const options& how 
 }
 
 /// Starts a reduce-scatter; the buffers are the call's until the work is done.
-template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-requires lasting_element_range<In> && lasting_element_range<Out> work reduce_scatter_async(group& ranks, In&& in,
-                                                                                           Out&& out, Op op,
-                                                                                           const options& how = {}) {
+template <lasting_element_range In, lasting_mutable_range Out, reduction_operation<detail::element_of<In>> Op>
+work reduce_scatter_async(group& ranks, In&& in, Out&& out, Op op, const options& how = {}) {
   return detail::start(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), how));
 }
 

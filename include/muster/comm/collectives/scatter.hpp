@@ -7,15 +7,14 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out>
-collective_call scatter_call(group& ranks, In& in, Out& out, int root, const options& how) {
-  using T = element_of<In>;
-  static_assert(std::same_as<T, element_of<Out>>, "scatter: both buffers hold the same type");
+[[gnu::always_inline]] inline collective_call scatter_call(group& ranks, In& in, Out& out, int root,
+                                                           const options& how) {
   require_root(collective::scatter, root, ranks.size());
   if (ranks.rank() == root) {
     require_size(collective::scatter, "input", std::ranges::size(in),
                  std::ranges::size(out) * static_cast<std::size_t>(ranks.size()));
   }
-  return make_call<T>(collective::scatter, input(in), output(out), std::ranges::size(out), how, root);
+  return make_call(collective::scatter, in, out, std::ranges::size(out), how, root);
 }
 }  // namespace detail
 
@@ -24,15 +23,12 @@ collective_call scatter_call(group& ranks, In& in, Out& out, int root, const opt
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
 [[gnu::always_inline]] inline void scatter(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
-  detail::check_constant_root(root);
   detail::run(ranks, detail::scatter_call(ranks, in, out, root, how));
 }
 
 /// Starts a scatter; the buffers are the call's until the work is done.
-template <element_range In, mutable_element_range Out>
-requires lasting_element_range<In> && lasting_element_range<Out>
+template <lasting_element_range In, lasting_mutable_range Out>
 [[gnu::always_inline]] inline work scatter_async(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
-  detail::check_constant_root(root);
   return detail::start(ranks, detail::scatter_call(ranks, in, out, root, how));
 }
 
