@@ -4,13 +4,9 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include <muster/comm/transports/local.hpp>
 #include <muster/testing/collective_case.hpp>
@@ -61,24 +57,8 @@ inline void check_cases(const case_list& cases, group& world, draw_options from 
 inline void check_algorithm(collective kind, algorithm how, const case_list& cases = {.count = 200},
                             int most_ranks = 5) {
   for (int ranks = 1; ranks <= most_ranks; ++ranks) {
-    const auto hub = std::make_shared<local_hub>(ranks);
-    std::mutex mutex;
-    std::exception_ptr first;  // the others fail for it
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        group world(std::make_unique<local_transport>(hub, rank), {});
-        try {
-          check_cases(cases, world, {.kinds = {kind}, .hows = {how}});
-        } catch (const std::exception& failure) {
-          const std::lock_guard held(mutex);
-          if (!first) first = std::current_exception();
-          world.abort(failure.what());
-        }
-      });
-    }
-    for (auto& one : threads) one.join();
-    if (first) std::rethrow_exception(first);
+    muster::detail::run_as_threads(ranks, {},
+                                   [&](group& world) { check_cases(cases, world, {.kinds = {kind}, .hows = {how}}); });
   }
 }
 

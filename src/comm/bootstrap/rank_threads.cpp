@@ -1,5 +1,6 @@
 #include "rank_threads.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -88,14 +89,9 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
     });
   }
   threads.clear();
-  std::exception_ptr thrown;
-  for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
-    if (it->thrown && !thrown) thrown = it->thrown;
-  }
-  for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
-    if (it->thrown && it->first_hand) thrown = it->thrown;
-  }
-  if (thrown) std::rethrow_exception(thrown);
+  const auto worst =
+      std::ranges::max_element(outcomes, {}, [](const outcome& of) { return of.thrown ? 1 + of.first_hand : 0; });
+  if (worst->thrown) std::rethrow_exception(worst->thrown);
 }
 
 }  // namespace muster::inline v0::detail

@@ -1,9 +1,8 @@
-// Ranks as threads of this process; and how the ranks of a job end: together, with one status, and one of them says
+// Which rank of a world a thread is; and how the ranks of a job end: together, with one status, and one of them says
 // why.
 #pragma once
 
 #include <exception>
-#include <functional>
 
 #include <muster/comm/context.hpp>
 
@@ -29,9 +28,5 @@ class rank_of_thread {
  private:
   group* before_;
 };
-
-/// Runs `body` once on each of `count` threads, the ranks of one world over the transport local. When all have ended,
-/// throws the exception of the lowest rank that had a reason of its own.
-void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
 
 }  // namespace muster::inline v0::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include <muster/comm/transport.hpp>
 
 namespace muster::inline v0 {
+
+class group;
+struct group_settings;
 
 /// Where the ranks of a local group meet; shared by their transports.
 class local_hub {
@@ -73,5 +77,13 @@ class local_transport final : public transport {
 [[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {
   return std::make_unique<local_transport>(std::make_shared<local_hub>(1, "self"), 0);
 }
+
+namespace detail {
+
+/// Runs `body` once on each of `count` threads, the ranks of one world over the transport local. When all have ended,
+/// throws the exception of the lowest rank that had a reason of its own.
+void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
+
+}  // namespace detail
 
 }  // namespace muster::inline v0
