@@ -48,10 +48,8 @@ std::unique_ptr<transport> over_tcp(const transport_config& config, const elasti
 
 // Null where the MPI of this program does not go on when ranks die, or there is none.
 const process_transport* surviving_mpi() noexcept {
-  for (const auto& made : registered_transports()) {
-    if (made.name == "mpi" && made.connect_survivors != nullptr) return &made;
-  }
-  return nullptr;
+  const auto* const found = find_registered("mpi");
+  return found != nullptr && found->connect_survivors != nullptr ? found : nullptr;
 }
 
 std::unique_ptr<transport> over_mpi(const transport_config& config, const elastic::generation_record& group, int rank) {

@@ -167,7 +167,7 @@ struct process_transport {
   bool (*can_connect_survivors)() = nullptr;
 };
 /// Returns true, so that it can start an inline variable.
-bool register_process_transport(const process_transport& made) noexcept;
+bool register_process_transport(const process_transport& made);
 
 /// Every transport of this build, connected to no rank, with so many ranks for each core.
 [[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);

@@ -52,10 +52,8 @@ std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& config
   if (name == "local" || name == "self") return over_local(ranks, count);
   if (name == "shm") return over_memory(configuration, ranks, count);
   const std::string wanted = name == "hierarchical" ? "tcp" : name;
-  for (const auto& one : registered_transports()) {
-    if (one.name == wanted && one.connect_endpoints != nullptr)
-      return one.connect_endpoints(configuration, ranks, count);
-  }
+  if (const auto* const found = find_registered(wanted); found != nullptr && found->connect_endpoints != nullptr)
+    return found->connect_endpoints(configuration, ranks, count);
   throw configuration_error("transport " + name +
                             " cannot give a process several endpoints (it has one rank a process); use shm or tcp");
 }

@@ -23,13 +23,6 @@ std::vector<process_transport>& registered() noexcept {
   return transports;
 }
 
-const process_transport* find_registered(std::string_view name) noexcept {
-  for (const auto& made : registered()) {
-    if (made.name == name) return &made;
-  }
-  return nullptr;
-}
-
 bool is_of_program(std::string_view name) noexcept {
   const auto* const found = find_registered(name);
   return found != nullptr && found->abilities == nullptr;
@@ -126,15 +119,16 @@ void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::
 
 }  // namespace
 
-const std::vector<process_transport>& registered_transports() noexcept { return registered(); }
-
-bool register_process_transport(const process_transport& made) noexcept {
-  try {
-    registered().push_back(made);
-    return true;
-  } catch (...) {
-    return false;
+const process_transport* find_registered(std::string_view name) noexcept {
+  for (const auto& made : registered()) {
+    if (made.name == name) return &made;
   }
+  return nullptr;
+}
+
+bool register_process_transport(const process_transport& made) {
+  registered().push_back(made);
+  return true;
 }
 
 transport_choice choose_transport(const settings& configuration, const launch_env& launch, const std::string& asked) {
@@ -222,7 +216,7 @@ transport_abilities local_abilities() { return local_transport(std::make_shared<
 
 std::vector<transport_abilities> all_transports(double ranks_a_core) {
   std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
-  for (const auto& made : registered_transports()) {
+  for (const auto& made : registered()) {
     if (made.abilities != nullptr) all.push_back(made.abilities(ranks_a_core));  // of a program's own they are unknown
   }
   return all;

@@ -19,8 +19,8 @@ struct transport_choice {
   [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "local"; }
 };
 
-/// The transports of optional parts that are linked into this program.
-[[nodiscard]] const std::vector<process_transport>& registered_transports() noexcept;
+/// A transport of an optional part that is linked into this program, or of the program's own; null where there is none.
+[[nodiscard]] const process_transport* find_registered(std::string_view name) noexcept;
 
 /// The same at every rank of a job. `asked` is what `--transport` says. Throws configuration_error for what cannot be.
 [[nodiscard]] transport_choice choose_transport(const settings& configuration, const launch_env& launch,
