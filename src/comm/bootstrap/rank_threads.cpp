@@ -44,7 +44,7 @@ context::outcome settle_world(group& world, std::exception_ptr failure) {
   context::outcome mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
   if (world.size() == 1) return mine;
   auto& state = *world.state();
-  if (!failure && !state.failed()) {
+  if (!failure && !world.failed()) {
     try {
       finish(world);
       mine.speaker = world.rank() == 0;

@@ -18,6 +18,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
+#include "comm/bootstrap/rank_threads.hpp"
 #include "comm/ranks.hpp"
 #include "require.hpp"
 
@@ -436,4 +437,25 @@ TEST_CASE("a parent is used while a progress thread works on its child, and sett
     }
     require(values.front() == 1.0f && values.back() == 1.0f, "the greatest");
   });
+}
+
+// The same at the end of a job.
+TEST_CASE("a rank whose world fails on the thread of its child's calls settles with the reason") {
+  std::latch child_works(1);
+  std::string told;
+  test::run_ranks(2,
+                  [&](muster::group& world) {
+                    auto child = world.split(0);
+                    if (world.rank() == 1) {
+                      child_works.wait();
+                      (void)muster::detail::settle_world(world, std::make_exception_ptr(std::runtime_error("broken")));
+                      return;
+                    }
+                    auto work = muster::barrier_async(child);
+                    child_works.count_down();
+                    std::this_thread::sleep_for(200ms);  // and does not look at the world meanwhile
+                    told = muster::detail::settle_world(world, nullptr).text;
+                  },
+                  {.progress_thread = true});
+  CHECK_THAT(told, contains("broken"));
 }
