@@ -99,6 +99,19 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
   }
 }
 
+TEST_CASE("of more ranks than a case's masks have bits, all have registered memory as often as of fewer") {
+  for (const int ranks : {3, 31, 32, 33, 64, 100}) {
+    muster::random_stream random(20261121);
+    int at_all = 0;
+    for (int number = 0; number < 200; ++number) {
+      const auto told = test::draw(random, ranks, {}).describe(ranks);
+      if (told.find("input registered, output registered") != std::string::npos) ++at_all;
+    }
+    INFO(ranks);
+    CHECK(at_all > 50);
+  }
+}
+
 TEST_CASE("a chain passes on every chunk, whole or not") {
   const auto over = GENERATE(from_range(test::fabrics()));
   constexpr std::size_t chunk = muster::detail::chain_chunk;

@@ -239,7 +239,7 @@ class checker {
 
   static T frame() { return static_cast<T>(9.0f); }
   void make(buffer<T>& made, std::size_t count, std::uint32_t registered) {
-    auto* const source = (registered >> me_ & 1) != 0 ? world_.transport().memory() : nullptr;
+    auto* const source = has_bit(registered, me_) ? world_.transport().memory() : nullptr;
     made = buffer<T>(before() + count + 1, source);  // not a vector: that of bool is no array
     std::fill(made.begin(), made.begin() + before(), frame());
     made[made.size() - 1] = frame();

@@ -29,8 +29,8 @@ struct scenario {
   bool in_place = false;
   bool async = false;
   int misaligned = 0;                ///< elements by which the buffers are off their alignment
-  std::uint32_t registered_in = 0;   ///< bit r: rank r's input is registered memory
-  std::uint32_t registered_out = 0;  ///< bit r: rank r's output is
+  std::uint32_t registered_in = 0;   ///< bit r modulo 32: rank r's input is registered memory
+  std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is
   bool naps = false;                 ///< some ranks make the call late
 
   /// One line to repeat a failure by.
@@ -55,14 +55,15 @@ struct case_list {
 
 namespace detail {
 
+inline bool has_bit(std::uint32_t which, int rank) { return (which >> rank % 32 & 1) != 0; }
+
 inline std::string bits(std::uint32_t which, int ranks) {
-  if (which == 0) return "private";
-  if (which == (1u << ranks) - 1) return "registered";
   std::vector<int> list;
   for (int r = 0; r < ranks; ++r) {
-    if ((which >> r & 1) != 0) list.push_back(r);
+    if (has_bit(which, r)) list.push_back(r);
   }
-  return "registered at " + format_ranks(list);
+  if (list.empty()) return "private";
+  return std::ssize(list) == ranks ? "registered" : "registered at " + format_ranks(list);
 }
 
 }  // namespace detail
@@ -112,13 +113,13 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   s.in_place = random.below(2) == 0;
   s.async = random.below(3) == 0;
   s.misaligned = static_cast<int>(random.below(4));
-  const std::uint32_t all = (1u << ranks) - 1;
+  constexpr std::uint32_t all = ~0u;
   const auto some = static_cast<std::uint32_t>(random());
   if (const auto where = random.below(8); where == 2) {  // the one in and the other out of it
     (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
   } else if (where == 3) {  // at some ranks
-    s.registered_in = some & all;
-    s.registered_out = some >> 16 & all;
+    s.registered_in = some;
+    s.registered_out = some >> 16;
   } else if (where > 3) {
     s.registered_in = s.registered_out = all;
   }
