@@ -40,8 +40,8 @@ struct control_message {
   enum class kind : std::uint8_t {
     abort = 1,        ///< the sender gave up because of `text`
     acknowledge = 2,  ///< the sender gave up because another rank did
-    position = 3,     ///< the sender waits, in the collective of `mark`
-    leave = 4,        ///< the sender has left the group, after so many collectives as the mark's sequence says
+    position = 3,     ///< the sender waits, in the collective of `signature`
+    leave = 4,        ///< the sender has left the group, after so many collectives as its sequence says
     gone = 5          ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
   kind what = kind::position;
@@ -274,7 +274,7 @@ class transport_decorator : public transport {
 
 namespace detail {
 
-/// Throws mismatch_error unless a message that says (mark, bytes) is what `wanted` waits for.
+/// Throws mismatch_error unless a message that says (signature, bytes) is what `wanted` waits for.
 void check_arrival(const request& wanted, int source, const collective_signature& signature, std::size_t bytes);
 
 /// Puts bytes that came where the request wants them; whole elements, if it combines, of the message from `offset` on.

@@ -22,8 +22,8 @@ using detail::task;
 using algorithm_body = task (*)(executor& at, const collective_call& call);
 
 /// Makes `body` an algorithm of that collective under `name` (lower-case letters, digits and underscores), which every
-/// group of more than one rank then has: `--algorithm allreduce:NAME`, `options{.how = ...}` with what this returns,
-/// rules. The library chooses it by itself only where a rule says so. One name may be registered for several
+/// group of more than one rank then has: `--algorithm allreduce:NAME`, `options{.algorithm = ...}` with what this
+/// returns, rules. The library chooses it by itself only where a rule says so. One name may be registered for several
 /// collectives. At every rank the same ones in the same order, before the first context: where ranks differ, the
 /// context throws mismatch_error. Throws configuration_error for a name that is taken or is none, for the ninth name,
 /// and for `none` and `finish`.
