@@ -10,8 +10,8 @@
 
 #include <simdjson.h>
 
+#include "../core/base64.hpp"
 #include "../core/wire.hpp"
-#include "base64.hpp"
 #include "datatypes.hpp"
 
 namespace muster::inline v0::serve {
@@ -300,8 +300,10 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
   for (const json instance : instances) {
     const std::string field = "instances[" + std::to_string(ends.size()) + "]";
     if (input.is_bytes) {
-      if (!decode_base64(required<std::string_view>(instance, "b64", field + ".b64"), made.made))
-        refuse_field(field + ".b64", "is no base64");
+      const auto bytes = detail::from_base64(required<std::string_view>(instance, "b64", field + ".b64"));
+      if (!bytes) refuse_field(field + ".b64", "is no base64");
+      const auto row = std::as_bytes(std::span(*bytes));
+      made.made.insert(made.made.end(), row.begin(), row.end());
       ends.push_back(made.made.size());
     } else {
       require_form_in_json(input, field, "use v2 with binary data");

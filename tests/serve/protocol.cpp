@@ -5,7 +5,6 @@
 
 #include "catch.hpp"
 #include "fuzz/serve.hpp"
-#include "serve/base64.hpp"
 #include "serve/json_text.hpp"
 #include "serve/route.hpp"
 
@@ -98,28 +97,6 @@ TEST_CASE("numbers and strings are written as they are read") {
   std::string made;
   muster::serve::append_string(made, "a\"\\\n\x1f\xc3\xa4");
   CHECK(made == "\"a\\\"\\\\\\u000a\\u001f\xc3\xa4\"");
-}
-
-TEST_CASE("base64 is taken as RFC 4648 has it") {
-  const auto decoded = [](std::string_view text) -> std::string {
-    std::vector<std::byte> bytes;
-    if (!muster::serve::decode_base64(text, bytes)) return "refused";
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  };
-  for (const auto& [text, plain] : {std::pair("", ""),
-                                    {"Zg==", "f"},
-                                    {"Zm8=",
-                                     "f"
-                                     "o"},
-                                    {"Zm9v", "foo"},
-                                    {"Zm9vYmFy", "foobar"},
-                                    {"+/+/", "\xfb\xff\xbf"}})
-    CHECK(decoded(text) == plain);
-  for (const char* text :
-       {"Z", "Zg", "Zg=", "Zg===", "====", "Z===", "Zh==", "Zm9=", "Zm 9v", "Zm9v\n", "Zg==Zg==", "-_-_"}) {
-    INFO(text);
-    CHECK(decoded(text) == "refused");
-  }
 }
 
 TEST_CASE("paths") {

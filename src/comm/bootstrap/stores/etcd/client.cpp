@@ -6,6 +6,7 @@
 #include <array>
 #include <thread>
 
+#include "../../../../core/base64.hpp"
 #include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 
@@ -69,7 +70,7 @@ std::uint64_t number_in(const json& object, const char* name) {
 }
 
 store_entry entry_in(const json& pair) {
-  return {number_in(pair, "mod_revision"), from_base64(pair.value("value", std::string()))};
+  return {number_in(pair, "mod_revision"), from_base64(pair.value("value", std::string())).value_or("")};
 }
 
 etcd_client::etcd_client(std::string_view endpoints, std::string_view scheme)

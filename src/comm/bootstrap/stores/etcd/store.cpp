@@ -6,6 +6,7 @@
 
 #include <muster/comm/bootstrap/open_store.hpp>
 
+#include "../../../../core/base64.hpp"
 #include "../../../timing.hpp"
 #include "client.hpp"
 
