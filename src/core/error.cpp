@@ -1,8 +1,9 @@
 #include <muster/core/error.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
+
+#include "text.hpp"
 
 namespace muster::inline v0 {
 
@@ -26,10 +27,8 @@ namespace {
 
 std::string timeout_text(const std::string& operation, std::uint64_t sequence, const std::vector<int>& missing,
                          double seconds) {
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%g", seconds);
-  std::string text =
-      operation + ", collective " + std::to_string(sequence) + " of its group, did not finish in " + limit + " s (";
+  std::string text = operation + ", collective " + std::to_string(sequence) + " of its group, did not finish in " +
+                     detail::printed("%g", seconds) + " s (";
   text += missing.empty() ? "every rank arrived, none failed" : "not seen in it: rank " + format_ranks(missing);
   return text + "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT";
 }

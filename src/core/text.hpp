@@ -1,6 +1,7 @@
 // Short texts that the library reads and writes.
 #pragma once
 
+#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -36,11 +37,19 @@ template <class Make = std::identity>
   return text;
 }
 
+/// What printf would print, up to 255 characters.
+[[nodiscard, gnu::format(printf, 1, 2)]] inline std::string printed(const char* format, ...) {
+  char text[256];
+  std::va_list values;
+  va_start(values, format);
+  std::vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  return text;
+}
+
 /// A number in hexadecimal digits, with zeros before it.
 [[nodiscard]] inline std::string hex(std::uint64_t number, int digits = 16) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%0*llx", digits, static_cast<unsigned long long>(number));
-  return text;
+  return printed("%0*llx", digits, static_cast<unsigned long long>(number));
 }
 
 }  // namespace muster::inline v0::detail

@@ -1,7 +1,6 @@
 // The rank's side of an elastic job: when to stop, when to go on, and with which members.
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include <muster/elastic/settings.hpp>
 
 #include "../comm/group/group_state.hpp"
+#include "../core/text.hpp"
 #include "job_member.hpp"
 #include "link_watch.hpp"
 #include "state_transfer.hpp"
@@ -32,11 +32,7 @@ std::uint64_t progress_of(const state& of) {
   return at.steps + at.evaluations + at.runs;
 }
 
-std::string milliseconds(double span) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", span * 1e3);
-  return text;
-}
+std::string milliseconds(double span) { return detail::printed("%.1f", span * 1e3); }
 
 void on_signal(int which) {
   if (which == SIGTERM) signals.leave.store(true);

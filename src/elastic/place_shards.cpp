@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <vector>
@@ -19,6 +18,7 @@
 #include <muster/data/records/writer.hpp>
 
 #include "../comm/group/words.hpp"
+#include "../core/text.hpp"
 #include "../core/wire.hpp"
 #include "../data/records/layout.hpp"
 #include "../data/records/manifest_file.hpp"
@@ -29,9 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string shard_file_of(int rank, std::uint64_t set) {
-  char name[48];
-  std::snprintf(name, sizeof name, "shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
-  return name;
+  return detail::printed("shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
 }
 
 // Whether the shard of this rank is there already.

@@ -109,11 +109,10 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
     spare = std::move(front->run);
     if (!progress.active()) continue;
     const double seconds = muster::seconds_since(start);
-    char line[160];
-    std::snprintf(line, sizeof line, "%s %llu of %llu records, %.1f MB/s, %.0f s to go", verb,
-                  static_cast<unsigned long long>(at), static_cast<unsigned long long>(source.size()),
-                  double(bytes) / 1e6 / seconds, double(source.size() - at) * seconds / double(at - first));
-    progress.update(line);
+    progress.update(muster::detail::printed(
+        "%s %llu of %llu records, %.1f MB/s, %.0f s to go", verb, static_cast<unsigned long long>(at),
+        static_cast<unsigned long long>(source.size()), double(bytes) / 1e6 / seconds,
+        double(source.size() - at) * seconds / double(at - first)));
   }
 }
 

@@ -148,11 +148,7 @@ answers ask(const job& of) {
 }
 
 // To three digits.
-double rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return std::strtod(text, nullptr);
-}
+double rounded(double value) { return std::strtod(muster::detail::printed("%.3g", value).c_str(), nullptr); }
 
 json describe(const job& of, const answers& before, const answers& now) {
   json ranks = json::array();

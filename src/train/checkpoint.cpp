@@ -17,6 +17,7 @@
 
 #include "../comm/group/words.hpp"
 #include "../core/checked_file.hpp"
+#include "../core/text.hpp"
 #include "checkpoint_writer.hpp"
 
 namespace muster::inline v0 {
@@ -125,9 +126,7 @@ std::string name_in(const std::string& file) {
 
 /// In their order these are those of one number of steps, too: the ids are times.
 std::string checkpoint_name(const checkpoint_head& head) {
-  char name[64];
-  std::snprintf(name, sizeof name, "step-%012" PRIu64 ".%016" PRIx64, head.position.steps, head.id);
-  return name;
+  return detail::printed("step-%012" PRIu64 ".%016" PRIx64, head.position.steps, head.id);
 }
 
 constexpr int of_all = checkpoint_head::all_ranks;

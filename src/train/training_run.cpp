@@ -13,6 +13,7 @@
 #include <muster/elastic/departure.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
+#include "../core/text.hpp"
 #include "speed_balance.hpp"
 
 namespace muster::inline v0 {
@@ -36,13 +37,8 @@ std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
 
 void write_line(std::FILE* to, const epoch_summary& of) {
   std::string text = "epoch " + std::to_string(of.epoch) + ": ";
-  char word[96];
-  for (const auto& [name, value] : of.reports) {
-    std::snprintf(word, sizeof word, " %.6g, ", value);
-    text += name + word;
-  }
-  std::snprintf(word, sizeof word, "%" PRIu64 " samples in %.3g s\n", of.samples, of.seconds);
-  std::fputs((text + word).c_str(), to);
+  for (const auto& [name, value] : of.reports) text += name + detail::printed(" %.6g, ", value);
+  std::fprintf(to, "%s%" PRIu64 " samples in %.3g s\n", text.c_str(), of.samples, of.seconds);
   std::fflush(to);
 }
 
@@ -187,12 +183,10 @@ void training::one_run::show_progress(const step& now) {
   const double spent = of.here_.seconds + seconds_since(began);
   const double done = static_cast<double>(of.data_.step() + 1), all = static_cast<double>(of.data_.steps_per_epoch());
   const auto loss = std::ranges::find(of.here_.of, "loss", &sum::name);
-  char line[160], seen[32] = "";
-  if (loss != of.here_.of.end()) std::snprintf(seen, sizeof seen, "loss %.4f, ", loss->values / loss->weights);
-  std::snprintf(line, sizeof line, "epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%.0f s to go",
-                now.epoch() + 1, done, all, static_cast<double>(of.here_.samples) / spent, seen,
-                spent / done * (all - done));
-  progress.update(line);
+  const auto seen = loss != of.here_.of.end() ? detail::printed("loss %.4f, ", loss->values / loss->weights) : "";
+  progress.update(detail::printed("epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%.0f s to go",
+                                  now.epoch() + 1, done, all, static_cast<double>(of.here_.samples) / spent,
+                                  seen.c_str(), spent / done * (all - done)));
 }
 
 void training::one_run::say_resumed() {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
+
+#include "../../core/text.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -13,12 +14,11 @@ std::string call_history::describe(clock::time_point now) const {
     const auto& its = times_[at % length];
     const bool is_timed = its.sequence == at;
     const bool has_ended = is_timed && its.end != clock::time_point{};
-    char numbers[128];
-    std::snprintf(numbers, sizeof numbers, "call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(at),
-                  static_cast<unsigned long long>(call.count * size_of(call.type)),
-                  is_timed ? seconds(now - its.begin).count() : 0,
-                  has_ended ? seconds(its.end - its.begin).count() : 0);
-    text += numbers + muster::describe(call) + "\n";
+    text +=
+        printed("call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(at),
+                static_cast<unsigned long long>(call.count * size_of(call.type)),
+                is_timed ? seconds(now - its.begin).count() : 0, has_ended ? seconds(its.end - its.begin).count() : 0) +
+        muster::describe(call) + "\n";
   }
   return text;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -169,11 +168,8 @@ namespace {
 // A name that no other writer of the folder has chosen, on whatever host.
 std::string fresh_name(std::optional<std::uint32_t> shard) {
   std::random_device random;
-  char kind[32] = "records";
-  if (shard) std::snprintf(kind, sizeof kind, "shard-%05u", *shard);
-  char name[64];
-  std::snprintf(name, sizeof name, "%s-%08x%08x.muster", kind, random(), random());
-  return name;
+  const auto kind = shard ? detail::printed("shard-%05u", *shard) : "records";
+  return kind + detail::printed("-%08x%08x.muster", random(), random());
 }
 
 // Where a work that is to be resumed is noted: lines as of a manifest, each file followed by an entry whose records say

@@ -1,10 +1,10 @@
 // Members and connections that hold up the others.
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../../core/text.hpp"
 #include "membership.hpp"
 
 namespace muster::inline v0::elastic {
@@ -17,11 +17,7 @@ constexpr std::uint64_t slow_link_factor = 10;
 // of connections that are alike, and have little to do, are ten times apart.
 constexpr std::uint64_t least_of_a_step = 20'000;
 
-std::string megabytes(std::uint64_t rate) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.3g MB/s", 1e-6 * static_cast<double>(rate));
-  return text;
-}
+std::string megabytes(std::uint64_t rate) { return detail::printed("%.3g MB/s", 1e-6 * static_cast<double>(rate)); }
 
 }  // namespace
 
@@ -94,9 +90,8 @@ void membership::find_slow_links(clock::time_point now) {
     const auto& said = heartbeat_of(one.id);
     const bool is_slow = said.slowest.rate <= *middle / slow_link_factor && said.slowest.takes >= least_of_a_step;
     if (!is_slow || !told_of_.insert(one.id).second) continue;
-    char latency[32];
-    std::snprintf(latency, sizeof latency, "%.3g ms", 1e-3 * static_cast<double>(said.slowest.latency));
-    const auto text = "slow: " + megabytes(said.slowest.rate) + " and " + latency +
+    const auto text = "slow: " + megabytes(said.slowest.rate) + " and " +
+                      detail::printed("%.3g ms", 1e-3 * static_cast<double>(said.slowest.latency)) +
                       " a round trip, the median of the ranks " + megabytes(*middle);
     out_.note("the connection from " + name(one.id) + " to " + name(said.slowest.to) + " is " + text);
     slow_.emplace(one.id, "its connection is " + text);
