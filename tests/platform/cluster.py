@@ -66,6 +66,11 @@ def items(kind, *words):
     return json.loads(kubectl("get", kind, "-o", "json", *words))["items"]
 
 
+def is_ready(pod):
+    """In the group, and answering."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+
+
 def left():
     """What muster-bench has made, of all kinds."""
     return kubectl("get", "pods,services,statefulsets,jobs,pvc,pdb", "-l", "muster-bench/run", "-o", "name").split()

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 from bench import Case
-from cluster import BUILD, FOLDER, IMAGE, LOCAL, PATIENCE, ROOT, await_until, items, kubectl, left, processes, start as setUpModule  # noqa: F401
+from cluster import BUILD, FOLDER, IMAGE, LOCAL, PATIENCE, ROOT, await_until, is_ready, items, kubectl, left, processes, start as setUpModule  # noqa: F401
 
 MANUAL = "/tmp/kube"           # how docs/kubernetes.md calls the folder
 
@@ -39,9 +39,7 @@ class Elastic(Case):
         return self.logs
 
     def training(self):
-        """The pods that are ready: in the group, and answering."""
-        return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"] and
-                any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))]
+        return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)]
 
     def await_group(self, size, but=(), ranks=None):
         """Until that many are in, none of them one of `but`; where steps are said, a step of them all (`ranks`: there are others)."""

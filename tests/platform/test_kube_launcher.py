@@ -12,7 +12,7 @@ import time
 import unittest
 
 from bench import PROGRAM, Case
-from cluster import BUILD, FOLDER, IMAGE, PATIENCE, ROOT, await_until, items, kubectl, left, start as setUpModule  # noqa: F401
+from cluster import BUILD, FOLDER, IMAGE, PATIENCE, ROOT, await_until, is_ready, items, kubectl, left, start as setUpModule  # noqa: F401
 
 STAYS = ["sh", "-c", "trap exit TERM; while sleep 0.2; do :; done"]
 
@@ -82,6 +82,7 @@ class Launcher(Case):
         file = file("40", "true")
         with subprocess.Popen([*PROGRAM, "run", file, "--out", self.out / "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
             await_until(lambda: re.search("^ +2 ", self.log(), re.M), lambda: f"it does not train: {self.log()}")
+            await_until(lambda: sum(map(is_ready, items("pods", "-l", "muster-bench/part=rank"))) == 4, "not all workers and servers are in the group")
             gone = next(pod["metadata"]["name"] for pod in items("pods", "-l", "muster-bench/part=rank") if "-server-1-" in pod["metadata"]["name"])
             kubectl("delete", "pod", gone, "--wait=false")
             self.assertEqual(run.wait(2 * PATIENCE), 0, self.log())

@@ -66,7 +66,7 @@ class Pods:
         jobs = [self._object("batch/v1", "Job", self._name(number), {
             "parallelism": 1 if self.servers else self.run.ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(self.run.template.timeout),
             "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod(
-                {"MUSTER_ELASTIC": "on", "WORLD_SIZE": str(self.run.ranks), "RANK": str(number)}, in_group=not self.servers)}}) for number in numbers]
+                {"MUSTER_ELASTIC": "on", "WORLD_SIZE": str(self.run.ranks), "RANK": str(number)}, elastic=True)}}) for number in numbers]
         return [*self._store(), *jobs, self._object("policy/v1", "PodDisruptionBudget", self.name, {   # one rank at least has the state
             "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
 
@@ -113,11 +113,11 @@ class Pods:
                 # Not by a template: a claim of one has no owner, and may be made again while all else is removed.
                 self._object("v1", "PersistentVolumeClaim", name, {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}})]
 
-    def _rank_pod(self, more, in_group=False):
+    def _rank_pod(self, more, elastic=False):
         # Every cluster gives the address of a Service that is there to pods as a variable; DNS is needed by none.
         place = f"$({self.name.upper().replace('-', '_')}_STORE_SERVICE_HOST):{PORT}"
         given = {**self.environment, "LOCAL_RANK": "0", "MUSTER_JOB": self.name, **({"MUSTER_SERVERS": str(self.servers)} if self.servers else {}),
-                 **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if in_group or self.run.ranks > 1 else {}), **more}
+                 **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if elastic or self.run.ranks > 1 else {}), **more}
         container = {"name": "rank", "image": self.image, "command": ["sh", "-ec", 'mkdir -p "$0" && cd "$0" && exec "$@"', self.output], "args": self.words,
                      "env": variables(given), "terminationMessagePolicy": "FallbackToLogsOnError", "resources": limits(self.run.template.resources),
                      "volumeMounts": [{"name": "results", "mountPath": self.mount}]}
@@ -125,7 +125,7 @@ class Pods:
         if self.data:
             container["volumeMounts"].append({"name": "data", "mountPath": self.data_mount, "readOnly": True})
             volumes.append({"name": "data", "persistentVolumeClaim": {"claimName": self.data, "readOnly": True}})
-        if in_group:
+        if elastic:
             look = ["muster-info", "top", "--here"]
             container["readinessProbe"] = {"exec": {"command": look}, "periodSeconds": 2, "timeoutSeconds": 5}
             container["livenessProbe"] = {"exec": {"command": ["sh", "-c", f'{" ".join(look)} >/dev/null 2>&1; [ $? != 3 ]']}, "periodSeconds": 20, "timeoutSeconds": 10,
