@@ -1,5 +1,7 @@
 // What a call takes at the stores in which ranks meet, from one of several processes' worth of members.
 //
+//   build/release/bench/stores [Google Benchmark's flags]
+//
 // Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process;
 // the last one calls.
 #include <memory>

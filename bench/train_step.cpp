@@ -2,7 +2,7 @@
 // beside it: one line a model, with the median of the steps' times at the slowest rank.
 //
 //   build/release/bench/train_step [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps 5]
-//                                    [--threads 1]
+//                                    [--threads 1] [--backend winograd] [--kernels avx2] [--cpu-time]
 //   mpirun -n 2 build/release/bench/train_step ...     # --benchmark_format=json for programs
 #include <algorithm>
 #include <cstdint>

@@ -1,8 +1,9 @@
 // What bench/ps measures, with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. Built where
 // ps-lite is, outside this repository:
 //
-//   g++ -std=c++14 -O3 -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf -pthread -o
-//   ps_lite PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
+//   g++ -std=c++14 -O3 -pthread -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf \
+//     -o ps_lite
+//   PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
 //
 // One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed. `count` shows what
 // becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server

@@ -2,10 +2,8 @@
 // it.
 //
 //   smpirun -np 64 -platform p.xml ... simulate allreduce --bytes 1048576 --how ring
-//   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16    # within a leaf of the tree, then
-//   between
-//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # backward pass with gradient
-//   buckets
+//   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16         # within leaves, then between
+//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # gradients in buckets
 //   ... simulate servers --servers 10 --model vgg16 --batch 32 --compute 1.9        # the other ranks are trainers
 //
 // muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated:

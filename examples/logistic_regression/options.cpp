@@ -33,7 +33,8 @@ struct command_line {
   command_line() {
     auto& o = chosen;
     app.set_help_flag();  // run_main has it
-    auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, plain or gzip")->type_name("SPEC");
+    auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, or another source of numbers")
+                      ->type_name("SPEC");
     auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");
     app.add_option(
            "--synthetic", o.synthetic,

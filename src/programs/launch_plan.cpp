@@ -38,10 +38,11 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
   muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
       ->default_str("N of -n");
   muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
-  app.add_option("--elastic", elastic,
-                 "off: ranks connect once, and --restart is for the whole job, when it ends with " +
-                     std::to_string(muster::ps::tables_lost::status) +
-                     " (a parameter server has lost tables); on: then it starts again")
+  app.add_option(
+         "--elastic", elastic,
+         "on: ranks may leave, fail and join; off: ranks connect once, and --restart counts restarts of the whole "
+         "job, after status " +
+             std::to_string(muster::ps::tables_lost::status) + " (a parameter server has lost tables)")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
