@@ -5,6 +5,7 @@ usage='usage: tools/slurm-local.sh up DIR | down DIR
 up    starts a Slurm of four nodes of one core each, all on this machine, from the packages of Debian, which it installs.
       Everything lies in DIR and listens on 127.0.0.1. Use it with:  source DIR/environment
       MUSTER_SLURM_NODES=N and MUSTER_SLURM_CPUS=N choose other numbers of nodes, and of cores that each is said to have.
+      MUSTER_SLURM_HALF_LIFE=TIME: how fast past use is forgotten (PriorityDecayHalfLife).
 down  ends it, with its jobs, and removes DIR. Also what an "up" that was killed has left.
 Slurm asks for root: each job runs as its own user.'
 case ${1:-} in

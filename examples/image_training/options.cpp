@@ -54,7 +54,8 @@ struct command_line {
     app.add_option("--data", o.data,
                    "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), "
                    "idx:IMAGES,LABELS?test-images=A&test-labels=B (or a tenth is held out), or "
-                   "another source of images, such as images:FOLDER (of JPEG files) or records:FOLDER, with --test")
+                   "another source of images, such as images:FOLDER (of JPEG files) or records:FOLDER, with --test or "
+                   "--holdout")
         ->type_name("SPEC")
         ->capture_default_str();
     app.add_option("--test", o.test, "images to validate with, instead of those that belong to --data")

@@ -36,7 +36,7 @@ def parser():
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
     run.add_argument("--report", metavar="PLACE", help="append the results to one report of many experiments: a folder, sqlite:FILE or "
                      "postgresql://...")
-    run.add_argument("--launcher", choices=LAUNCHED, help="instead of that which the file names for templates with ranks of their own")
+    run.add_argument("--launcher", choices=LAUNCHED, help="in place of mpirun, srun or hosts in the file")
     run.add_argument("--cpus-per-rank", type=float, metavar="N", help="processors of a rank, to which runs on this machine are held")
     run.add_argument("--watch", action="store_true", help="keep what each rank prints and uses, which serve shows")
     run.add_argument("--tensorboard", metavar="DIR", help="write an event file a run there (needs tensorboardX)")

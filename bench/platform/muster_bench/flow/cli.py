@@ -40,7 +40,7 @@ def parser():
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
     collect = command("gc", gc_command, "remove results that no step uses")
-    collect.add_argument("--unused", default="14d", metavar="TIME", help="and that none has used for so long [%(default)s]")
+    collect.add_argument("--unused", default="14d", metavar="TIME", help="only those that none has used for so long [%(default)s]")
     export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
