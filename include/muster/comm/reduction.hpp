@@ -177,26 +177,57 @@ class reduction {
     }
     folding<T, Op>::run(state, out, in, count, finish);
   }
-  // By pieces that stay in the first cache: an output may be an input, and is written when its piece has been read.
+  // By pieces that stay in the first cache: in an output if one can hold what is not complete, and then to the others.
   template <class T, class Op>
   struct folding {
     static void run(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                     std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
       constexpr std::size_t piece = fold_piece / sizeof(T);
       alignas(64) std::byte aside[fold_piece];
+      std::byte* const holder = output_to_fold_in(out, in);
       for (std::size_t done = 0; done < count; done += piece) {
         const std::size_t n = count - done < piece ? count - done : piece;
         const std::size_t at = done * sizeof(T);
-        if (in.size() == 1)
-          std::memcpy(aside, in[0] + at, n * sizeof(T));
-        else
-          combine_into<T, Op>(state, reinterpret_cast<T*>(aside), in[0] + at, in[1] + at, n);
-        for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, aside, in[k] + at, n, false);
-        if (finish != nullptr) finish(aside, n, static_cast<int>(in.size()));
-        for (std::byte* const to : out) std::memcpy(to + at, aside, n * sizeof(T));
+        std::byte* const folded = holder != nullptr ? holder + at : aside;
+        fold_first_two<T, Op>(state, folded, in, at, n);
+        for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
+        if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
+        for (std::byte* const to : out) {
+          if (to + at != folded) std::memcpy(to + at, folded, n * sizeof(T));
+        }
       }
     }
   };
+
+  // Null when each is an input that is needed after the first two.
+  static std::byte* output_to_fold_in(std::span<std::byte* const> out, std::span<const std::byte* const> in) noexcept {
+    const auto is_late = [in](const std::byte* memory) {
+      std::size_t k = 2;
+      while (k < in.size() && in[k] != memory) ++k;
+      return k < in.size();
+    };
+    for (std::byte* const to : out) {
+      if (!is_late(to)) return to;
+    }
+    return nullptr;
+  }
+
+  template <class T, class Op>
+  static void fold_first_two(const void* state, std::byte* folded, std::span<const std::byte* const> in, std::size_t at,
+                             std::size_t count) {
+    const std::byte* const first = in[0] + at;
+    if (in.size() == 1) {
+      if (folded != first) std::memcpy(folded, first, count * sizeof(T));
+      return;
+    }
+    const std::byte* const second = in[1] + at;
+    if (folded == first)
+      combine_elements<T, Op>(state, folded, second, count, false);
+    else if (folded == second)
+      combine_elements<T, Op>(state, folded, first, count, true);
+    else
+      combine_into<T, Op>(state, reinterpret_cast<T*>(folded), first, second, count);
+  }
 
   template <class T, class Op>
   static void combine_into(const void* state, T* __restrict__ to, const std::byte* left, const std::byte* right,
