@@ -75,7 +75,7 @@ class Launcher(Case):
         """Pods with their role, and those of an elastic job, of which one server is deleted."""
         def file(epochs, elastic):
             return self.file(["logistic_regression", "--synthetic", "epsilon:20000", "--epochs", epochs, "--mode", "ps", "--timeout", "60"],
-                             f", secret: muster-token, servers: 2, elastic: {elastic}", 4, "{cpus-per-rank: 0.3, memory: 200M}")
+                             f", secret: muster-token, servers: 2, elastic: {elastic}", 4, "{cpus-per-rank: 0.3, memory: 300M}")
         self.ran(file("3", "false"))
         self.assertRegex(self.log(), "server-1 runs on ")
         shutil.rmtree(self.out / "out")
