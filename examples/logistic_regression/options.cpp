@@ -43,7 +43,6 @@ struct command_line {
         ->type_name("epsilon[:ROWS]|clicks[:ROWS]")
         ->excludes(train)
         ->excludes(test);
-    train->needs(test);
     test->needs(train);
     examples::add_holdout_flag(app, o.holdout);
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
@@ -106,6 +105,8 @@ options parse_options(int argc, char** argv, int ranks) {
     examples::refuse("nothing to train on (neither --train nor --synthetic is given)",
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
+  if (!o.train.empty() && o.test.empty() && o.holdout == 0)
+    examples::refuse("nothing to test on (neither --test nor --holdout is given)", "give one of them");
   apply_preset(line, ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);

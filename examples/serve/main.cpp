@@ -39,9 +39,8 @@ int main(int argc, char** argv) {
   app.set_help_flag();  // run_main has it
   app.add_option("--models", models, "FOLDER/<model>/<version>/model.muster, as --save has written them")
       ->type_name("FOLDER");
-  auto* const combines = app.add_option("--combine", combine,
-                                        "a version of several models is one: the mean of their answers, or all of them")
-                             ->check(CLI::IsMember({"mean", "union"}));
+  app.add_option("--combine", combine, "a version of several models is one: the mean of their answers, or all of them")
+      ->check(CLI::IsMember({"mean", "union"}));
   auto* const is_gateway =
       app.add_option("--gateway", gateway.replicas, "serves what these do: splits a request among them, HOST:PORT,...")
           ->type_name("ADDRESSES")
@@ -63,10 +62,12 @@ int main(int argc, char** argv) {
   muster::add_number(app, "--max-body", max_body, {1, std::uint64_t{1} << 40, true}, "the largest request");
   muster::add_number(app, "--threads", options.threads, {1, 1024}, "that serve connections");
   muster::add_number(app, "--model-threads", model_threads, {1, 1024}, "that compute a batch of a network");
-  auto* const spans =
-      app.add_option("--spans", options.spans, "append the spans of requests with headers of a trace, for Zipkin")
-          ->type_name("FILE");
-  is_gateway->excludes(combines)->excludes(spans);  // which are the replicas' own
+  app.add_option("--spans", options.spans, "append the spans of requests with headers of a trace, for Zipkin")
+      ->type_name("FILE");
+  for (const char* const of_replicas :
+       {"--combine", "--max-delay", "--queue", "--threads", "--model-threads", "--spans"})
+    is_gateway->excludes(app.get_option(of_replicas));
+  for (const char* const its : {"--split", "--replica-timeout"}) app.get_option(its)->needs(is_gateway);
   const auto body = [&](muster::context&) {
     examples::parse(app, argc, argv);
     if (models.empty() == gateway.replicas.empty())

@@ -103,7 +103,7 @@ settings::settings(int& argc, char** argv) : settings() {
     const bool stands_alone = i + 1 == argc || argv[i + 1][0] == '-';
     if (const auto equals = argument.find('='); equals != std::string_view::npos) {
       named->value = argument.substr(equals + 1);
-    } else if (named->of->fallback == "off" && stands_alone) {
+    } else if (named->of->fallback == "off" && named->of->placeholder == "WHEN" && stands_alone) {
       named->value = "on";
     } else if (i + 1 < argc) {
       named->value = argv[++i];

@@ -20,7 +20,8 @@ constexpr const char* footer =
     "At the socket of --control \"size N\" starts ranks, or has the newest ones leave at their next step boundary,\n"
     "until there are N. The answer, also to \"status\", has the ranks that run and the size that the job gets.\n"
     "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
-    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.";
+    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts. 2: the\n"
+    "command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 

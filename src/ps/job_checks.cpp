@@ -47,7 +47,7 @@ std::string description_of(const job_options& options, const table_layout& layou
 void refuse_transport(const transport_abilities& its) {
   throw configuration_error("transport " + std::string(its.name) +
                             " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
-                            "local or mpi");
+                            "hierarchical, local or mpi");
 }
 
 void check_options(const job_options& options, int ranks) {

@@ -38,6 +38,10 @@ TEST_CASE("what is off by default is on where its flag stands alone, and takes n
   CHECK(settings.value(muster::setting::pin) == "on");
   CHECK(line.rest() == std::vector<std::string>{"app"});
 
+  test::command_line folder({"app", "--flight-recorder"});
+  CHECK_THROWS_WITH(muster::settings(folder.argc, folder.argv()),
+                    Catch::Matchers::Contains("--flight-recorder needs a value"));
+
   test::command_line wrong({"app", "--elastic", "onn"});
   const muster::settings typed(wrong.argc, wrong.argv());
   CHECK(typed.value(muster::setting::elastic) == "onn");  // which its reader refuses

@@ -241,8 +241,9 @@ class Run:
                 self.followed[name].start()
             if "terminated" in state and name not in self.ended:
                 code = self.ended[name] = state["terminated"]["exitCode"]
-                if code:   # the message is the end of what it printed
-                    last = state["terminated"].get("message", "").strip().rpartition("\n")[2]
+                if code:   # the message is the end of what it printed; other lines may come behind an error, which has a pipe of its own
+                    printed = state["terminated"].get("message", "").strip().split("\n")
+                    last = next((line for line in reversed(printed) if ": error: " in line), printed[-1])
                     say(one_line(f"{name} ended with {code} ({state['terminated'].get('reason', 'Error')}{': ' if last else ''}{last[:500]})"))
         if status.get("phase") == "Failed" and name not in self.ended:
             self.ended[name] = 1

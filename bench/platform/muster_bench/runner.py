@@ -3,7 +3,6 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
-import re
 import signal
 import threading
 import time
@@ -14,6 +13,7 @@ from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import program_of
 from .progress import Progress
 from .readers import Unreadable, read_results
+from .text import last_said
 
 MARKER = "muster-bench.json"    # says what a folder holds
 TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
@@ -292,16 +292,13 @@ def _text_or_nothing(path):
 
 
 def _with_last_line(why, log):
-    """A failure is easiest understood by the last thing that the command said, before what mpirun frames in dashes."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
-            text = file.read().decode(errors="replace")
+            said = last_said(file.read().decode(errors="replace"))
     except OSError:
         return why
-    unframed = "".join(reversed(re.split(r"^-{60,}$", text, flags=re.M)[::-2]))
-    said = (unframed.strip() or text.strip()).split("\n")
-    printable = "".join(c for c in said[-1].strip() if c.isprintable())[:200]
+    printable = "".join(c for c in said if c.isprintable())[:200]
     return f"{why}: {printable}" if printable else why
 
 

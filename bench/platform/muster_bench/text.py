@@ -67,6 +67,14 @@ def bytes_of(value, where):
     return int(made)
 
 
+def last_said(text):
+    """The line by which a failure is easiest understood: the last one that says that it is an error, else the last one. Not of what mpirun
+    says for itself, between lines of dashes. Other lines may come behind an error: they have a pipe of their own."""
+    own = "".join(reversed(re.split(r"^-{60,}$", text, flags=re.M)[::-2])).strip() or text.strip()
+    lines = own.split("\n")
+    return next((line for line in reversed(lines) if ": error: " in line), lines[-1]).strip()
+
+
 def slug(text):
     """Fit for a file's name."""
     return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text).strip("_")

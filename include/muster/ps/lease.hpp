@@ -36,7 +36,7 @@ struct lease {
   std::uint32_t part = 0;     ///< of `parts` in each batch
   std::uint32_t parts = 1;    ///< workers when the batches were assigned
   std::uint32_t batches = 0;  ///< of one epoch
-  std::uint64_t clock = 0;    ///< of the worker at its first batch: `client::move_clock`
+  std::uint64_t clock = 0;    ///< of the worker at its first batch
   std::uint64_t steps = 0;    ///< batches before the first, of all epochs: the same number stands for the same samples
   std::uint64_t settled = 0;  ///< batches before which everything is trained and counts
   cursor from{};              ///< of the first

@@ -117,7 +117,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
   }
   if (options.mode.what == sync_mode::kind::parameter_server) {
     throw configuration_error(
-        "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::worker, or "
+        "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::client, or "
         "use another mode");
   }
   if (options.virtual_shards < 0 || (options.virtual_shards > 0 && (options.codec || !exchanges_gradients()))) {

@@ -110,6 +110,8 @@ class SameLoss(Case):
             (self.folder / "share").write_text("".join(lines[3::4]))
             split = self.report(["--train", f"libsvm:{self.folder}/rest", "--test", f"libsvm:{self.folder}/share", "--epochs", "2"], 2)
             self.assertEqual([epoch["val_loss"] for epoch in held["epochs"]], [epoch["val_loss"] for epoch in split["epochs"]])
+        self.assertEqual(self.report([*given[:2], *given[4:], "--holdout", "0.25"], 2)["epochs"][0]["val_loss"], held["epochs"][0]["val_loss"])
+        self.assertIn("nothing to test on (neither --test nor --holdout is given)", run([*given[:2], *given[4:]]).stderr)
         refused = run([*given, "--holdout", "0.001"])
         self.assertIn("--holdout leaves nothing to validate on (it is less than one of 400 training samples)", refused.stderr)
 

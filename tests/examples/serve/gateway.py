@@ -145,7 +145,8 @@ class Answers(GatewayCase):
     def test_bad_options_are_one_line(self):
         for arguments, words in (([], "of --models and --gateway there have to be one"), (["--gateway", "a:1", "--models", "."], "of --models and --gateway"),
                                  (["--gateway", "here"], "--gateway cannot have 'here' (it has no port)"), (["--gateway", "127.0.0.1:1", "--listen", "x"], "--listen cannot have 'x'"),
-                                 (["--gateway", "127.0.0.1:1", "--split", "columns"], "columns"),
+                                 (["--gateway", "127.0.0.1:1", "--split", "columns"], "columns"), (["--gateway", "127.0.0.1:1", "--queue", "3"], "--gateway excludes --queue"),
+                                 (["--models", ".", "--replica-timeout", "3s"], "--replica-timeout requires --gateway"),
                                  (["--gateway", "127.0.0.1:1", "--replica-timeout", "3"], "--replica-timeout cannot be '3'")):
             ran = subprocess.run([PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
             self.assertEqual(ran.returncode, 2, ran.stderr)
