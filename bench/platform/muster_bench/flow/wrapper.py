@@ -143,7 +143,8 @@ class Work:
             resources = dataclasses.make_dataclass("Resources", ("cpus_per_rank", "memory", "hold"))(launchers.cores_here(), memory, True)
             held, _ = holding.hold(resources, step.ranks, f"{os.getpid()}-{number}")
         kills = _kills_for_memory()
-        outcome = process.run(words, {**os.environ, **variables}, output, output / "log.txt", step.limits, step.timeout, self.stop, look, held)
+        given = {name: value for name, value in os.environ.items() if name not in (WATCHED, SLURM)}   # of no program of muster
+        outcome = process.run(words, {**given, **variables}, output, output / "log.txt", step.limits, step.timeout, self.stop, look, held)
         lines()
         rows.update({row["epoch"]: row for row in lines.series})
         if self.stop.is_set() or (not step.wait and outcome.exit in (-signal.SIGTERM, 128 + signal.SIGTERM)):
