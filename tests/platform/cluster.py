@@ -55,8 +55,8 @@ spec: {accessModes: [ReadWriteMany], storageClassName: shared, resources: {reque
         kubectl("create", "secret", "generic", "muster-token", "--from-literal=MUSTER_TOKEN=of the test")
 
 
-def kubectl(*words, given=None, status=0):
-    done = subprocess.run(["kubectl", *map(str, words)], input=given, capture_output=True, text=True, timeout=PATIENCE)
+def kubectl(*words, given=None, status=0, patience=PATIENCE):
+    done = subprocess.run(["kubectl", *map(str, words)], input=given, capture_output=True, text=True, timeout=patience)
     if done.returncode != status:
         raise AssertionError(f"kubectl {words} ended with {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout

@@ -18,7 +18,7 @@ class Elastic(Case):
     """One job through everything: its ranks check at the end that each sample was used exactly once."""
 
     def job(self, command, ranks, name):
-        file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 4}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
+        file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 12}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
         made, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
         text = (self.folder / made).read_text().replace("policy/v1\n", "policy/v1beta1\n")   # Kubernetes 1.20
         (self.folder / made).write_text(text)
@@ -119,7 +119,7 @@ class Elastic(Case):
             ready = event(ready)
         self.scale(1)
         self.await_group(1)
-        kubectl("wait", "--for=condition=complete", f"job/{self.name}", f"--timeout={2 * PATIENCE:.0f}s")
+        kubectl("wait", "--for=condition=complete", f"job/{self.name}", f"--timeout={4 * PATIENCE:.0f}s", patience=5 * PATIENCE)
 
     def test_no_sample_is_lost_or_doubled(self):
         self.job(["test_elastic_worker", "--samples", "2000", "--batch", "50", "--epochs", "280", "--steps", "--work", "20", "--values", "20000"], 2, "made")
@@ -136,16 +136,16 @@ class Elastic(Case):
 
     def has_the_bits_of_an_undisturbed_one(self, *train):
         alone = [BUILD / "examples" / train[0], *train[1:], "--save", self.folder / "alone"]
-        subprocess.run(alone, check=True, capture_output=True, timeout=PATIENCE, env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")})
+        subprocess.run(alone, check=True, capture_output=True, timeout=3 * PATIENCE, env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")})
         self.job([*train, "--save", f"/results/{train[0]}.model"], 2, "made")
         self.goes_through(self.delete_a_pod, self.kill_a_kubelet, self.drain_a_node)
         self.assertEqual((FOLDER / f"shared/{train[0]}.model").read_bytes(), (self.folder / "alone").read_bytes())
 
     def test_a_logistic_regression(self):
-        self.has_the_bits_of_an_undisturbed_one("logistic_regression", "--synthetic", "epsilon:20000", "--epochs", "600", "--virtual-shards", "6")
+        self.has_the_bits_of_an_undisturbed_one("logistic_regression", "--synthetic", "epsilon:20000", "--epochs", "2000", "--virtual-shards", "6")
 
     def test_a_resnet(self):
-        self.has_the_bits_of_an_undisturbed_one("resnet", "--depth", "20", "--data", "cifar-like:120", "--batch", "12", "--epochs", "250", "--virtual-shards", "6")
+        self.has_the_bits_of_an_undisturbed_one("resnet", "--depth", "20", "--data", "cifar-like:120", "--batch", "12", "--epochs", "450", "--virtual-shards", "6")
 
 
 class Manual(Case):
