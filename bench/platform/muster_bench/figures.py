@@ -123,7 +123,7 @@ def shares(bars):
         for index, part in enumerate(dict.fromkeys(part for _, values in bars for part in values)):
             widths = [100 * values.get(part, 0.0) for _, values in bars]
             axes.barh(range(len(bars)), widths, left=ends, label=part, color=SERIES[index], height=0.62,
-                      hatch=["", "///", "...", "xx"][index], edgecolor="none" if index == 0 else FAINT)
+                      hatch=["", "///", "\\\\\\", "xx"][index], edgecolor="none" if index == 0 else FAINT)
             ends = [end + width for end, width in zip(ends, widths)]
         axes.set_yticks(range(len(bars)), [label for label, _ in bars])
         axes.set_xlabel("% of the training time")
