@@ -90,7 +90,7 @@ class Elastic(Case):
     def kill_a_kubelet(self, ready):
         """Its rank goes on, and a new pod joins it, for Kubernetes takes the node for lost. The rank leaves when the kubelet is back."""
         pod, node = self.away_from_store(ready)
-        kubelet, = processes("kubelet", f"--hostname-override={node}")
+        kubelet, = (one for one in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{one}/comm").read_text() == "kubelet\n")   # nsenter has its words
         words = [word.decode() for word in pathlib.Path(f"/proc/{kubelet}/cmdline").read_bytes().split(b"\0")[:-1]]
         inside = pathlib.Path(f"/proc/{kubelet}/stat").read_text().rpartition(")")[2].split()[1]
         os.kill(kubelet, signal.SIGKILL)
