@@ -228,6 +228,7 @@ cgroupDriver: cgroupfs
 cgroupRoot: /mk$net/node$node
 enforceNodeAllocatable: []
 evictionHard: {memory.available: 100Mi}
+imageGCHighThresholdPercent: 100  # there is no registry from which one that was removed would come back
 failSwapOn: false
 nodeStatusUpdateFrequency: 2s
 nodeLeaseDurationSeconds: 8
