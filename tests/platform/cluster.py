@@ -66,6 +66,12 @@ def items(kind, *words):
     return json.loads(kubectl("get", kind, "-o", "json", *words))["items"]
 
 
+def inside(node):
+    """A process in the namespaces of a node ("node1") that is there as long as the node is."""
+    first = (FOLDER / f"{node}.pid").read_text().strip()
+    return next(iter(pathlib.Path(f"/proc/{first}/task").glob("*/children"))).read_text().split()[0]
+
+
 def is_ready(pod):
     """In the group, and answering."""
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 from bench import Case
-from cluster import BUILD, FOLDER, IMAGE, LOCAL, PATIENCE, ROOT, await_until, is_ready, items, kubectl, left, processes, start as setUpModule  # noqa: F401
+from cluster import BUILD, FOLDER, IMAGE, LOCAL, PATIENCE, ROOT, await_until, inside, is_ready, items, kubectl, left, processes, start as setUpModule  # noqa: F401
 
 MANUAL = "/tmp/kube"           # how docs/kubernetes.md calls the folder
 
@@ -92,10 +92,9 @@ class Elastic(Case):
         pod, node = self.away_from_store(ready)
         kubelet, = (one for one in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{one}/comm").read_text() == "kubelet\n")   # nsenter has its words
         words = [word.decode() for word in pathlib.Path(f"/proc/{kubelet}/cmdline").read_bytes().split(b"\0")[:-1]]
-        inside = pathlib.Path(f"/proc/{kubelet}/stat").read_text().rpartition(")")[2].split()[1]
         os.kill(kubelet, signal.SIGKILL)
         self.await_group(3, but=[pod], ranks=4)
-        subprocess.run(["sh", "-c", 'exec "$@" >>"$0" 2>&1 </dev/null &', FOLDER / f"kubelet{node[-1]}.log", "setsid", "nsenter", "--target", inside,
+        subprocess.run(["sh", "-c", 'exec "$@" >>"$0" 2>&1 </dev/null &', FOLDER / f"kubelet{node[-1]}.log", "setsid", "nsenter", "--target", inside(node),
                         "--mount", "--net", "--pid", *words], check=True)
         kubectl("wait", "--for=condition=ready", "node", "--all", f"--timeout={PATIENCE:.0f}s")
         return self.await_group(3, but=[pod])

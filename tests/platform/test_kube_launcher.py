@@ -12,7 +12,7 @@ import time
 import unittest
 
 from bench import PROGRAM, Case
-from cluster import BUILD, FOLDER, IMAGE, PATIENCE, ROOT, await_until, is_ready, items, kubectl, left, start as setUpModule  # noqa: F401
+from cluster import BUILD, FOLDER, IMAGE, PATIENCE, ROOT, await_until, inside, is_ready, items, kubectl, left, start as setUpModule  # noqa: F401
 
 STAYS = ["sh", "-c", "trap exit TERM; while sleep 0.2; do :; done"]
 
@@ -92,8 +92,7 @@ class Launcher(Case):
         small = FOLDER / "small"
         small.mkdir(exist_ok=True)
         for node in FOLDER.glob("node*.pid"):   # each has a small one there, and this machine the folder itself
-            inside = next(iter(pathlib.Path(f"/proc/{node.read_text().strip()}/task").glob("*/children"))).read_text().split()[0]
-            subprocess.run(["nsenter", "--target", inside, "--mount", "mount", "-t", "tmpfs", "-o", "size=256k", "none", small], check=True)
+            subprocess.run(["nsenter", "--target", inside(node.stem), "--mount", "mount", "-t", "tmpfs", "-o", "size=256k", "none", small], check=True)
         kubectl("apply", "-f", "-", given=f"""
 apiVersion: v1
 kind: PersistentVolume
