@@ -197,7 +197,7 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
   CHECK_THROWS_AS(muster::open_dataset("records:" + (folder / "bytes")), muster::configuration_error);
 }
 
-TEST_CASE("sparse records that cannot be are bad, or refuse the file, whoever made it") {
+TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever made it") {
   const temporary_folder folder;
   const auto open = [&](const std::string& name, const std::vector<std::vector<std::byte>>& records) {
     muster::record_file_writer writer(folder / name, {muster::record_form::sparse, {}, 10, {"label"}});

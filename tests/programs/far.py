@@ -237,7 +237,7 @@ def check_files(folder, server, base):
 
 
 def check_default_cache(folder, source, local):
-    """Without cache= it is a folder into which nobody else may write."""
+    """Without cache= it is a folder into which no other user may write."""
     for kind in ("new", "open", "link", "of another"):
         place = folder / "temporary" / kind
         place.mkdir(parents=True)

@@ -156,7 +156,7 @@ std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::
   if (size == 0 || size > most_file_bytes) {
     throw data_error({server_.address_of(name)},
                      "cannot be a file of " + std::to_string(size) + " bytes (those of a server have 1 to " +
-                         std::to_string(most_file_bytes) + "); check who wrote the manifest");
+                         std::to_string(most_file_bytes) + "); check what wrote the manifest");
   }
   const std::uint64_t key = digest().add(content).add(size).add(name).value();
   const auto known = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });

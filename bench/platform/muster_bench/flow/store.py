@@ -250,7 +250,7 @@ class Store:
 
 
 def _last_used(entry):
-    """When; of what is no result yet, when somebody worked at it."""
+    """When; of what is no result yet, when a runner last worked at it."""
     used = [entry.stat().st_mtime]
     if not os.path.exists(f"{entry.path}/record.json"):
         used += [one.lstat().st_mtime for part in ("output", "checkpoint") for one in pathlib.Path(entry.path, part).glob("*")]

@@ -1,0 +1,306 @@
+// Groups that fail: disagreement, deadlines, ranks that give up or leave.
+#include <muster/comm/group.hpp>
+
+#include <array>
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <thread>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include "catch.hpp"
+#include "comm/bootstrap/rank_threads.hpp"
+#include "comm/ranks.hpp"
+#include "require.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+using test::require;
+
+std::string text_of(const std::exception_ptr& thrown) { return thrown ? muster::describe(thrown) : ""; }
+
+template <class Error>
+bool is(const std::exception_ptr& thrown) {
+  if (!thrown) return false;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks that disagree are told, all of them") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  struct way {
+    const char* name;
+    std::function<void(muster::group&, std::vector<float>&)> odd;   // what rank 1 calls
+    std::function<void(muster::group&, std::vector<float>&)> even;  // what the others call
+  };
+  const std::vector<way> ways = {
+      {"operation", [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::max); }},
+      {"collective", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"count", [](auto& g, auto& v) { muster::allreduce(g, std::span(v).first(7), muster::sum); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"type",
+       [](auto& g, auto& v) {
+         muster::allreduce(g, std::span(reinterpret_cast<std::int32_t*>(v.data()), v.size()), muster::sum);
+       },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"root", [](auto& g, auto& v) { muster::broadcast(g, v, 1); },
+       [](auto& g, auto& v) { muster::broadcast(g, v, 0); }},
+      // Both wait for each other here: no message ever comes that could be compared.
+      {"root, both waiting", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
+       [](auto& g, auto& v) { muster::broadcast(g, v, 1); }},
+      {"algorithm",
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.algorithm = muster::algorithm::ring}); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.algorithm = muster::algorithm::tree}); }},
+      {"a call more", [](auto& g, auto&) { muster::barrier(g); }, [](auto&, auto&) {}},
+  };
+  for (const int ranks : {2, 3, 5}) {
+    for (const auto& way : ways) {
+      INFO(way.name << ", " << ranks << " ranks");
+      const auto start = muster::clock::now();
+      const auto thrown = test::outcomes(over, ranks, [&](muster::group& world) {
+        std::vector<float> data(64, 1.0f);
+        (world.rank() == 1 ? way.odd : way.even)(world, data);
+        (void)muster::allreduce(world, 1.0, muster::sum);  // "in this call or its next"
+        muster::barrier(world);
+      });
+      bool named = false;
+      for (const auto& e : thrown) {
+        CHECK(e != nullptr);
+        named = named || is<muster::mismatch_error>(e);
+        CHECK(text_of(e).find("disagree") != std::string::npos);
+      }
+      CHECK(named);
+      CHECK(muster::seconds_since(start) < 15);  // half the deadline: it was not the deadline that ended it
+    }
+  }
+}
+
+TEST_CASE("a rank that never comes is named at the deadline, and the group refuses more with that cause") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  std::atomic<int> gave_up{0};
+  const auto thrown = test::outcomes(over, 4, [&](muster::group& world) {
+    if (world.rank() == 2) {  // comes when the others have given up
+      for (int seen = 0; seen < 3; seen = gave_up) gave_up.wait(seen);
+      (void)muster::allreduce(world, 1.0f, muster::sum);  // what the others gave may still be there
+      muster::barrier(world);
+      return;
+    }
+    float x = 1;
+    std::string first;
+    try {
+      muster::allreduce(world, std::span(&x, 1), muster::sum, {.timeout = muster::seconds(1)});
+    } catch (const muster::error& cause) {
+      first = cause.what();
+    }
+    ++gave_up;
+    gave_up.notify_all();
+    try {
+      muster::barrier(world);
+    } catch (const muster::error& again) {
+      require(first == again.what(), "the first cause stays");
+      throw;
+    }
+    throw std::runtime_error("the group works on after an error");
+  });
+  bool timed_out = false;
+  for (const auto& e : thrown) {
+    REQUIRE(e);
+    INFO(text_of(e));
+    CHECK(text_of(e).find("allreduce, collective 0 of its group, did not finish in 1 s (not seen in it: rank 2)") !=
+          std::string::npos);
+    if (!is<muster::timeout_error>(e)) continue;
+    timed_out = true;
+    try {
+      std::rethrow_exception(e);
+    } catch (const muster::timeout_error& late) {
+      CHECK(late.operation() == "allreduce");
+      CHECK(late.sequence() == 0);
+      CHECK(late.missing() == std::vector<int>{2});
+    }
+  }
+  CHECK(timed_out);
+  INFO(text_of(thrown[2]));
+  CHECK(is<muster::peer_failure>(thrown[2]));
+}
+
+TEST_CASE("split ends at the deadline of the group where a rank goes only half of its way") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  std::atomic<int> gave_up{0};
+  const auto thrown =
+      test::outcomes(over, 3,
+                     [&](muster::group& world) {
+                       if (world.rank() == 1) {  // the first that a split exchanges is a color and a key
+                         const int mine[2] = {0, 0};
+                         std::vector<int> all(6);
+                         muster::allgather(world, mine, all);
+                         for (int looks = 0; gave_up < 2 && looks < 2000; ++looks) std::this_thread::sleep_for(10ms);
+                         require(gave_up == 2, "the others did not wait for as long as this rank was away");
+                         return;
+                       }
+                       try {
+                         (void)world.split(0);
+                       } catch (...) {
+                         ++gave_up;
+                         require(world.failed(), "the group refuses more");
+                         throw;
+                       }
+                     },
+                     {.timeout = muster::seconds(1)});
+  CHECK(text_of(thrown[1]) == "");
+  for (const std::size_t rank : {0u, 2u}) {
+    INFO(text_of(thrown[rank]));
+    CHECK(text_of(thrown[rank]).find("did not finish in 1 s (not seen in it: rank 1)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a rank that gives up wakes all waiting ranks, with its reason and its status, in groups made from it too") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
+    struct slow_end {  // an exception ends the groups made from the world before the world hears of it
+      bool here;
+      ~slow_end() {
+        if (here) std::this_thread::sleep_for(20ms);
+      }
+    } const end{world.rank() == 3};
+    auto half = world.split(world.rank() / 2);
+    if (world.rank() == 3) throw muster::data_error({"train.txt", 7, 2}, "bad number 'x' (not a decimal) correct it");
+    muster::barrier(half);   // rank 2 waits for rank 3, in a group that rank 3 never speaks in again
+    muster::barrier(world);  // ranks 0 and 1 wait here
+  });
+  for (const int rank : {0, 1, 2}) {
+    const auto& e = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE(is<muster::peer_failure>(e));
+    CHECK(text_of(e).find("train.txt:7:2") != std::string::npos);
+    CHECK(muster::exit_status_of(e) == 3);
+    try {
+      std::rethrow_exception(e);
+    } catch (const muster::peer_failure& failure) {
+      CHECK(failure.ranks() == std::vector<int>{3});
+    }
+  }
+  CHECK(muster::seconds_since(start) < 15);
+}
+
+TEST_CASE("a rank that leaves while others need it is named to them, and not by their deadline") {
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(test::fabric::shm, 3, [](muster::group& world) {
+    auto twin = world.duplicate();
+    muster::barrier(world);
+    if (world.rank() == 1) return;
+    muster::barrier(world.rank() == 0 ? world : twin);
+  });
+  CHECK(thrown[1] == nullptr);
+  for (const std::size_t rank : {0u, 2u}) {
+    REQUIRE(is<muster::peer_failure>(thrown[rank]));
+    CHECK(text_of(thrown[rank]).find("rank 1 is gone") != std::string::npos);
+  }
+  CHECK(muster::seconds_since(start) < 15);
+}
+
+// Within a host ranks have other numbers than in the group.
+TEST_CASE("a rank that leaves its host is named by its number in the group") {
+  const auto thrown = test::outcomes(test::fabric::hierarchical, 3, [](muster::group& world) {
+    muster::barrier(world);
+    if (world.rank() != 2) muster::barrier(world);  // on the host of rank 0, and its second
+  });
+  CHECK(thrown[2] == nullptr);
+  REQUIRE(is<muster::peer_failure>(thrown[0]));
+  // Rank 1, which is on another host, may have been the first to tell of it.
+  CHECK(text_of(thrown[0]).find("rank 2 is gone") != std::string::npos);
+}
+
+// The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
+TEST_CASE("after an error no rank touches the buffers any more") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  for (int round = 0; round < 50; ++round) {
+    test::outcomes(over, 4, [&](muster::group& world) {
+      muster::random_stream random(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(world.rank()));
+      auto data = std::make_unique<std::vector<float>>(20000, 1.0f);
+      try {
+        for (int i = 0; i < 20; ++i) {
+          if (world.rank() == round % 4 && i == round % 20) throw std::runtime_error("planned");
+          auto work = muster::allreduce_async(world, *data, muster::sum);
+          if (random.below(2) == 0) work.wait();
+        }
+      } catch (...) {
+        world.abort("planned");
+      }
+      data.reset();
+    });
+  }
+}
+
+TEST_CASE("threads that wait in duplicates of a group hear of its end, each by itself") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  const bool leaves = GENERATE(false, true);
+  CAPTURE(over, leaves);
+  const int rounds = leaves ? 5 : 20;
+  for (int round = 0; round < rounds; ++round) {
+    std::array<std::exception_ptr, 4> ends;  // of the two threads of rank 0, and of those of rank 1
+    std::latch both(2);
+    test::run_ranks(over, 2, [&](muster::group& world) {
+      std::vector<muster::group> twins;  // in each of which one rank waits for the other, which does not come
+      for (std::size_t i = 0; i < ends.size(); ++i) twins.push_back(world.duplicate());
+      both.arrive_and_wait();
+      const bool ends_it = world.rank() == 1;
+      if (ends_it && leaves) return;
+      std::vector<std::thread> waiting;
+      for (std::size_t i = ends_it ? 2u : 0u; waiting.size() < 2; ++i) {
+        waiting.emplace_back([&, i] {
+          try {
+            muster::barrier(twins[i]);
+          } catch (...) {
+            ends[i] = std::current_exception();
+          }
+        });
+      }
+      if (ends_it) {
+        std::this_thread::sleep_for(1ms * (round % 4));
+        world.abort("had enough");
+      }
+      for (auto& one : waiting) one.join();
+    });
+    for (std::size_t i = 0; i < (leaves ? 2 : ends.size()); ++i) {
+      CAPTURE(i, text_of(ends[i]));
+      CHECK(is<muster::peer_failure>(ends[i]));
+    }
+  }
+}
+
+// The child's thread looks after its parent, too, for the reason of an end: a data race where the parent took no lock.
+TEST_CASE("a rank whose world fails on the thread of its child's calls settles with the reason") {
+  std::latch child_works(1);
+  std::string told;
+  test::run_ranks(2,
+                  [&](muster::group& world) {
+                    auto child = world.split(0);
+                    if (world.rank() == 1) {
+                      child_works.wait();
+                      (void)muster::detail::settle_world(world, std::make_exception_ptr(std::runtime_error("broken")));
+                      return;
+                    }
+                    auto work = muster::barrier_async(child);
+                    child_works.count_down();
+                    std::this_thread::sleep_for(200ms);  // and does not look at the world meanwhile
+                    told = muster::detail::settle_world(world, nullptr).text;
+                  },
+                  {.progress_thread = true});
+  CHECK_THAT(told, contains("broken"));
+}
