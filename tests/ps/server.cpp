@@ -309,6 +309,20 @@ TEST_CASE("pushes of one bulk-synchronous clock have one scale: another is refus
   CHECK(told(push(1, 2, 1, 0.25f), ps::message_kind::ack).size() == 1);  // each clock has its own
 }
 
+// Time passes, in which these others are heard.
+void live(bare_server& server, muster::clock::time_point& now, muster::clock::duration span,
+          const std::vector<ps::node_id>& heard) {
+  const auto step = ps::protocol_settings{}.retry / 10;
+  for (const auto until = now + span; now < until; now += step) {
+    for (const ps::node_id other : heard) {
+      std::vector<std::byte> frame(ps::frame_head_bytes);
+      ps::encode(ps::frame_head{.from = {other, 1}, .to = 1, .map_version = server.map.version}, frame.data());
+      server.core.hear(frame, now);
+    }
+    server.core.tick(now);
+  }
+}
+
 // What a server finds when it comes back from a stop is that others have ended their connections with it. It gave up
 // those that were the first to do so, as long as these were less than half of all, and they had to leave.
 TEST_CASE("a server that was stopped gives no peer up before the others could give up the server") {
@@ -317,52 +331,54 @@ TEST_CASE("a server that was stopped gives no peer up before the others could gi
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
   const ps::protocol_settings usual;
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
-  const auto live = [&](muster::clock::duration span) {
-    for (const auto until = now + span; now < until; now += usual.retry / 10) {
-      for (const ps::node_id other : {2, 4}) {
-        std::vector<std::byte> frame(ps::frame_head_bytes);
-        ps::encode(ps::frame_head{.from = {other, 1}, .to = 1, .map_version = server.map.version}, frame.data());
-        server.core.hear(frame, now);
-      }
-      server.core.tick(now);
-    }
-  };
-  live(usual.silence / 2);
+  live(server, now, usual.silence / 2, {2, 4});
   if (stops) now += 2 * usual.silence;
   server.core.suspect({1, 1}, false);
   server.core.suspect({3, 1}, false);
-  live(usual.silence / 2);
+  live(server, now, usual.silence / 2, {2, 4});
   CHECK(server.wanted.has_value() == !stops);
-  live(usual.silence);
+  live(server, now, usual.silence, {2, 4});
   REQUIRE(server.wanted.has_value());  // no server gave it up: those it does not reach are what is wrong
   CHECK(!server.wanted->has_server({1, 1}));
   CHECK(!server.wanted->has_worker({3, 1}));
   CHECK(server.wanted->has_server({2, 1}));
 }
 
-// Where it is cut off it misses servers by their silence; workers, which may be silent for long, by their connections.
-TEST_CASE("a server gives up those that it misses later where the connections with others broke, too") {
+// Where it is cut off it misses servers by their silence, or by their connections. Workers, which may be silent for
+// long, say nothing of the network then.
+TEST_CASE("a server gives up those that it misses later where it hears no others, too") {
   const bool breaks = GENERATE(true, false);
   const bool returns = GENERATE(true, false);  // in time
   CAPTURE(breaks, returns);
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
   const ps::protocol_settings usual;
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
-  const auto live = [&](muster::clock::duration span, bool hears) {
-    for (const auto until = now + span; now < until; now += usual.retry / 10) {
-      std::vector<std::byte> frame(ps::frame_head_bytes);
-      ps::encode(ps::frame_head{.from = {4, 1}, .to = 1, .map_version = server.map.version}, frame.data());
-      if (hears) server.core.hear(frame, now);
-      server.core.tick(now);
-    }
-  };
-  live(usual.silence / 2, true);
+  live(server, now, usual.silence / 2, {1, 2, 3, 4});
   if (breaks) server.core.doubt({4, 1}, now);
-  live(usual.silence / 2 + 2 * usual.retry, returns);
-  CHECK(server.wanted.has_value() == (returns || !breaks));
-  live(usual.silence, returns);
+  const std::vector<ps::node_id> heard = returns ? std::vector<ps::node_id>{3, 4} : std::vector<ps::node_id>{};
+  live(server, now, usual.silence + 2 * usual.retry, heard);
+  CHECK(server.wanted.has_value() == returns);
+  live(server, now, usual.silence, heard);
   REQUIRE(server.wanted.has_value());
   CHECK(!server.wanted->has_server({1, 1}));
   CHECK(!server.wanted->has_server({2, 1}));
   CHECK(server.wanted->has_worker({4, 1}));  // that is not sure
+}
+
+// A network that heals brings connections back one after the other. With most of them back the server gave up the one
+// that still missed, at once.
+TEST_CASE("a server that was cut off gives each of the others the same time to come back") {
+  bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
+  const ps::protocol_settings usual;
+  auto now = muster::clock::time_point{} + std::chrono::hours(1);
+  live(server, now, usual.silence, {1, 2, 3, 4});
+  server.core.doubt({3, 1}, now);
+  server.core.doubt({4, 1}, now);
+  live(server, now, usual.silence + 2 * usual.retry, {});
+  live(server, now, usual.silence, {2, 3, 4});
+  CHECK(!server.wanted);
+  live(server, now, 2 * usual.retry, {2, 3, 4});
+  REQUIRE(server.wanted.has_value());
+  CHECK(!server.wanted->has_server({1, 1}));
+  CHECK(server.wanted->has_server({2, 1}));
 }

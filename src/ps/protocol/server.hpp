@@ -228,9 +228,10 @@ class server {
   std::vector<parked_pull> parked_;
   std::vector<std::pair<range_id, node_id>> acknowledge_;  // workers; `no_node`: the predecessor in the chain
   clock::time_point suspected_at_{};                       // when one more was missed
-  clock::time_point back_at_{};                            // from when it was itself stopped
+  clock::time_point back_at_{};                            // from when it was itself stopped, or cut off
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
+  bool missed_most_ = false;  // of the others
   bool swapping_ = false;
   bool fenced_ = false;
   bool heard_farewell_ = false;

@@ -71,16 +71,22 @@ void server::doubt(const member& node, clock::time_point now) {
 }
 
 bool server::gives_up_suspects(clock::time_point now) {
+  std::size_t present = 0;
   std::size_t missed = 0;
   std::size_t suspects = 0;
   for (auto& [node, its] : peers_.all) {
+    if (node == self_) continue;
     const bool misses = its.suspect || (its.doubted != clock::time_point{} && its.heard <= its.doubted);
     if (misses && !its.missed) suspected_at_ = now;
     its.missed = misses;
     missed += misses ? 1 : 0;
     suspects += its.suspect ? 1 : 0;
+    // A worker that computes for long says nothing of the network.
+    present += !misses && now - its.heard <= settings_.silence / 2 ? 1 : 0;
   }
-  const bool most = 2 * missed > peers_.all.size() - 1;  // of the others
+  const bool most = missed > present;
+  // It was itself cut off, and they come back one by one: the last of them has as much time as the first.
+  if (std::exchange(missed_most_, most) && !most) back_at_ = suspected_at_ = now;
   const bool was_away = suspected_at_ - back_at_ < settings_.silence;
   const auto more_time = most || was_away ? settings_.silence : clock::duration{0};
   return suspects > 0 && now - suspected_at_ >= settings_.retry + more_time;
