@@ -118,7 +118,7 @@ class Elastic(Case):
             ready = event(ready)
         self.scale(1)
         self.await_group(1)
-        kubectl("wait", "--for=condition=complete", f"job/{self.name}", f"--timeout={4 * PATIENCE:.0f}s", patience=5 * PATIENCE)
+        kubectl("wait", "--for=condition=complete", f"job/{self.name}", f"--timeout={10 * PATIENCE:.0f}s", patience=11 * PATIENCE)
 
     def test_no_sample_is_lost_or_doubled(self):
         self.job(["test_elastic_worker", "--samples", "2000", "--batch", "50", "--epochs", "280", "--steps", "--work", "20", "--values", "20000"], 2, "made")
