@@ -54,11 +54,13 @@ void training::one_run::take_sums(const group& ranks) {
 }
 
 void training::describe(state_parts& parts) {
+  // Else samples are this rank's own, and no part of what all ranks have alike: a save has them in its sums.
+  const bool counts_all = sync_.options().mode.what == sync_mode::kind::allreduce;
   parts.add(
       "course of the training", state_kind::replicated,
-      [this] {
+      [this, counts_all] {
         detail::wire_writer writer;
-        writer.add(here_.samples, failures_ + (goes_on_ ? 1 : 0), measured_at_);
+        writer.add(counts_all ? here_.samples : 0, failures_ + (goes_on_ ? 1 : 0), measured_at_);
         writer.add(saved_at_, saved_.samples, saved_.seconds, std::uint64_t{saved_.of.size()});
         for (const auto& one : saved_.of) {
           writer.add_text(one.name);
@@ -73,7 +75,7 @@ void training::describe(state_parts& parts) {
         }
         return writer.bytes();
       },
-      [this](std::span<const std::byte> bytes) {
+      [this, counts_all](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);
         const auto samples = reader.number();
         const auto failures = reader.number();
@@ -105,7 +107,7 @@ void training::describe(state_parts& parts) {
         measured_at_ = measured_at;
         saved_at_ = saved_at;
         saved_ = std::move(saved);
-        here_.samples = samples;
+        if (counts_all) here_.samples = samples;
         failures_ = failures;
       });
   if (balance_) parts.meet([this](step& with) { balance_->meet(with); });

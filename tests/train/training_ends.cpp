@@ -7,6 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
 #include <muster/train/checkpoint.hpp>
@@ -205,4 +206,20 @@ TEST_CASE("a schedule among the owners observes the metric, and what it has seen
                  });
     require(rates == std::vector<double>{8, 8, 4, 2}, "it falls with each epoch that is no better");
   });
+}
+
+TEST_CASE("amid an epoch all ranks have one state, also where each counts the samples of its own") {
+  const std::string mode = GENERATE("allreduce", "allreduce-weights");
+  CAPTURE(mode);
+  as_ranks(2,
+           [](muster::context& context, muster::group&) {
+             trained here(context, 40, 7);  // 4 samples of a batch at rank 0, and 3 at rank 1
+             here.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+               const std::uint64_t digest = here.training.state().digest();
+               require(muster::allreduce(step.group(), digest, muster::max) == digest, "a state like the other's");
+               here.one_step(step);
+             });
+             require(here.training.epochs().at(0).samples == 40, "every sample once");
+           },
+           {"--mode", mode});
 }
