@@ -99,6 +99,11 @@ void training_step::mean_over_shards(std::span<const float> mine, std::span<floa
 }
 
 backward_pass training_step::begin(int passes) {
+  if (of_->optimizer_waits_) {
+    throw configuration_error(
+        "a second backward pass cannot begin (an optimizer steps by the gradients of the first when the step commits); "
+        "make it a step of its own");
+  }
   const batch_shard here = shard();
   if (here.virtual_shards > 0) passes = std::max(passes, 1);  // a rank without shards
   of_->sync_.deal_by(here.weights);
@@ -124,7 +129,10 @@ void training_step::pull(std::span<const std::uint64_t> elements) {
 }
 
 bool training_step::pushes(double learning_rate) {
-  if (!of_->on_servers_) return false;
+  if (!of_->on_servers_) {
+    of_->optimizer_waits_ = of_->sync_.options().mode.what == sync_mode::kind::allreduce;  // others step at once
+    return false;
+  }
   detail::require_learning_rate(learning_rate);
   if (of_->pushed_rate_) {
     throw configuration_error(

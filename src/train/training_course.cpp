@@ -123,9 +123,11 @@ void training::describe(state_parts& parts) {
         bytes_sent_ += sync_.bytes_sent();
         if (tracker_ != nullptr) tracker_->add_samples(of_step_.own_samples);
         of_step_ = {};
+        optimizer_waits_ = false;
       },
       [this] {
         of_step_ = {};
+        optimizer_waits_ = false;
         own_updates_.wait = false;
         pushed_rate_.reset();
         goes_on_ = false;

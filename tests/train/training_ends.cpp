@@ -223,3 +223,31 @@ TEST_CASE("amid an epoch all ranks have one state, also where each counts the sa
            },
            {"--mode", mode});
 }
+
+TEST_CASE(
+    "a second backward pass is refused behind an optimizer that steps at the commit, by what gradients are then") {
+  const std::string mode = GENERATE("allreduce", "allreduce-weights");
+  CAPTURE(mode);
+  as_ranks(1,
+           [&](muster::context& context, muster::group&) {
+             trained here(context);
+             const auto twice = [&](muster::training_step& step) {
+               here.one_step(step);
+               here.one_step(step);
+             };
+             const muster::train_options once{.steps = 1, .log = nullptr};
+             if (mode == "allreduce")
+               CHECK_THROWS_WITH(here.training.run(once, twice),
+                                 contains("a second backward pass cannot begin (an opt"));
+             else
+               CHECK_NOTHROW(here.training.run(once, twice));
+             here.training.run({.steps = 3, .log = nullptr}, [&](muster::training_step& step) {
+               const auto batch = step.next(here.loader);
+               step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
+               step.update([] {});  // has read what it reads
+               here.one_step(step);
+             });
+             CHECK(here.training.state().steps() == 3);
+           },
+           {"--mode", mode});
+}

@@ -71,7 +71,8 @@ class training_step : public step {
   /// the model need not clear them. Otherwise nothing, since `backward` fetches all where there are servers.
   void pull(std::span<const std::uint64_t> elements);
 
-  /// The optimizer's step: takes effect when the step commits, at every rank or at none.
+  /// The optimizer's step: takes effect when the step commits, at every rank or at none, by the gradients that there
+  /// are then. So in mode allreduce `backward` throws configuration_error behind it.
   template <optimizer O>
   void update(O& by, double learning_rate) {
     if (!pushes(learning_rate)) by.apply(learning_rate);
@@ -324,6 +325,7 @@ class training {
   sums saved_;            // the same of all ranks, as of the last save
   std::uint64_t saved_at_ = 0;     // which was after so many steps
   sums of_step_;                   // of the attempt under way
+  bool optimizer_waits_ = false;   // for its commit, to step by the gradients
   std::vector<minibatch> shards_;  // of the batch under way
   /// Updates of the user's own that wait for the commit.
   struct {
