@@ -58,6 +58,9 @@ void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, given_up, between_looks, [] { return false; });
       }
+      // NFS may go on saying that a file is missing, for up to a minute, until its folder is opened anew.
+      std::error_code ignored;
+      (void)std::filesystem::directory_iterator(std::filesystem::path(files.shared).parent_path(), ignored);
       if (const std::string missing = missing_of(files.others); !missing.empty()) {
         throw configuration_error("the part of another rank is not in the folder (there is no '" + missing +
                                   "': that rank has another folder, or has ended); let all ranks see one folder");
