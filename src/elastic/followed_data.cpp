@@ -1,7 +1,9 @@
 #include <muster/elastic/followed_data.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,11 +14,26 @@
 
 namespace muster::inline v0 {
 
+// Each rank has opened the newest version that it saw; where files were added meanwhile, these differ.
+std::uint64_t followed_data::go_to_oldest(group& ranks) {
+  const cursor mine = data_->cursor().now();
+  std::vector<cursor> of_all(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, std::span(&mine, 1), of_all);
+  const cursor oldest = std::ranges::min(of_all, {}, &cursor::size);
+  if (oldest.size != mine.size) data_->open(oldest);
+  return oldest.size;
+}
+
 void followed_data::meet(step& with) {
   group& ranks = with.group();
-  const meeting here{with.generation(), ranks.size(), data_->cursor().size};
+  meeting here{with.generation(), ranks.size(), data_->cursor().size};
   if (met_ == here) return;
+  if (data_->follows()) here.records = go_to_oldest(ranks);
   const held_shards mine = data_->held();
+  if (mine.names.empty()) {
+    met_ = here;
+    return;
+  }
   const auto world = static_cast<std::size_t>(ranks.size());
   const std::size_t shards = mine.here.size();
   const std::array<std::uint64_t, 3> facts{data_->cursor().dataset, shards, mine.weight};
@@ -43,7 +60,7 @@ void followed_data::meet(step& with) {
 }
 
 void followed_data::describe(state_parts& parts) {
-  if (!data_->held().names.empty()) parts.meet([this](step& with) { meet(with); });
+  if (data_->follows() || !data_->held().names.empty()) parts.meet([this](step& with) { meet(with); });
   if (!data_->follows()) return;
   parts.add(
       "followed data", state_kind::replicated,

@@ -78,13 +78,13 @@ std::string own_folder(const temporary_folder& in, int rank) {
 template <class Amid>
 std::vector<std::vector<muster::sample_id>> train_on_shards(const std::vector<std::string>& folders,
                                                             std::uint64_t steps, Amid&& amid,
-                                                            std::vector<std::exception_ptr>* failures = nullptr) {
+                                                            std::vector<std::exception_ptr>* failures = nullptr,
+                                                            const std::string& how = "&follow=1") {
   std::mutex mutex;
   std::vector<std::vector<muster::sample_id>> used(5);
   const auto one = [&](muster::group& world) {
-    auto loader =
-        muster::open_source("shards:" + folders[static_cast<std::size_t>(world.rank())] + "?local=1&follow=1") |
-        muster::shuffle(3) | muster::batch(8) | muster::prefetch(2);
+    auto loader = muster::open_source("shards:" + folders[static_cast<std::size_t>(world.rank())] + "?local=1" + how) |
+                  muster::shuffle(3) | muster::batch(8) | muster::prefetch(2);
     muster::followed_data followed(loader);
     muster::state state{followed, loader.cursor()};
     auto session = muster::fixed_session(world);
@@ -211,6 +211,34 @@ TEST_CASE("ranks go to the same version at the end of an epoch or within, and a 
   CHECK(is_each_once(used[2], used[2].size()));
 }
 
+TEST_CASE("ranks that have opened different versions begin with the oldest of them") {
+  const temporary_folder folder;
+  append(folder / "set", 0, 41);
+  std::mutex mutex;
+  std::vector<std::vector<muster::sample_id>> used(2);
+  test::run_ranks(3, [&](muster::group& world) {
+    auto loader = follow(folder / "set");
+    muster::barrier(world);
+    if (world.rank() == 0) {
+      append(folder / "set", 41, 9);
+      loader = follow(folder / "set");
+    }
+    muster::barrier(world);
+    muster::followed_data followed(loader);
+    muster::state state{followed, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    const auto step = [&](muster::step& now) {
+      const auto batch = loader.next(now.shard());
+      const std::lock_guard lock(mutex);
+      used[now.epoch()].insert(used[now.epoch()].end(), batch.samples.begin(), batch.samples.end());
+    };
+    while (session.run(state, step, {.epochs = 2})) {
+    }
+  });
+  CHECK(is_each_once(used[0], 41));
+  CHECK(is_each_once(used[1], 50));
+}
+
 TEST_CASE("ranks with shards of their own use each record once, also of those that come later") {
   const temporary_folder folder;
   for (std::uint32_t shard = 0; shard < 5; ++shard) append(folder / "set", 8 * shard, 8, shard);
@@ -239,6 +267,6 @@ TEST_CASE("a shard that no rank has, and manifests that differ, end a training a
   check_all_are(failures, "shard " + lost + " is at none of the 3 ranks");
   append(folder / "set", 24, 8, 3);
   (void)own_folder(folder, 2);
-  (void)train_on_shards(folders, 1, nothing, &failures);
+  (void)train_on_shards(folders, 1, nothing, &failures, "");
   check_all_are(failures, "has other shards at rank 2 than at rank 0 (4 and 3 files, by their manifests)");
 }

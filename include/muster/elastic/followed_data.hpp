@@ -10,10 +10,11 @@
 
 namespace muster::inline v0 {
 
-/// A state_owner, to stand before loader.cursor() in a `state`; a training has one. In the last step of an epoch, or
-/// every N steps (`records:FOLDER?every=N`), the ranks agree on the newest version that all of them see of a source
-/// that is followed (`records:FOLDER?follow`), and the next epoch has its records, or the one that they are in: which
-/// version that is belongs to the state, is saved with it and copied to a rank that joins. Of a source in shards
+/// A state_owner, to stand before loader.cursor() in a `state`; a training has one. Ranks that have opened different
+/// versions of a source that is followed (`records:FOLDER?follow`) begin with the oldest of them. In the last step of
+/// an epoch, or every N steps (`records:FOLDER?every=N`), they agree on the newest version that all of them see, and
+/// the next epoch has its records, or the one that they are in: which version that is belongs to the state, is saved
+/// with it and copied to a rank that joins. Of a source in shards
 /// (`shards:FOLDER?local`) the ranks tell one another before a step which of them they have, whenever ranks have come
 /// or gone or the source has grown, and each sample goes to a rank that has it
 /// (`loader::deal_by`); a step throws data_error at every rank where manifests differ. Of other sources it is nothing.
@@ -26,6 +27,7 @@ class followed_data {
 
  private:
   void meet(step& with);
+  std::uint64_t go_to_oldest(group& ranks);
 
   loader* data_;
   /// What has to change, at all ranks, before they have to tell one another anew.
