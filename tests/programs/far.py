@@ -96,7 +96,7 @@ def sources_of(place, options=""):
 
 
 class nginx:
-    """Serves a folder: /x as it is, /slow/x at a limited rate, /403/x and /500/x not at all."""
+    """Serves a folder: /x as it is, /slow/x at a limited rate, /first/x with the part that was asked for first, /403/x and /500/x not at all."""
 
     def __init__(self, folder):
         self.folder, self.port, self.tls = folder, free_port(), free_port()
@@ -106,9 +106,11 @@ class nginx:
         user = "user root;" if os.getuid() == 0 else ""
         (folder / "nginx.conf").write_text(f"""{user} worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/errors;
             events {{ worker_connections 256; }}
-            http {{ log_format sent '$uri $body_bytes_sent'; access_log {folder}/access sent; {temporary}
+            http {{ log_format sent '$uri $body_bytes_sent'; access_log {folder}/access sent; {temporary} proxy_cache_path {folder}/proxied keys_zone=parts:1m;
               server {{ listen 127.0.0.1:{self.port}; root {folder};
                 location /slow/ {{ alias {folder}/; limit_rate 500k; }}
+                location /first/ {{ proxy_pass http://127.0.0.1:{self.port}/; proxy_set_header Range $http_range; proxy_cache parts;
+                                    proxy_cache_valid any 1m; proxy_cache_lock on; }}
                 location /403/ {{ return 403; }} location /500/ {{ return 500; }} }}
               server {{ listen 127.0.0.1:{self.tls} ssl; root {folder}; ssl_certificate {folder}/certificate; ssl_certificate_key {folder}/key; }} }}""")
         self.start()
@@ -331,6 +333,7 @@ def test_nginx(folder):
         refused(f"{base}/nowhere{options}", f"{base}/nowhere/MANIFEST: ", "404")
         refused(f"{base}/403/set{options}", f"{base}/403/set/MANIFEST: ", "403")
         refused(f"{base}/500/set{options}", f"{base}/500/set/MANIFEST: ", "500", "tried again for 1 s")
+        refused(f"{base}/first/set?cache={folder}/refused", f"{base}/first/set/records-", "sends another part than it was asked for")
         half = stub(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         refused(f"http://127.0.0.1:{half.port}/set{options}", "/set/MANIFEST: ", "tried again for 1 s")
         refused(f"http://127.0.0.1:{free_port()}/set{options}", "/set/MANIFEST: ", "onnect")

@@ -205,7 +205,7 @@ const std::byte* http_folder::view(const far_part& part, bytes& held) {
     return of.store->view(first, {}).data() + part.begin % block_bytes;
   }
   auto put_together = std::make_shared<std::vector<std::byte>>();
-  put_together->reserve(part.size);
+  put_together->reserve(std::max<std::uint64_t>(part.size, 1));  // never null
   for (std::uint64_t block = first; block <= last; ++block) {
     const bytes alone = await(of, block);
     const std::span<const std::byte> all = alone ? std::span(*alone) : of.store->view(block, {});
@@ -347,12 +347,14 @@ bool http_folder::is_expected_answer(transfer& of) const {
   long status = 0;
   ::curl_easy_getinfo(request, CURLINFO_RESPONSE_CODE, &status);
   if (status != whole && status != part) return false;
-  std::uint64_t size = of.of->size;
+  std::uint64_t size = of.of->size, begin = of.block * block_bytes;
   curl_header* header = nullptr;
   const char* const name = status == part ? "Content-Range" : "Content-Length";
   if (::curl_easy_header(request, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) {
     const std::string_view value = header->value;
     size = parse_number<std::uint64_t>(value.substr(value.find('/') + 1)).value_or(size);
+    const auto at = value.find(' ') + 1;  // "bytes 0-99/1000"
+    if (status == part) begin = parse_number<std::uint64_t>(value.substr(at, value.find('-') - at)).value_or(begin);
   }
   if (size != of.of->size) {
     of.failure = {false,
@@ -361,6 +363,9 @@ bool http_folder::is_expected_answer(transfer& of) const {
                   "copy the file there again"};
   } else if (!of.of->version.empty() && version_of(request) != of.of->version) {
     of.failure = {false, "the server has another version of it than at the start", "start again"};
+  } else if (begin != of.block * block_bytes) {
+    of.failure = {false, "the server sends another part than it was asked for",
+                  "look at its cache, or use another server"};
   } else if (status == whole && (of.block != 0 || of.of->end_of(of.end - 1) != size)) {
     of.failure = {false, "the server does not send parts of files", "use another server, or copy the data to a disk"};
   }
@@ -371,7 +376,8 @@ std::size_t http_folder::receive(char* data, std::size_t one, std::size_t count,
   transfer& of = *static_cast<transfer*>(to);
   const std::size_t size = one * count;
   try {
-    if (of.came.empty() && !of.folder->is_expected_answer(of)) return 0;
+    if (!of.checked && !of.folder->is_expected_answer(of)) return 0;
+    of.checked = true;
     auto rest = std::as_bytes(std::span(data, size));
     while (!rest.empty()) {
       if (of.block == of.end) return 0;  // more than was asked for

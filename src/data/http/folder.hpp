@@ -74,6 +74,7 @@ class http_folder final : public far_folder {
     curl_request request{};
     std::vector<std::byte> came{};  // of the block
     request_failure failure{};      // that libcurl does not see
+    bool checked = false;           // that the answer is what was asked for, when it began
   };
   using transfers = std::list<transfer>;
 
