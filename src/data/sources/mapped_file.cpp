@@ -72,6 +72,12 @@ void read_to_end(int file, const std::string& path, decoded_text& to) {
   }
 }
 
+// Begins with a frame, or with one to be skipped, as pzstd writes.
+bool is_zstd(std::string_view text) {
+  return text.starts_with("\x28\xb5\x2f\xfd") ||
+         ((text.front() & 0xf0) == 0x50 && text.substr(1).starts_with("\x2a\x4d\x18"));
+}
+
 }  // namespace
 
 detail::text_decoder detail::set_gzip_decoder(text_decoder decoder) noexcept { return gzip_decoder.exchange(decoder); }
@@ -120,7 +126,7 @@ mapped_file::mapped_file(const std::string& path, compressed_files how, const ht
   detail::is_far(path) ? fetch(path, http) : open(path);
   if (how == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
-  if (!gzip && !text().starts_with("\x28\xb5\x2f\xfd")) return;
+  if (!gzip && !is_zstd(text())) return;
 
   const detail::text_decoder decode = gzip ? gzip_decoder : zstd_decoder;
   if (decode == nullptr) {

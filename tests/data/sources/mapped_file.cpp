@@ -134,3 +134,14 @@ TEST_CASE("gzip that was cut short, damaged or followed by something else is ref
   }
 }
 #endif
+
+#ifdef MUSTER_HAS_ZSTD
+TEST_CASE("Zstandard is read, also behind a frame to be skipped, with which pzstd begins") {
+  using namespace std::string_literals;
+  const temporary_folder folder;
+  const std::string frame = "\x28\xb5\x2f\xfd\x20\x06\x31\0\0"s + "1 1:2\n";  // one block, which is not compressed
+  const std::string skipped = "\x5f\x2a\x4d\x18\x04\0\0\0"s + "size";
+  CHECK(muster::mapped_file(folder.write("a", frame)).text() == "1 1:2\n");
+  CHECK(muster::mapped_file(folder.write("b", skipped + frame + skipped + frame)).text() == "1 1:2\n1 1:2\n");
+}
+#endif
