@@ -191,6 +191,7 @@ struct record_files::state : detail::source_facts {
   blocks::block decompress(const format::shard& shard, std::size_t block) const {
     const auto place = shard.place_in_payload(shard.blocks[block].first_record);
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
+    raw->reserve(1);  // where its records are empty, too: null says that one cannot be used
     blocks::block held;
     if (!codec->decompress(shard.bytes(place.begin, place.size, held), *raw)) return nullptr;
     return raw;

@@ -220,3 +220,13 @@ TEST_CASE("a damaged record is bad, and no other is") {
   CHECK_THROWS_AS(damaged.view(20), muster::data_error);
   CHECK_NOTHROW(muster::record_files(folder / "damaged", {.checks = muster::record_checks::never}).view(20));
 }
+
+#ifdef MUSTER_HAS_ZSTD
+TEST_CASE("a compressed block of empty records is read") {
+  const temporary_folder folder;
+  std::vector<expected_record> records(4);
+  records[0].bytes.resize(500);  // the first block; the others are the second
+  write_file(folder / "file", schema_of(muster::record_form::bytes), records, {.block_bytes = 500});
+  check_source(muster::record_files(folder / "file"), records, 14);
+}
+#endif
