@@ -75,7 +75,7 @@ void read_to_end(int file, const std::string& path, decoded_text& to) {
 // Begins with a frame, or with one to be skipped, as pzstd writes.
 bool is_zstd(std::string_view text) {
   return text.starts_with("\x28\xb5\x2f\xfd") ||
-         (text.find("\x2a\x4d\x18") == 1 && (text.front() & 0xf0) == 0x50);
+         (text.substr(0, 4).find("\x2a\x4d\x18") == 1 && (text.front() & 0xf0) == 0x50);
 }
 
 }  // namespace
