@@ -135,7 +135,7 @@ class Elastic(Case):
 
     def has_the_bits_of_an_undisturbed_one(self, *train):
         alone = [BUILD / "examples" / train[0], *train[1:], "--save", self.folder / "alone"]
-        subprocess.run(alone, check=True, capture_output=True, timeout=3 * PATIENCE, env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")})
+        subprocess.run(alone, check=True, capture_output=True, timeout=5 * PATIENCE, env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")})
         self.job([*train, "--save", f"/results/{train[0]}.model"], 2, "made")
         self.goes_through(self.delete_a_pod, self.kill_a_kubelet, self.drain_a_node)
         self.assertEqual((FOLDER / f"shared/{train[0]}.model").read_bytes(), (self.folder / "alone").read_bytes())
