@@ -42,7 +42,13 @@ int main(int argc, char** argv) {
         if (me == 0) muster::allreduce(world, std::span(data).first(data.size() / 2), muster::sum, native);
         if (me != 0) muster::allreduce(world, data, muster::sum, native);
       }
-      if (what == "missing" && me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      const bool is_late = me == 0 && what.ends_with("missing");
+      if (!is_late && (what.ends_with("missing") || what == "asleep" || what.starts_with("split-"))) {
+        auto from_here = world.settings();  // --timeout is the deadline of the start too
+        from_here.timeout = muster::seconds(what.ends_with("missing") ? 0.5 : 1.0);
+        world.set_settings(from_here);
+      }
+      if (is_late) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
       if (what == "split-stopped") {
         stops_in_split = me == world.size() - 1;
         auto part = world.split(0);
@@ -57,10 +63,8 @@ int main(int argc, char** argv) {
         std::this_thread::sleep_for(std::chrono::seconds(25));
         std::cout << "slept to its end" << std::endl;
       }
-      if (what == "native-missing") {
-        if (me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      if (what == "native-missing")
         muster::allreduce(world, data, muster::sum, {.algorithm = muster::algorithm::native});
-      }
       step();
       step();
     });

@@ -57,10 +57,10 @@ TEST_CASE("a store is found through the file that its server announced, which ha
   CHECK((fs::status(file.path()).permissions() & fs::perms::all) == (fs::perms::owner_read | fs::perms::owner_write));
   CHECK(read_store_file(file.path()) == store_place{{address::parse(server->address())}, "a secret with spaces"});
   {
-    tcp_store store(file.where(), "", at_once());
+    tcp_store store(file.where(), "", soon());
     CHECK(store.where() == file.where());
     CHECK(store.is_served_here());
-    CHECK(store.compare_and_swap("key", 0, "value", at_once()).swapped);
+    CHECK(store.compare_and_swap("key", 0, "value", soon()).swapped);
   }
   server.reset();
   CHECK_FALSE(fs::exists(file.path()));
@@ -69,7 +69,7 @@ TEST_CASE("a store is found through the file that its server announced, which ha
   server.emplace(":0", "");
   server->announce(file.path());
   for (const auto& one : read_store_file(file.path()).addresses) CHECK(one.port() == server->port());
-  CHECK_FALSE(tcp_store(file.where(), "", at_once()).get("key", soon()));
+  CHECK_FALSE(tcp_store(file.where(), "", soon()).get("key", soon()));
   store_server other("127.0.0.1:0", "other");
   other.announce(file.path());
   server.reset();
@@ -97,8 +97,8 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       server.emplace("127.0.0.1:0", "of this job").announce(file.path());
     });
-    tcp_store store(file.where(), "", at_once());
-    CHECK_FALSE(store.get("key", at_once()));
+    tcp_store store(file.where(), "", soon());
+    CHECK_FALSE(store.get("key", soon()));
     later.join();
     CHECK(look_for_store(read_store_file(file.path())) == store_presence::serves);
     server.reset();
@@ -118,7 +118,7 @@ TEST_CASE("a store that is stopped is silent, and not gone") {
   places::place served("tcp");
   served.words = {"tcp", where, "t"};
   places::worker server(served, {"serve"});
-  CHECK_FALSE(tcp_store(where, "t", at_once()).get("key", soon()));
+  CHECK_FALSE(tcp_store(where, "t", soon()).get("key", soon()));
   server.stop();
   const auto stopped = address::parse(where);
   CHECK(look_for_store({{stopped}, "t"}) == store_presence::silent);
@@ -132,13 +132,13 @@ TEST_CASE("a client that connects again through the file finds that another stor
   const temporary_file file;
   std::optional<store_server> server(std::in_place, "127.0.0.1:0", "first");
   server->announce(file.path());
-  tcp_store store(file.where(), "", at_once(), nullptr, muster::when_lost::connect_again);
-  REQUIRE(store.compare_and_swap("key", 0, "value", at_once()).swapped);
+  tcp_store store(file.where(), "", soon(), nullptr, muster::when_lost::connect_again);
+  REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
   server.reset();
   CHECK_THROWS_AS(store.get("key", at_once()), muster::error);
   CHECK_THROWS_AS(store.get("key", at_once()), muster::timeout_error);
   server.emplace("127.0.0.1:0", "second").announce(file.path());
-  CHECK_THROWS_AS(store.get("key", at_once()), muster::store_left_behind);
+  CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
 }
 
 TEST_CASE("what is no file of a store, or another's, is neither believed nor waited for") {
