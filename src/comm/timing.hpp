@@ -26,13 +26,16 @@ struct group_timing {
   static constexpr std::chrono::microseconds longest_nap{1000};
   /// A rank that waits in a group that another thread may end sleeps no longer: nothing in its transport wakes it then.
   static constexpr std::chrono::milliseconds revocable_pause{1};
+  /// What a rank that left a group may take to give a reason in the group that this one was made from: an exception
+  /// ends the one first, and then whatever else it passes. Where there is no reason, the ranks that need it wait so
+  /// long.
+  static constexpr std::chrono::milliseconds late_reason{300};
 };
 
 struct transport_timing {
   /// A rank that waits looks for dead peers this often: so soon is a death seen.
   static constexpr std::chrono::milliseconds death_poll{10};
-  /// What a rank that left a group without a reason may take to give one in the group that it was made from, and one
-  /// whose connection broke to send it: its control messages may still be on the way.
+  /// What a rank whose connection broke may take to send its reason: its control messages may still be on the way.
   static constexpr std::chrono::milliseconds late_control_message{50};
 };
 

@@ -33,8 +33,7 @@ void failure_protocol::hear(const control_message& message) {
   auto& left = departures_[static_cast<std::size_t>(message.origin)];
   if (!left) left = departure{message.status, first_hand, message.text};
   if (message.what == control_message::kind::leave) {
-    leavers_.push_back(
-        {message.origin, message.signature.sequence, clock::now() + transport_timing::late_control_message});
+    leavers_.push_back({message.origin, message.signature.sequence, clock::now() + group_timing::late_reason});
     return;
   }
   if (message.what == control_message::kind::gone) {  // a dead rank says nothing itself: this one speaks
