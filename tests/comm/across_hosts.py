@@ -44,6 +44,8 @@ class Rank(Process):
             flags += ["--between", "tcp"]
         if options.what in ("oracle", "traffic", "rate"):
             flags += ["--heartbeat", "2"]  # nobody dies here, but a machine with fewer cores than ranks may be busy
+        if options.what.startswith("cut"):
+            flags += ["--missed-heartbeats", "10"]
         super().__init__(rank, host.inside(options.program, *words, *flags), environment)
 
     def say(self):

@@ -15,7 +15,9 @@ class Failure(Exception):
 class Process:
     def __init__(self, rank, command, environment):
         self.rank = rank
-        self.process = subprocess.Popen(command, env=dict(os.environ, **environment), stdin=subprocess.PIPE,
+        # A healthy rank of a busy machine may be silent for half a second: tests of silence set this themselves.
+        environment = {"MUSTER_MISSED_HEARTBEATS": "20", **os.environ, **environment}
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
         self.pid = self.process.pid
         self.text = b""

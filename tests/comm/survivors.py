@@ -110,14 +110,15 @@ def kill(draw, ranks, start):
 
 
 def pause(draw, ranks, start, all_of_them=False):
-    crew = start([str(0.6 + draw.random() * 0.3)], ["--cma", draw.choice(["on", "off"])])
+    silence = ["--missed-heartbeats", "5"] if all_of_them else []
+    crew = start([str(0.6 + draw.random() * 0.3)], ["--cma", draw.choice(["on", "off"]), *silence])
     for rank in crew:
         rank.expect("ready")
     victims = crew if all_of_them else [draw.choice(crew)]
     time.sleep(1e-5 * 20000 ** draw.random())
     for victim in victims:
         os.kill(victim.pid, signal.SIGSTOP)
-    time.sleep(1.2 if all_of_them else 0.3)  # a silence is 0.5 s
+    time.sleep(1.2 if all_of_them else 0.3)  # five heartbeats take 0.5 s
     for victim in victims:
         os.kill(victim.pid, signal.SIGCONT)
     done = set()
@@ -136,15 +137,15 @@ def freeze(draw, ranks, start):
 
 
 def stop(draw, ranks, start):
-    crew = start(["60", "stay"], ["--timeout", "0.5" if options.transport == "shm" else "5",
-                                  "--cma", draw.choice(["on", "off"])])
+    crew = start(["60", "stay"], ["--timeout", "2" if options.transport == "shm" else "5",
+                                  "--missed-heartbeats", "10", "--cma", draw.choice(["on", "off"])])
     for rank in crew:
         rank.expect("ready")
     victim = draw.choice(crew)
     time.sleep(1e-5 * 20000 ** draw.random())
     os.kill(victim.pid, signal.SIGSTOP)
     # Its own host sees that a stopped process lives; over tcp it is known by its heart alone.
-    ends_with, how = (5, "did not finish in 0.5 s") if options.transport == "shm" else (4, "no heartbeat")
+    ends_with, how = (5, "did not finish in 2 s") if options.transport == "shm" else (4, "no heartbeat")
     others = [rank for rank in crew if rank is not victim]
     named_it = 0
     for rank in others:

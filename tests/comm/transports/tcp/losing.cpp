@@ -181,8 +181,8 @@ TEST_CASE("a peer whose connections stand and that is silent is lost for its sil
 
 TEST_CASE("a peer that takes nothing for long is waited for as long as the call may take", "[tcp]") {
   // Its system has no more room and says so: TCP_USER_TIMEOUT would count that as silence.
-  tcp::tcp_plan plan;
-  plan.patience = muster::seconds(1);
+  auto plan = test::tcp_job::busy_plan();
+  plan.patience = muster::seconds(2);
   constexpr std::size_t count = std::size_t{16} << 20;
   run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
     std::vector<float> values(count, world.rank() == 0 ? 1.0f : 0.0f);
