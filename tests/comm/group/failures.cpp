@@ -251,7 +251,7 @@ TEST_CASE("threads that wait in duplicates of a group hear of its end, each by i
   const auto over = GENERATE(from_range(test::fabrics()));
   const bool leaves = GENERATE(false, true);
   CAPTURE(over, leaves);
-  const int rounds = leaves ? 3 : 20;
+  const int rounds = leaves ? 2 : 20;
   for (int round = 0; round < rounds; ++round) {
     std::array<std::exception_ptr, 4> ends;  // of the two threads of rank 0, and of those of rank 1
     std::latch both(2);
