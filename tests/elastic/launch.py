@@ -21,10 +21,17 @@ parser.add_argument("--program", required=True)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261127")))
 options = parser.parse_args()
 JOB = ["--samples", "500", "--batch", "50", "--epochs", "8", "--values", "1000"]
+ENDLESS = [*JOB, "--epochs", "3000", "--until", "ENOUGH"]  # to the epoch in which the test waits for its end
+FOLDER = tempfile.TemporaryDirectory()
 
 
 class Run:
+    count = 0
+
     def __init__(self, *words):
+        Run.count += 1
+        self.enough = f"{FOLDER.name}/{Run.count}"
+        words = [self.enough if word == "ENOUGH" else word for word in words]
         self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def ranks(self, count):
@@ -39,6 +46,7 @@ class Run:
         return found
 
     def end(self, status, *says, done=None):
+        open(self.enough, "w").close()
         out, err = self.process.communicate(timeout=60)
         problems = [f"ends with {self.process.returncode}, not {status}"] if self.process.returncode != status else []
         problems += [f"does not say '{text}'" for text in says if text not in err]
@@ -69,28 +77,32 @@ def ask(control, *requests):
 
 Run("-n", "3", options.program, *JOB).end(0, done=3)
 
-killed = Run("-n", "3", "--restart", "2", options.program, *JOB)
+killed = Run("-n", "3", "--restart", "2", options.program, *ENDLESS)
 os.kill(killed.ranks(3)[1], signal.SIGKILL)
+killed.ranks(1)
 killed.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
 # One that is stopped is killed by the others of its host, and comes back as somebody new.
-stopped = Run("-n", "3", "--restart", "2", options.program, *JOB, "--epochs", "25")
+stopped = Run("-n", "3", "--restart", "2", options.program, *ENDLESS)
 os.kill(stopped.ranks(3)[1], signal.SIGSTOP)
+stopped.ranks(1)
 stopped.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
-left = Run("-n", "3", options.program, *JOB)
+left = Run("-n", "3", options.program, *ENDLESS)
 os.kill(left.ranks(3)[0], signal.SIGKILL)
 left.end(0, "was killed by signal 9\n", done=2)
 
-more = Run("-n", "2", "--max", "3", options.program, *JOB)
+more = Run("-n", "2", "--max", "3", options.program, *ENDLESS)
 more.ranks(2)
 more.process.send_signal(signal.SIGUSR2)
+more.ranks(1)
 more.end(0, done=3)
 
 # One process that others join later.
-alone = Run("-n", "1", "--max", "2", options.program, *JOB)
+alone = Run("-n", "1", "--max", "2", options.program, *ENDLESS)
 alone.ranks(1)
 alone.process.send_signal(signal.SIGUSR2)
+alone.ranks(1)
 alone.end(0, done=2)
 
 # The socket: whatever is asked of it, each sample is used once (the ranks compare), and who left did not die.
@@ -150,7 +162,7 @@ with tempfile.TemporaryDirectory() as place:
     ask(control, "size 1")
     stays.end(0, "was killed by signal 9\n", "2 processes were started, 1 died, and the job is done")
 
-few = Run("-n", "2", "--min", "2", options.program, "--quorum-timeout", "1", *JOB)
+few = Run("-n", "2", "--min", "2", options.program, "--quorum-timeout", "3", *ENDLESS)
 os.kill(few.ranks(2)[0], signal.SIGKILL)
 few.end(11, "ended with 11")
 

@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 
 LOST = {"gone": [-signal.SIGKILL], "one-way": [10, 12]}   # the statuses of the ranks of the host; [12] where nothing is named
@@ -31,13 +32,13 @@ parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_
 options = parser.parse_args()
 
 
-def start(ranked, store, per_host, epochs=15):
+def start(ranked, store, per_host, *words):
     where = [host for host in ranked for _ in range(per_host)]
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
-                           MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store)
-        flags = ["--samples", "500", "--batch", "50", "--epochs", str(epochs), "--values", "50000", "--steps", "--quorum-timeout", "5"]
+                           MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store, MUSTER_MISSED_HEARTBEATS="10")
+        flags = ["--samples", "500", "--batch", "50", *words, "--values", "50000", "--steps", "--quorum-timeout", "5"]
         crew.append(Process(rank, host.inside(options.program, *flags), environment))
         crew[-1].host = host
     return crew
@@ -56,7 +57,7 @@ def run_resets(network):
     draw = random.Random(options.seed)
     *ranked, apart = network.hosts
     serving, store = hosts.serve_store(options.store_program, apart)
-    crew = start(ranked, store, 1, epochs=1000000)
+    crew = start(ranked, store, 1, "--epochs", "1000000")
     took = []
     try:
         for number in range(options.resets + 1):
@@ -90,7 +91,8 @@ def run(network):
     draw = random.Random(options.seed)
     *ranked, apart = network.hosts
     serving, store = hosts.serve_store(options.store_program, apart)
-    crew = start(ranked, store, 2 if options.what == "halves" else 1)
+    folder = tempfile.TemporaryDirectory()
+    crew = start(ranked, store, 2 if options.what == "halves" else 1, "--epochs", "3000", "--until", f"{folder.name}/enough")
     try:
         for rank in crew:
             rank.expect("ready")
@@ -105,6 +107,12 @@ def run(network):
                     os.kill(rank.pid, signal.SIGKILL)
         else:
             victim.ip("link", "set", "link0", "down")
+        if options.what != "halves":
+            until = time.monotonic() + DEADLINE
+            for rank in crew:
+                while rank.open and rank.host is not victim and not any(int(step[2]) > 1 for step in steps_of(rank)):
+                    rank.read(until)
+            open(f"{folder.name}/enough", "w").close()
         for rank in crew:
             status = rank.end()
             wrong = [line for line in rank.lines if line.startswith("wrong")]

@@ -3,13 +3,14 @@
 // it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
-//                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB]
+//                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--until FILE]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that, asleep
 //   --burn     and of a processor
 //   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes a second that files are written and read at
+//   --until    the epoch in which this file is there is the last, if --epochs does not end before
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 //              and "named TEXT" when the log names a rank or a connection as slow
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
@@ -69,6 +70,7 @@ struct words {
   std::size_t ballast = 0;  // bytes
   bool steps = false;
   std::string checkpoint;
+  std::string until;
 };
 
 words read_words(int argc, char** argv) {
@@ -86,6 +88,7 @@ words read_words(int argc, char** argv) {
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") read.steps = true;
     if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
+    if (name == "--until" && i + 1 < argc) read.until = argv[++i];
   }
   return read;
 }
@@ -123,6 +126,7 @@ struct model {
   void describe(muster::state_parts& parts) {
     parts.add("checksum", std::span(&used, 1));
     parts.add("count", std::span(&count, 1));
+    parts.add("enough", std::span(&enough, 1));
     parts.add("weights", weights.span());
     parts.add("ballast", ballast.span());
   }
@@ -131,11 +135,13 @@ struct model {
     for (std::size_t k = 0; k < weights.size(); ++k) weights[k] += gradient[k];
     used += brought[0];
     count += brought[1];
+    enough += brought[2];
   }
 
   std::uint64_t used = 0;
   std::uint64_t count = 0;
-  std::uint64_t brought[2] = {};  // by the last step: to both
+  std::uint64_t enough = 0;       // ranks that saw the file of --until, all steps together
+  std::uint64_t brought[3] = {};  // by the last step: to each
   muster::buffer<float> weights;
   muster::buffer<float> gradient;
   muster::buffer<std::uint8_t> ballast;
@@ -196,6 +202,7 @@ void train(muster::context& context, const words& asked) {
     muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
     learned.brought[0] = mine;
     learned.brought[1] = batch.samples.size();
+    learned.brought[2] = !asked.until.empty() && ::access(asked.until.c_str(), F_OK) == 0 ? 1 : 0;
     muster::allreduce(now.group(), learned.brought, muster::sum);
     learned.learn();
     if (asked.steps) {
@@ -205,7 +212,10 @@ void train(muster::context& context, const words& asked) {
     }
   };
   if (store && store->load(session, state)) say("goes on after " + std::to_string(state.steps()));
-  while (session.run(state, step, {.epochs = asked.epochs})) {
+  const auto epochs = [&] {
+    return learned.enough == 0 ? asked.epochs : (learned.count + asked.samples - 1) / asked.samples;
+  };
+  while (session.run(state, step, {.epochs = epochs()})) {
     check();
     if (!store) continue;
     say("saves " + std::to_string(state.steps()));
@@ -213,11 +223,11 @@ void train(muster::context& context, const words& asked) {
     say("saved");
   }
   std::uint64_t wanted = 0;
-  for (std::uint64_t epoch = 0; epoch < asked.epochs; ++epoch) {
+  for (std::uint64_t epoch = 0; epoch < epochs(); ++epoch) {
     for (std::uint64_t id = 0; id < asked.samples; ++id) wanted += mark_of(id, epoch);
   }
-  if (learned.used != wanted || learned.count != asked.samples * asked.epochs) {
-    say("wrong samples: " + std::to_string(learned.count) + " used of " + std::to_string(asked.samples * asked.epochs));
+  if (learned.used != wanted || learned.count != asked.samples * epochs()) {
+    say("wrong samples: " + std::to_string(learned.count) + " used of " + std::to_string(asked.samples * epochs()));
     std::_Exit(70);
   }
   if (told.last != session.generation() || told.count > rebuilt) {
