@@ -72,7 +72,7 @@ class Rank:
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(shape.ranks),
                        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(shape.ranks),
                        "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": os.path.basename(folder),
-                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
+                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_HEARTBEATS": "20"}
         self.rank = rank
         self.serves = rank >= shape.workers
         self.says = ""
@@ -199,7 +199,7 @@ def play(draw, shape, folder, store):
             if broken == 0:
                 return ranks, "no two ranks have a connection: nothing is tested"
         if shape.what == "stop":
-            wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 2.5))
+            wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 3.2))
             server.process.send_signal(signal.SIGCONT)
         open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
         if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):

@@ -38,7 +38,7 @@ def start(network, store, folder):
     for rank, place in enumerate(PLACES):
         host = network.hosts[place]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(PLACES)), MUSTER_JOB=f"partition-{os.getpid()}",
-                           MUSTER_RENDEZVOUS=store, MUSTER_TRANSPORT="tcp", MUSTER_MISSED_HEARTBEATS="10")
+                           MUSTER_RENDEZVOUS=store, MUSTER_TRANSPORT="tcp", MUSTER_MISSED_HEARTBEATS="20")
         words = ["--steps", "100", "--until", folder + "/enough", "--servers", "3", "--replicas", "1"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host
@@ -60,7 +60,7 @@ def run(draw, network, folder):
         else:
             victim.ip("link", "set", "link0", "down")
         if options.what == "heals":
-            time.sleep(draw.uniform(0.1, 2.5))
+            time.sleep(draw.uniform(0.1, 4))
             victim.ip("link", "set", "link0", "up")
         open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
         for rank in crew:

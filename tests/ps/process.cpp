@@ -107,10 +107,12 @@ class saves {
   }
   void after(long step, const plan& chosen) {
     if (!workers_ || (step + 1) % 10 != 0) return;
-    if (!std::exchange(said_, true)) say("saves");
+    const bool is_first = !std::exchange(said_, true);
+    if (is_first) say("saves");
     try {
       ps::save_tables(job_, *workers_, folder_, {.steps = static_cast<std::uint64_t>(step + 1)});
       saved_ = step + 1;
+      if (is_first) say("saved");
       std::int64_t more[] = {awaits_more(chosen) ? 1 : 0};
       muster::broadcast(*workers_, std::span(more), 0);
       awaits_ = more[0] != 0;
@@ -231,7 +233,7 @@ int main(int argc, char** argv) {
         context.configuration(), {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}});
     options.timeout = muster::seconds(20);
     options.retry = muster::seconds(0.1);
-    options.silence = muster::seconds(1);  // a busy machine is no dead server
+    options.silence = muster::seconds(2);  // a busy machine is no dead server
     ps::job job(context, world, options);
     say("ready " + std::to_string(::getpid()) + (job.is_server() ? " to serve" : " to work"));
     if (job.is_server())

@@ -32,7 +32,7 @@ class Job:
             [options.launcher, "-n", str(ranks), "--elastic", "off", "--restart", str(restarts), options.program,
              "--transport", options.transport, "--servers", str(options.servers), "--replicas", "0", "--steps", str(STEPS),
              "--save", folder + "/tables", "--until", folder + "/enough", "--resume"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            env={**os.environ, "MUSTER_MISSED_HEARTBEATS": "20"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.said = []
         self.heard = threading.Condition()
         self.listener = threading.Thread(target=self.listen)
@@ -70,7 +70,7 @@ class Job:
 def kill_a_server(job, life):
     """One of this life of the job, when tables were saved in it."""
     servers = job.await_lines(r"ready (\d+) to serve", life * options.servers)[-options.servers:]
-    job.await_lines("saves$", life * WORKERS)
+    job.await_lines("saved$", life * WORKERS)
     time.sleep(draw.uniform(0.05, 0.4))
     os.kill(int(draw.choice(servers)[1]), signal.SIGKILL)
 
