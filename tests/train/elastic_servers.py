@@ -31,7 +31,9 @@ parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
 parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
 draw = random.Random(options.seed)
-WORDS = ["--mode", "ps", "--servers", "1", "--replicas", "0", "--timeout", "10", "--quorum-timeout", "2",
+# Half of it is what the ranks of a job may take to start; without workers, servers wait as long as this.
+QUORUM = "2" if options.what in ("deserted", "unsaved") else "8"
+WORDS = ["--mode", "ps", "--servers", "1", "--replicas", "0", "--timeout", "10", "--quorum-timeout", QUORUM,
          "--transport", options.transport]
 
 

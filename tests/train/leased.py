@@ -45,7 +45,7 @@ class Rank:
     def __init__(self, rank, ranks, words, job, store, host):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0" if host else str(rank),
                        "LOCAL_WORLD_SIZE": "1" if host else str(ranks), "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": job,
-                       "MUSTER_TRANSPORT": "tcp" if host else options.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
+                       "MUSTER_TRANSPORT": "tcp" if host else options.transport, "MUSTER_MISSED_HEARTBEATS": "10" if options.elastic and not host else "20"}
         self.host = host
         if options.elastic:
             environment["MUSTER_ELASTIC"] = "on"

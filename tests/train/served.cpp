@@ -164,13 +164,13 @@ TEST_CASE("a worker that evaluates for longer than the servers wait for a word o
            [&](muster::context& context, muster::group&) {
              trained here(context);
              const auto evaluate = [&](muster::training_step&) {
-               std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+               std::this_thread::sleep_for(std::chrono::milliseconds(2200));
                ++evaluated;
              };
              here.training.run({.epochs = 2, .each_epoch = evaluate, .at_end = evaluate, .log = nullptr},
                                [&](muster::training_step& step) { here.one_step(step); });
            },
-           {"--mode", "ps", "--servers", "1", "--timeout", "0.5"});
+           {"--mode", "ps", "--servers", "1", "--timeout", "1.5"});
   CHECK(evaluated == 3);
 }
 

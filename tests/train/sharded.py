@@ -121,7 +121,7 @@ def grow(folder, draw):
 
     versions = [append(RECORDS)]
     job = start(folder, 4, 50, more=[f"records:{folder}/set?every=3"])
-    for after in (5, 40):
+    for after in (5, 25):
         versions.append(versions[-1] + append(1 + draw.randrange(60), "--append"))
         kill_one(job, folder, draw, after)
     versions.append(versions[-1] + append(1 + draw.randrange(60), "--append"))
@@ -180,14 +180,14 @@ with tempfile.TemporaryDirectory() as name:
 
         draw = random.Random(f"{options.seed}.{number}")
         folder = hosts(top / f"copies-{number}", top / "set", 2)
-        job = start(folder, 3, 10)
+        job = start(folder, 3, 20)
         kill_one(job, folder, draw)
         found = parameters(end(job))
         assert all(abs(value - min(expected)) < 1e-3 for value in found), (found, expected)
         print(f"round {number}, with copies: ids {check_each_once(folder)}, {len(found)} parameter", flush=True)
 
         folder = hosts(top / f"lost-{number}", top / "set", 1)
-        job = start(folder, 3, 10)
+        job = start(folder, 3, 20)
         kill_one(job, folder, draw)
         said = end(job, 3)
         named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", said)
