@@ -12,6 +12,7 @@ import urllib.request
 
 from bench import PLATFORM
 from dashboard import EXAMPLES, Served
+from muster_bench.presets.ports import free_port
 
 
 class Started(Served):
@@ -302,9 +303,7 @@ class Shown(Served):
         self.ask(f"/api/runs/{row['id']}/metrics", {"worker": 3, "metrics": {"gradient norm": 2.5}}, 202)
         result = json.loads((self.runs / folder / "experiments" / row["run"] / "result" / "result.json").read_text())
         config = self.write("prometheus.yml", f"scrape_configs: [{{job_name: muster, scrape_interval: 1s, static_configs: [{{targets: ['{self.url[7:]}']}}]}}]\n")
-        import socket
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         prometheus = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.folder}/tsdb", f"--web.listen-address=127.0.0.1:{port}"],
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(prometheus.wait)

@@ -4,11 +4,11 @@ import json
 import pathlib
 import re
 import shutil
-import socket
 import unittest
 
 from bench import HERE
 from flow import Case
+from muster_bench.presets.ports import free_port
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
 FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
@@ -30,10 +30,7 @@ class Fashion(Case):
                     gzip.compress(content[:4] + count.to_bytes(4, "big") + content[8:head + count * size]))
 
     def flow(self, *words, file=FILE, **more):
-        ports = []
-        for name in ("port", "metrics"):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                ports += ["--set", f"{name}={free.getsockname()[1]}"]
+        ports = [word for name in ("port", "metrics") for word in ("--set", f"{name}={free_port()}")]
         places = {"examples": self.build / "examples", "programs": self.build / "src" / "programs", "data": self.folder / "data", "here": FILE.parent,
                   "pool": self.pool()}
         return self.bench("run", file, "--out", OUT, *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,

@@ -9,6 +9,7 @@ import time
 import unittest
 
 from flow import Case
+from muster_bench.presets.ports import free_port
 from test_kill import alive
 
 COUNTED = """
@@ -245,9 +246,7 @@ class Runs(Case):
         server = self.write("server.py", "import http.server, os, sys, time\ntime.sleep(0.5)\nopen('" + str(self.folder) + "/server', 'w').write(str(os.getpid()))\n"
                             "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()\n")
         ask = self.write("ask.py", "import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\nopen(sys.argv[2], 'a').write('asked ')\n")
-        import socket
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.file = self.workflow(f"""
   serve: {{command: [python3, {server}, '{port}'], wait: false, ready: 'http://127.0.0.1:{port}/'}}
   slow: {{command: [sh, -c, 'until grep -q asked {{here}}/log; do sleep 0.1; done; echo slow >> {{here}}/log']}}

@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 import unittest
 
 from flow import Case
+from muster_bench.presets.ports import free_port
 from test_kill import alive
 
 PATIENCE = 120
@@ -127,8 +127,7 @@ class Watches(Case):
         trainer, server = self.built("examples/logistic_regression", "examples/serve")
         if not shutil.which("mpirun"):
             self.skipTest("SKIPPED: mpirun is not here")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.file = self.workflow(f"""
   train:
     command: "{trainer} --train libsvm:{{rows}} --test libsvm:{{held}} --epochs 3 --batch 20 --schedule constant:1 --save {{model}}"

@@ -18,7 +18,8 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/platform/muster_bench/presets"))
-from swift_server import free_port, swift, wait_for  # noqa: E402  (there presets use it too)
+from ports import free_port  # noqa: E402  (there presets use it too)
+from swift_server import swift, wait_for  # noqa: E402
 
 program, which, *training = sys.argv[1:]
 BLOCK = 1 << 20

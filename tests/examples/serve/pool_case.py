@@ -7,13 +7,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
-from program import HANG, PROGRAMS, Case
+from program import HANG, PROGRAMS, Case, free_port
 
 PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "bench" / "platform"
 ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(PLATFORM), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -140,10 +139,7 @@ class PoolCase(Case):
         self.addCleanup(self.end)
         self.log = self.folder / "log"
         self.log.touch()
-        with socket.socket() as one, socket.socket() as other:
-            for each in (one, other):
-                each.bind(("127.0.0.1", 0))
-            self.port, self.metrics = (each.getsockname()[1] for each in (one, other))
+        self.port, self.metrics = free_port(), free_port()
 
     def end(self):
         if self.pool is not None and self.pool.poll() is None:

@@ -3,7 +3,6 @@
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
-import contextlib
 import http.client
 import json
 import os
@@ -19,6 +18,9 @@ import tempfile
 import threading
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/platform/muster_bench/presets"))
+from ports import free_port  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 PAGE = pathlib.Path(os.environ["MUSTER_TEST_PAGE"])
@@ -74,11 +76,9 @@ class Transcript(Case):
         if not shutil.which("curl"):
             self.skipTest("curl is not there")
         text, before = self.part(), self.before
-        with contextlib.ExitStack() as held:
-            for shown in re.findall(r"127\.0\.0\.1:(8\d\d\d)\b", text):
-                free = held.enter_context(socket.socket())
-                free.bind(("127.0.0.1", 0))
-                text, before = (each.replace(shown, str(free.getsockname()[1])) for each in (text, before))
+        for shown in re.findall(r"127\.0\.0\.1:(8\d\d\d)\b", text):
+            port = str(free_port())
+            text, before = (each.replace(shown, port) for each in (text, before))
         blocks = re.findall(r"^```console\n(.*?)^```", text, re.S | re.M)
         steps = [step for block in blocks for step in re.split(r"^\$ ", block, flags=re.M) if step]
         self.assertGreater(len(steps), 5)

@@ -24,7 +24,8 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from swift_server import free_port, swift, wait_for  # noqa: E402  (beside this file)
+from ports import free_port  # noqa: E402  (beside this file)
+from swift_server import swift, wait_for  # noqa: E402
 
 BUCKET = "vhive-stacking"
 
