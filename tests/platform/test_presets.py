@@ -35,6 +35,14 @@ class Shipped(Case):
                 for experiment in file.experiments:
                     self.assertIn("program", experiment.template.settings, f"{file.name}, {experiment.template.name}")
 
+    def test_a_job_that_ends_before_one_of_its_ranks_can_be_killed(self):
+        for ended, status in ((3, 3), (0, 1)):
+            self.write("build/src/programs/muster-launch", f"#!/bin/sh\necho too cold; exit {ended}\n").chmod(0o755)
+            done = subprocess.run(["sh", PRESETS / "in-mode.sh", self.folder / "build", "2", "elastic-kill", "true"], cwd=self.folder, capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (status, "too cold\n"), done.stderr)
+            self.assertEqual("the job ended before a rank could be killed" in done.stderr, ended == 0)
+
 
 class ToTheLetter(Case):
     """What the authors of a task publish of it."""
