@@ -13,7 +13,7 @@ from bench import PLATFORM, PROGRAM, Case
 
 KILLS = int(os.environ.get("MUSTER_TEST_KILLS", "6"))
 SEED = int(os.environ.get("MUSTER_TEST_SEED", "0")) or random.randrange(1, 1 << 30)
-RUNS = 40
+RUNS = 20
 
 
 class Killed(Case):
