@@ -326,7 +326,7 @@ class Watched(Served):
     """What `run --watch`, `--launcher` and `--cpus-per-rank` do, without a dashboard."""
 
     def test_what_a_rank_prints_is_kept_up_to_the_limit_and_passed_on(self):
-        path = self.experiment(["sh", "-c", "echo one; echo two >&2; head -c 100000 /dev/zero | tr '\\0' x; exec sleep 1.2"], sweep="{n: [1]}", template="limits: {log: 1000}")
+        path = self.experiment(["sh", "-c", "echo one; echo two >&2; head -c 100000 /dev/zero | tr '\\0' x; exec sleep 3"], sweep="{n: [1]}", template="limits: {log: 1000}")
         self.run_file(path, "--watch")
         home, = (self.folder / "out" / "experiments").iterdir()
         self.assertEqual((home / "output" / "1" / "workers" / "0.log").read_bytes(), (b"one\ntwo\n" + b"x" * 1000)[:1000])
@@ -337,11 +337,11 @@ class Watched(Served):
 
     def test_a_rank_that_is_told_to_end_and_its_children_do(self):
         script = self.write("script.sh", "trap 'echo told; exit 4' TERM; (sleep 77777 & echo $! > child; wait) & touch begun; wait\n")
-        path = self.experiment(["sh", script.as_posix()], sweep="{n: [1]}", template="timeout: 2")
+        path = self.experiment(["sh", script.as_posix()], sweep="{n: [1]}", template="timeout: 5")
         self.run_file(path, "--watch", status=1)
         home, = (self.folder / "out" / "experiments").iterdir()
         self.assertIn("told", (home / "output" / "1" / "workers" / "0.log").read_text())
-        self.assertIn("it did not end within 2 s", self.results()[0]["why"])
+        self.assertIn("it did not end within 5 s", self.results()[0]["why"])
         child = int((home / "output" / "1" / "child").read_text())
         self.until(lambda: not pathlib.Path(f"/proc/{child}").exists(), "its child is still there")
 

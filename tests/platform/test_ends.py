@@ -101,7 +101,7 @@ class Rows(Case):
         self.assertEqual((len(attempts), end["state"], end["cause"]), (3, "failed", "peer"))
 
     def test_peer_it_hangs(self):
-        end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; sleep 100; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}"), "timeout: 1"))
+        end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; sleep 100; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}"), "timeout: 4"))
         self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
 
     def test_memory(self):

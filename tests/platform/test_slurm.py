@@ -93,12 +93,13 @@ class Jobs(unittest.TestCase):
 
     def test_orders_by_priority_and_resumes_what_was_preempted_bitwise(self):
         train = ["exec", "srun", "--mpi=pmix", *TRAIN, EPOCHS, "--checkpoint", self.folder / "saved", "--resume", "--save", self.folder / "b.model"]
-        blocker = self.submit("blocker", ["sleep", "3"], "-N4", "--qos=top")
+        blocker = self.submit("blocker", ["sleep", "1000"], "-N4", "--qos=top")
         self.await_state(blocker, "RUNNING")
         b = self.submit("b", train, "-N4", "-n4", "--qos=low", "--requeue")
         d = self.submit("d", ["sleep", "1"], "-N4", "--qos=middle")
         c = self.submit("c", ["sleep", "1"], "-N4", "--qos=high")
         a = self.submit("a", ["sleep", "1"], "-N4", "--qos=top")
+        self.run_words("scancel", blocker)  # all are queued
         self.await_until(lambda: re.search(r"^ +5 ", self.said().get("b.out", ""), re.M), "b does not train")
         late = self.submit("late", ["sleep", "1"], "-N4", "--qos=top")
         self.await_state(b, "PENDING")

@@ -16,11 +16,15 @@ from muster_bench.tuning import Rungs
 PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, such as that of a venv
 HAS_OPTUNA = subprocess.run([PYTHON, "-c", "import optuna"], capture_output=True).returncode == 0
 BUILD = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "/nowhere/1/2/3")).parents[2]
-# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the tracker's time.
+# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the tracker's time. With an
+# alpha of STAYS it does not end by itself, and the HOLDS-th that starts waits for a file 'go'.
 TRAINING = r'''
 import json, os, sys, time
 alpha, batch, epochs, output, checkpoint = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
-open(os.path.join(os.path.dirname(__file__), "started"), "a").write(f"{alpha:g} {batch} {epochs}\n")
+here = os.path.dirname(__file__)
+open(os.path.join(here, "started"), "a").write(f"{alpha:g} {batch} {epochs}\n")
+held = len(open(os.path.join(here, "started")).readlines()) == int(os.environ.get("HOLDS", 0))
+while held and not os.path.exists(os.path.join(here, "go")): time.sleep(0.01)
 first = int(open(checkpoint).read()) + 1 if os.path.exists(checkpoint) else 1
 rows = []
 for epoch in range(first, epochs + 1):
@@ -28,6 +32,7 @@ for epoch in range(first, epochs + 1):
     print(f"{epoch:5d}  {1 / epoch:10.4f}  {1 / epoch:10.4f}  {accuracy:8.4f}  {0.1:8.3f}  {1e4:10.3g}", flush=True)
     rows.append(dict(epoch=epoch, train_loss=1 / epoch, val_loss=1 / epoch, val_accuracy=accuracy, train_seconds=0.1))
     time.sleep(float(os.environ.get("PACE", 0)))
+if f"{alpha:g}" in os.environ.get("STAYS", "").split(): time.sleep(100)
 os.makedirs(os.path.dirname(checkpoint), exist_ok=True)
 open(checkpoint, "w").write(str(epochs))
 json.dump(dict(format=1, world_size=1, transport="self", epochs=rows, annotations={}), open(os.path.join(output, "t.json"), "w"))
@@ -70,11 +75,11 @@ class Tuned(Case):
 @unittest.skipUnless(HAS_OPTUNA, "SKIPPED: Optuna is not installed (MUSTER_TEST_VENV_PYTHON names a Python that has it)")
 class Searches(Tuned):
     def tune(self, tune, *words, goal=GOAL, **more):
-        done = self.bench("tune", self.file(tune, goal), "--out", "out", *words, PACE="0.06", **more)
+        done = self.bench("tune", self.file(tune, goal), "--out", "out", *words, **more)
         return done.stdout, self.results("trials.csv")
 
     def test_a_grid_by_time_to_the_goal(self):
-        said, trials = self.tune(GRID)
+        said, trials = self.tune(GRID, STAYS="30")
         self.assertEqual([(row["alpha"], row["batch"]) for row in trials], [("10", "50"), ("10", "100"), ("30", "50"), ("30", "100")])
         self.assertEqual([row["state"] for row in trials], ["pruned", "pruned", "complete", "complete"])
         self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))   # by its lines alone
@@ -84,7 +89,7 @@ class Searches(Tuned):
         self.assertIn("Complete trials over batch", page)
 
     def test_by_time_what_is_slower_than_the_best_ends(self):
-        _, trials = self.tune("{method: grid, prune: true, over: {alpha: [30, 10], batch: [50]}}")
+        _, trials = self.tune("{method: grid, prune: true, over: {alpha: [30, 10], batch: [50]}}", STAYS="30 10")
         self.assertEqual((trials[1]["state"], trials[1]["why"]), ("pruned", "slower than trial 0"))
 
     def test_random_goes_on(self):
@@ -97,23 +102,23 @@ class Searches(Tuned):
         self.assertEqual(len(self.started()), 8)
 
     def test_bayesian_finds_what_random_trials_surround(self):
-        _, trials = self.tune("{trials: 24, measure: val_loss, over: {alpha: {from: 0, to: 60}, batch: [50, 100]}}", "--jobs", "2", goal="")
+        _, trials = self.tune("{trials: 24, measure: val_loss, over: {alpha: {from: 0, to: 60}, batch: [50, 100]}}", "--jobs", "2", goal="", PACE="0.06")
         self.assertEqual(len(trials), 24)
         self.assertTrue({row["state"] for row in trials} <= {"complete", "pruned"})
 
     def test_equal_trials_at_once_are_one_run(self):
-        _, trials = self.tune("{trials: 4, measure: val_loss, over: {alpha: [30], batch: [50]}}", "--jobs", "2", goal="")
+        _, trials = self.tune("{trials: 4, measure: val_loss, over: {alpha: [30], batch: [50]}}", "--jobs", "2", goal="", PACE="0.06")
         self.assertEqual([row["state"] for row in trials], ["complete"] * 4)
         self.assertEqual(len(self.started()), 1)
 
     def test_trials_below_the_median_end(self):
-        _, trials = self.tune("{method: grid, prune: true, measure: best_accuracy, over: {alpha: [20, 22, 24, 26, 28, 90]}}", goal="")
+        _, trials = self.tune("{method: grid, prune: true, measure: best_accuracy, over: {alpha: [20, 22, 24, 26, 28, 90]}}", goal="", STAYS="90")
         self.assertEqual([row["state"] for row in trials], [*["complete"] * 5, "pruned"])
         self.assertIn("in epoch 1 worse than the median", trials[5]["why"])
 
     def test_patience(self):
         self.write("training.py", TRAINING.replace("1 - 0.5 / epoch", "min(epoch, 4) / 4"))
-        _, trials = self.tune("{method: grid, measure: best_accuracy, patience: 3, over: {alpha: [30]}}", goal="")
+        _, trials = self.tune("{method: grid, measure: best_accuracy, patience: 3, over: {alpha: [30]}}", goal="", STAYS="30")
         self.assertEqual((trials[0]["state"], trials[0]["why"], trials[0]["best_accuracy"]), ("complete", "no better for 3 epochs", "1"))
 
     def test_hyperband_goes_on_from_checkpoints(self):
@@ -130,7 +135,7 @@ class Searches(Tuned):
     def test_killed(self):
         """What had ended is not measured again, what was under way is."""
         words = [*self.runner, "tune", self.file(RANDOM), "--out", "out"]
-        tuner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "PACE": "0.06"})
+        tuner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOLDS": "3"})
         self.wait_for(tuner, "trial 1:")
         until = time.monotonic() + 60
         while len(self.started()) < 3 and time.monotonic() < until:
@@ -155,9 +160,10 @@ class Searches(Tuned):
             self.skipTest("SKIPPED: psycopg2 is not installed")
         words = ["tune", self.file(RANDOM), "--out", "out", "--storage", url]
         tuner = subprocess.Popen([*self.runner, *words], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                 env={**os.environ, "PACE": "0.06"})
+                                 env={**os.environ, "HOLDS": "3"})
         self.wait_for(tuner, "trial 1:")
         stop()
+        self.write("go", "")
         said = tuner.communicate(timeout=100)[1]
         self.assertEqual(tuner.returncode, 4, said)
         self.assertRegex(said.splitlines()[-1], r"^muster-bench: the trials in .* cannot be used \(.*\); what was measured stays")

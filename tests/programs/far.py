@@ -149,6 +149,14 @@ class stub:
                 to.sendall(answer)
 
 
+def begun(cache):
+    """Waits until a reader has been told the size of a file, which it then fetches."""
+    until = time.monotonic() + 60
+    while not list(cache.glob("*.cache")):
+        assert time.monotonic() < until, f"nothing comes to {cache}"
+        time.sleep(0.01)
+
+
 def check_training(folder, server, base):
     """Three ranks that train for two epochs: each byte comes once to their host, and each record is used once an epoch."""
     records = 200_000
@@ -200,7 +208,8 @@ def check_files(folder, server, base):
     slow = sources_of(f"{base}/slow/files", cache)[0]
     for kills_server in (False, True):
         reader = subprocess.Popen([program, "verify", slow.replace("cache-of", f"cache-{kills_server}-of"), "--json"], stdout=subprocess.PIPE, text=True)
-        time.sleep(2.5)
+        begun(folder / f"cache-{kills_server}-of-files")
+        time.sleep(3.5)  # of nine
         assert reader.poll() is None, "it was to be killed on the way"
         if kills_server:
             server.kill()
@@ -231,7 +240,7 @@ def check_files(folder, server, base):
     assert digest_of(f"csv:{encrypted}{short}", SSL_CERT_FILE=str(folder / "certificate")) == digest_of(csv)
     assert "names no file" in run("inspect", "csv:https://server?header=1", status=2).stderr
     reader = subprocess.Popen([program, "verify", slow.replace("cache-of", "cache-changed-of")], stderr=subprocess.PIPE, text=True)
-    time.sleep(2)
+    begun(folder / "cache-changed-of-files")
     server.kill()
     os.utime(table, (1, 1))
     server.start()
@@ -302,7 +311,8 @@ def test_nginx(folder):
         # The reader is killed on the way: the next one fetches the rest.
         slow = f"{base}/slow/set?cache={folder}/killed"
         reader = subprocess.Popen([program, "verify", slow])
-        time.sleep(3)
+        begun(folder / "killed")
+        time.sleep(3.5)
         assert reader.poll() is None, "it was to be killed on the way"
         reader.kill()
         reader.wait()

@@ -31,6 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with lock:
             at_once += 1
             most = max(most, at_once)
+        while os.path.exists("hold"): time.sleep(0.01)
         time.sleep(float(os.environ.get("DELAY", "0")))
         with lock: at_once -= 1
         self.answer(int(os.environ.get("STATUS", "200")), {"most": most, "got": got, "revision": os.environ.get("REVISION", "")})

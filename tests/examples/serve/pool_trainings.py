@@ -122,9 +122,12 @@ class Trainings(PoolCase):
 
     def test_a_burst_takes_a_core_of_a_training_and_gives_it_back(self):
         words = ["--data", "cifar-like:600", "--batch", "50", "--virtual-shards", "4"]
-        begin = time.monotonic()
-        subprocess.run([PROGRAMS / "cnn", *words, "--epochs", "4"], check=True, stdout=subprocess.DEVNULL, timeout=HANG)
-        words += ["--epochs", str(math.ceil(TRAINED / (time.monotonic() - begin) * 4))]
+        took = []
+        for _ in range(3):  # what else the machine does makes it longer only
+            begin = time.monotonic()
+            subprocess.run([PROGRAMS / "cnn", *words, "--epochs", "4"], check=True, stdout=subprocess.DEVNULL, timeout=HANG)
+            took.append(time.monotonic() - begin)
+        words += ["--epochs", str(math.ceil(TRAINED / min(took) * 4))]
         self.add_model()
         job = self.launch("night", 2, 2, PROGRAMS / "cnn", *words, "--save", "pool.model", "--json", "pool.json")
         self.start(service("line", model(minReplicas=1, maxReplicas=2, scaleMetric="rps", scaleTarget=4), **WINDOW), training("night"), more=["--cores", "3"])

@@ -78,7 +78,7 @@ class Transcript(Case):
         text, before = self.part(), self.before
         for shown in re.findall(r"127\.0\.0\.1:(8\d\d\d)\b", text):
             port = str(free_port())
-            text, before = (each.replace(shown, port) for each in (text, before))
+            text, before = (each.replace(f":{shown}", f":{port}") for each in (text, before))
         blocks = re.findall(r"^```console\n(.*?)^```", text, re.S | re.M)
         steps = [step for block in blocks for step in re.split(r"^\$ ", block, flags=re.M) if step]
         self.assertGreater(len(steps), 5)
