@@ -137,7 +137,8 @@ class Faults(PoolCase):
             self.answers(load, max(20, LEAST // 4))
             print(f"a version and a revision: all replaced after {back:.2f} s, {load.counts[200] - at} requests, of which the longest took {load.longest:.2f} s")
             for path in ("/v2/models/line", "/v2/health/ready"):
-                self.assertEqual(self.ask(self.port, "GET", path)[0], 200)
+                answer = self.ask(self.port, "GET", path)
+                self.assertEqual(answer[0], 200, answer)
         print(f"{sum(load.counts.values())} requests, {len(load.failed)} failed")
         self.assertEqual(load.failed, [])
         self.drain()
