@@ -215,7 +215,8 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
   if (range.is_head() && entry.is_push()) range.waiting.push_back({range.applied, entry.from, entry.push.number});
-  if (range.successor_is_learner && !range.successor_counts && range.kept_bytes > settings_.window)
+  if (range.successor_is_learner && !range.successor_counts &&
+      range.kept_bytes > std::max(settings_.window, range.copy_bytes))
     range.drop_kept();  // it will be given a copy
   settle(id, range);
   send_entries(id, range, now);

@@ -86,7 +86,10 @@ class server {
 
   /// What was sent and not answered may be lost: servers of chains are told again with the next tick, and workers ask.
   void send_again() noexcept {
-    for (auto& range : ranges_) range.said = {};
+    for (auto& range : ranges_) {
+      range.said = range.copy_until = {};
+      range.copy_wait = {};
+    }
   }
 
   /// A server or worker is gone: certainly, or as far as can be told. Those of which that is not certain are given up
@@ -158,6 +161,10 @@ class server {
     std::optional<float> scale;  // of these, if there were any
     used_places used;
     std::size_t kept_bytes = 0;
+    std::uint64_t copied = 0;             // the last copy for the one behind has the entries up to it
+    std::size_t copy_bytes = 0;           // of it
+    clock::time_point copy_until{};       // so long no other is sent: it may be under way
+    clock::duration copy_wait{};          // as long
     clock::time_point said{};             // to the one behind, last
     std::deque<kept_entry> kept;          // what the one behind may have to be told
     std::deque<pending> waiting;          // at the head

@@ -58,9 +58,11 @@ void server::hear_copied(const message& said, held_range& range, clock::time_poi
   range.behind_has = std::max(range.behind_has, said.number);
   const bool follows =
       range.behind_has == range.applied || (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
-  const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
-  if (empty || !follows) {
-    if (range.successor_is_learner) send_copy(id, range, now);
+  const bool nothing = (said.flags & has_nothing) != 0;
+  if ((nothing && !range.behind_known) || !follows) {
+    // Each copy begins the log anew: one in the place of one that is under way would never be followed.
+    const bool has_come = !nothing && said.number >= range.copied;
+    if (range.successor_is_learner && (has_come || now >= range.copy_until)) send_copy(id, range, now);
     return;
   }
   if (!std::exchange(range.behind_known, true)) range.sent = range.behind_has;
@@ -105,6 +107,10 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   values_.save(id, all);
   const std::string text = all.take();
   range.drop_kept();
+  range.copied = range.applied;
+  range.copy_bytes = text.size();
+  range.copy_wait = std::max(settings_.silence, 2 * range.copy_wait);
+  range.copy_until = now + range.copy_wait;
   range.said = now;
   tell_server(range.successor, {.what = message_kind::copy,
                                 .range = id,

@@ -35,7 +35,9 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   range.stopped = false;
   range.successor_is_learner = range.successor_counts = range.behind_known = false;
   range.successor = range.predecessor = no_node;
-  range.behind_has = range.sent = 0;
+  range.behind_has = range.sent = range.copied = range.copy_bytes = 0;
+  range.copy_until = {};
+  range.copy_wait = {};
   range.waiting.clear();
   if (holds) {
     const auto at = std::ranges::find(entry.chain, self_.at);

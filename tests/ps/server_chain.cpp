@@ -1,0 +1,61 @@
+// The servers of a chain beside each other: copies for those that learn a range.
+#include "ps/protocol/server.hpp"
+
+#include <vector>
+
+#include "bare_server.hpp"
+#include "catch.hpp"
+
+namespace {
+
+/// Server 0, with a learner behind it: the place 5.
+struct with_learner : bare_server {
+  explicit with_learner(const ps::job_options& options) : bare_server(options, 1) {
+    map.servers.push_back({.node = {learner, 1}});
+    map.ranges[0].learner = learner;
+    map.ranges[0].epoch = ++map.version;
+    core.learn(map, now);
+  }
+  std::vector<word> hear_learner(std::uint64_t has, std::uint8_t flags = 0) {
+    return hear(learner, {.what = ps::message_kind::copied, .flags = flags, .number = has, .clock = map.version});
+  }
+  void push() {
+    const float ones[8] = {};
+    (void)hear(
+        1, {.what = ps::message_kind::push, .count = 8, .number = ++pushed, .payload = std::as_bytes(std::span(ones))});
+  }
+
+  static constexpr ps::node_id learner = 5;
+  std::uint64_t pushed = 0;
+};
+
+std::size_t copies_of(const std::vector<bare_server::word>& said) { return told(said, ps::message_kind::copy).size(); }
+
+}  // namespace
+
+// Each offer that crossed a large copy was answered with another copy, which began the log anew: pushes between the two
+// were in none that the learner had, so that it got a third, and more of them while pushes came.
+TEST_CASE("a learner whose copy is under way gets no other, and then what was pushed meanwhile") {
+  constexpr std::uint8_t has_nothing = 1;
+  with_learner server({.tables = {{.name = "w", .size = 8}}});
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
+  server.push();
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 0);
+  CHECK(told(server.hear_learner(0), ps::message_kind::entry).size() == 1);
+  CHECK(server.hear_learner(1).empty());
+}
+
+TEST_CASE("a copy that was lost is sent again: at once where the link was, else when it has had longer than the last") {
+  constexpr std::uint8_t has_nothing = 1;
+  const auto silence = ps::protocol_settings{}.silence;
+  with_learner server({.tables = {{.name = "w", .size = 8}}});
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
+  server.now += silence;
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
+  server.now += silence;
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 0);
+  server.now += silence;
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
+  server.core.send_again();
+  CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
+}
