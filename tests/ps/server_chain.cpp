@@ -59,3 +59,20 @@ TEST_CASE("a copy that was lost is sent again: at once where the link was, else 
   server.core.send_again();
   CHECK(copies_of(server.hear_learner(0, has_nothing)) == 1);
 }
+
+// It served nothing from then on, so that training stood still while the store did not answer.
+TEST_CASE("a head that wants to leave takes pushes until the map is without it") {
+  bare_server server({.tables = {{.name = "w", .size = 8}}}, 1, 1);  // servers 0 and 1, worker 2
+  server.map.ranges[0].chain = {0, 1};
+  server.map.ranges[0].leaver = 0;
+  server.map.ranges[0].epoch = ++server.map.version;
+  server.core.learn(server.map, server.now);
+  (void)server.hear(1, {.what = ps::message_kind::copied, .clock = server.map.version});
+  server.core.tick(server.now);
+  REQUIRE(server.wanted.has_value());
+  CHECK(server.wanted->ranges[0].chain == std::vector<ps::node_id>{1});
+  const float ones[8] = {};
+  const auto said = server.hear(
+      2, {.what = ps::message_kind::push, .count = 8, .number = 1, .payload = std::as_bytes(std::span(ones))});
+  CHECK(told(said, ps::message_kind::entry) == std::vector<ps::member>{{1, 1}});
+}

@@ -145,7 +145,6 @@ class server {
   struct held_range {
     role as = role::none;
     bool has_state = false;
-    bool stopped = false;  // its head is about to leave: serves no more
     std::uint64_t epoch = 0;
     node_id predecessor = no_node;
     node_id successor = no_node;  // in the chain, or the learner
@@ -175,10 +174,10 @@ class server {
       kept_bytes = 0;
     }
     [[nodiscard]] bool is_head() const noexcept { return as == role::holder && predecessor == no_node; }
-    [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
+    [[nodiscard]] bool serves() const noexcept { return is_head() && has_state; }
     // The last of the chain answers pulls, while all that it has is for good: what was read is at every server of it.
     [[nodiscard]] bool is_last() const noexcept {
-      return as == role::holder && has_state && !stopped && (successor == no_node || successor_is_learner);
+      return as == role::holder && has_state && (successor == no_node || successor_is_learner);
     }
     [[nodiscard]] bool answers() const noexcept { return is_last() && committed == applied; }
   };

@@ -32,7 +32,6 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   range.epoch = entry.epoch;
   if (!holds && !learns) return;
   range.as = holds ? role::holder : role::learner;
-  range.stopped = false;
   range.successor_is_learner = range.successor_counts = range.behind_known = false;
   range.successor = range.predecessor = no_node;
   range.behind_has = range.sent = range.copied = range.copy_bytes = 0;
@@ -119,10 +118,9 @@ void server::govern(clock::time_point now) {
     const shard_range& entry = map_.ranges[id];
     if (range.successor_is_learner && range.successor_counts && range.behind_has >= range.committed)
       take(with_learner_joined(next, id));
-    if (range.is_head() && entry.leaver != no_node && entry.learner == no_node && entry.chain.size() > 1) {
-      range.stopped = range.stopped || entry.leaver == self_.at;  // no worker reads here what others have gone beyond
+    // What a head that leaves has not acknowledged then its workers send to the next.
+    if (range.is_head() && entry.leaver != no_node && entry.learner == no_node && entry.chain.size() > 1)
       take(without_leaver(next, id));
-    }
   }
   const auto plans =
       std::ranges::find_if(next.servers, [&](const server_entry& one) { return !peers_.find(one.node)->suspect; });
