@@ -10,7 +10,9 @@
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"
+#include "comm/bootstrap/stores/etcd/client.hpp"
 #include "comm/net/socket.hpp"
+#include "core/base64.hpp"
 #include "places.hpp"
 
 using places::place;
@@ -111,6 +113,34 @@ TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and
   server.end();
   CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "four", shortly()), muster::timeout_error);
+}
+
+// A process that was cut off for as long as its lease had no presence any more: the next to begin removed all keys.
+TEST_CASE("a process whose lease has expired is present again, and the next that begins finds what there was") {
+  if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
+  if (!places::has_etcd()) return;
+  const places::etcd_process server;
+  using lost = muster::detail::etcd_client::when_lost;
+  muster::detail::etcd_client other(server.address(), "http");
+  // The lease of the first process that is present.
+  const auto present = [&] {
+    const nlohmann::json what = {{"key", muster::detail::to_base64("muster/cut-off/p/")},
+                                 {"range_end", muster::detail::to_base64("muster/cut-off/p0")}};
+    const auto found = other.ask("get", {}, "/v3/kv/range", what, soon(), lost::again);
+    return found.contains("kvs") ? muster::detail::number_in(found["kvs"].at(0), "lease") : 0;
+  };
+  muster::etcd_store store(server.address(), "http", "cut-off", soon());
+  REQUIRE(store.compare_and_swap("key", 0, "kept", soon()).swapped);
+  const auto first = present();
+  REQUIRE(first != 0);
+  (void)other.ask("close", {}, "/v3/lease/revoke", {{"ID", std::to_string(first)}}, soon(), lost::again);
+  for (const auto until = soon(); present() == 0 && muster::clock::now() < until;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(present() != 0);
+  CHECK(present() != first);
+  muster::etcd_store next(server.address(), "http", "cut-off", soon());
+  CHECK(next.get("key", soon()).value == "kept");
+  CHECK(store.compare_and_swap("mine", 0, "here", soon(), muster::store_life::of_client).swapped);
 }
 
 TEST_CASE("an etcd that cannot be reached or named is an error") {

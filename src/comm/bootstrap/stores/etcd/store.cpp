@@ -1,5 +1,6 @@
 #include <muster/comm/bootstrap/etcd_store.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -30,7 +31,7 @@ std::string end_of(std::string prefix) {
 struct etcd_store::implementation {
   implementation(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until)
       : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/") {
-    come_in(until);
+    come_in(until, true);
     keeper = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   }
 
@@ -52,19 +53,21 @@ struct etcd_store::implementation {
   }
 
   // ---- being there ----
-  // In one transaction: a process that finds no other here removes the keys that lie here.
-  void come_in(clock::time_point until) {
+  // In one transaction: a process that finds no other here when it begins removes the keys that lie here.
+  void come_in(clock::time_point until, bool begins) {
     const auto granted =
         client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(detail::store_timing::lease.count())}}, until,
                    lost::again);  // a lease that no client knows of ends by itself
-    presence = number_in(granted, "ID");
-    const auto mine = prefix + "p/" + std::to_string(presence);
-    const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};
+    const auto lease = std::to_string(number_in(granted, "ID"));
+    const auto mine = prefix + "p/" + lease;
+    const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", lease}}}};
+    const json clear = {{"request_delete_range", whole("k/")}};
     (void)client.ask("open", {}, "/v3/kv/txn",
                      {{"compare", json::array({is_empty("p/")})},
-                      {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
+                      {"success", begins ? json::array({clear, here}) : json::array({here})},
                       {"failure", json::array({here})}},
                      until, lost::again);
+    presence = number_in(granted, "ID");
   }
   void leave() noexcept {
     try {
@@ -83,8 +86,11 @@ struct etcd_store::implementation {
       if (stop.stop_requested()) return;
       held.unlock();
       try {
-        (void)client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}},
-                         deadline_after(seconds(1.0)), lost::give_up);
+        const auto until = deadline_after(seconds(1.0));
+        const auto kept =
+            client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}}, until, lost::give_up);
+        // It was cut off for longer than that. The next process to begin would find none here, and remove all keys.
+        if (number_in(kept.value("result", json::object()), "TTL") == 0) come_in(until, false);
       } catch (const std::exception&) {  // not now
       }
       held.lock();
@@ -107,7 +113,7 @@ struct etcd_store::implementation {
 
   etcd_client client;
   std::string prefix;
-  std::uint64_t presence = 0;
+  std::atomic<std::uint64_t> presence = 0;  // a lease
   std::mutex mutex;
   std::condition_variable_any turn;
   std::jthread keeper;
@@ -134,7 +140,7 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
   const auto place = to_base64(self_->key_of(key));
   json write = {{"request_delete_range", {{"key", place}}}};
   if (value) {
-    const auto lease = std::to_string(life == store_life::of_client ? self_->presence : 0);
+    const auto lease = std::to_string(life == store_life::of_client ? self_->presence.load() : 0);
     write = {{"request_put", {{"key", place}, {"value", to_base64(*value)}, {"lease", lease}}}};
   }
   const json unchanged = {
