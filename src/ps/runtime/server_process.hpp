@@ -47,10 +47,7 @@ class server_process final : process, public server_outlet {
     deserted_since_ = clock::now();
     for (int idle = 0; !stopped_; ++idle) {
       const auto now = clock::now();
-      if (renew_link()) {
-        core_->send_again();
-        tell_gone();
-      }
+      if (renew_link()) core_->send_again();
       const bool heard = link_.poll([&](auto frame, auto apart) { core_->hear(frame, now, apart); });
       if (now >= next_tick) {
         next_tick = now + protocol_.retry / ticks_a_retry;
@@ -98,14 +95,12 @@ class server_process final : process, public server_outlet {
       if (!may_return) {
         log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
         left_.insert(at);
+        lost_.insert(at);
+        return;
       }
-      // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
-      const auto tell = [&](const member& node) { may_return ? core_->doubt(node, now) : core_->suspect(node, false); };
-      const auto& map = core_->map();
-      if (const auto* const server = map.server(at)) tell(server->node);
-      for (const auto& worker : map.workers) {
-        if (worker.at == at) tell(worker);
-      }
+      each_of(core_->map(), [&](const member& one) {
+        if (one.at == at) core_->doubt(one, now);
+      });
     });
     if (const auto map = keeper_.take()) learn(*map, now);
     const bool failed = keeper_.take_failure();
@@ -113,6 +108,7 @@ class server_process final : process, public server_outlet {
     if (!serves_) return offer_itself(failed);
     end_if_deserted(now);
     if (failed) core_->swap_failed();
+    tell_gone();
     core_->tick(now);
   }
 
@@ -130,18 +126,21 @@ class server_process final : process, public server_outlet {
       goes_ = own != nullptr && own->node == core_->self() ? own->leaving : goes_ || !holds_some;
     }
     core_->learn(map, now);
-    tell_gone();
   }
 
-  // Of an elastic job. It may be that only a later map names them.
+  template <class Tell>
+  static void each_of(const shard_map& map, const Tell& tell) {
+    for (const auto& one : map.servers) tell(one.node);
+    for (const auto& one : map.workers) tell(one);
+  }
+
+  // Each time anew: only a later map may name them, and words that were under way may come after the end. What the
+  // transport says of an end may be a broken connection: the last holder of a range is kept in hope.
   void tell_gone() {
-    const auto is_gone = [&](const member& one) { return std::ranges::find(gone_, one.at) != gone_.end(); };
-    for (const auto& one : newest_.servers) {
-      if (is_gone(one.node)) core_->suspect(one.node, true);
-    }
-    for (const auto& one : newest_.workers) {
-      if (is_gone(one)) core_->suspect(one, true);
-    }
+    each_of(newest_, [&](const member& one) {
+      const bool proven = std::ranges::find(gone_, one.at) != gone_.end();
+      if (proven || lost_.contains(one.at)) core_->suspect(one, proven);
+    });
   }
 
   // Holds nothing, and waits to be named.
@@ -163,9 +162,12 @@ class server_process final : process, public server_outlet {
     core_.emplace(own->node, protocol_, values_, *this, newest_);
   }
 
-  // A server that serves may have died. The fastest standby takes its place; the others learn that from the map.
+  // A server that serves may have died. The fastest standby takes its place; the others learn that from the map. One
+  // that has no connection with some of them would be given up again, or give up what they have.
   void offer_itself(bool again) {
-    if (newest_.version == offered_at_ && !again) return;
+    bool reaches_all = true;
+    each_of(newest_, [&](const member& one) { reaches_all = reaches_all && !lost_.contains(one.at); });
+    if (!reaches_all || (newest_.version == offered_at_ && !again)) return;
     offered_at_ = newest_.version;
     if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
   }
@@ -278,6 +280,7 @@ class server_process final : process, public server_outlet {
   clock::time_point outcome_until_{}, told_at_{};
   std::optional<std::string> told_;  // what came of it
   std::set<node_id> left_;           // workers that are done, or dead
+  std::set<node_id> lost_;           // not of an elastic job: their connection has ended, and no other is made
 };
 
 }  // namespace muster::inline v0::ps::detail
