@@ -168,15 +168,16 @@ void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std:
 
 void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
                                   clock::time_point until) {
-  std::string problem = mine.has_order && !mine.plan ? "no worker had begun the order" : "";
+  if (mine.has_order && !mine.plan) problem_ = "no worker had begun the order";
   const auto attempt = [&](const auto& part) {
     try {
-      if (problem.empty()) part();
+      if (problem_.empty()) part();
     } catch (const std::exception& failed) {
-      problem = failed.what();
+      problem_ = failed.what();
     }
   };
   attempt([&] {
+    if (!file_.empty()) return;  // as what it wrote is not trained on, it is the same
     std::filesystem::create_directories(folder_);
     std::uint64_t number = 0;  // a name that no file of the save before has
     while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
@@ -188,9 +189,10 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
   });
   for (auto now = store_->get(key_, until);;) {
     json all = now ? json::parse(now.value) : json{{"files", json::array()}, {"ranges", json::array()}};
-    if (all.contains("outcome")) return;
+    const json name = file_.filename().string();
+    if (all.contains("outcome") || std::count(all["files"].begin(), all["files"].end(), name) > 0) return;
     for (const auto range : mine.ranges) all["ranges"].push_back(range);
-    all["files"].push_back(file_.filename().string());
+    all["files"].push_back(name);
     if (mine.plan) {
       const auto left = std::as_bytes(std::span(mine.left));
       all["position"] = encode({.steps = mine.plan->steps, .at = mine.plan->from});
@@ -210,7 +212,7 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
         all["ranges"] = ranges_of(layout);
         write_manifest(folder_, all);
       });
-    if (is_last || !problem.empty()) all["outcome"] = problem;
+    if (is_last || !problem_.empty()) all["outcome"] = problem_;
     auto tried = store_->compare_and_swap(key_, now.version, all.dump(), until);
     if (tried.swapped) return;
     now = std::move(tried.now);

@@ -36,7 +36,7 @@ struct server_part {
 };
 
 /// One save, at one server. An entry of the store gathers the names of the files; the server that completes it writes
-/// the manifest. Calls throw what the store throws.
+/// the manifest. Calls throw what the store throws, and may be made again then.
 class save_by_servers {
  public:
   save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder)
@@ -51,6 +51,7 @@ class save_by_servers {
   std::shared_ptr<any_store> store_;
   std::string key_;
   std::filesystem::path folder_, file_;
+  std::string problem_;
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -14,6 +14,7 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "ps/table_files.hpp"
 
 TEST_CASE("tables come back from files on another number of servers, with what their updates remember") {
   const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");
@@ -163,5 +164,52 @@ TEST_CASE("a save removes no file that it names, also where the one before named
     require(files() == first, "it has the same name, and is there");
     require(ps::load_tables(job, workers, folder).has_value(), "and is read");
   });
+  std::filesystem::remove_all(folder);
+}
+
+namespace {
+
+/// A store that does what it is asked to, and then loses the answer to every other swap.
+class losing_store final : public muster::any_store {
+ public:
+  muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
+    return of_.get(key, until);
+  }
+  muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
+                                      std::optional<std::string_view> value, muster::clock::time_point until,
+                                      muster::store_life life = muster::store_life::of_store) override {
+    auto done = of_.compare_and_swap(key, expected, value, until, life);
+    if (++swaps_ % 2 == 1) throw muster::timeout_error("compare_and_swap", {}, "the answer was lost");
+    return done;
+  }
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until,
+                                           const std::stop_token& stop) override {
+    return of_.watch(key, known, until, stop);
+  }
+  [[nodiscard]] std::string where() const override { return of_.where(); }
+
+ private:
+  muster::memory_store of_;
+  int swaps_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("servers that save without workers add their files once, also where the store's answer was lost") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-added-once-" + std::to_string(::getpid()));
+  const std::vector<ps::table_spec> tables = {{.name = "dense", .size = some, .ranges = 3}};
+  const ps::table_layout layout(tables, 2);
+  const auto store = std::make_shared<losing_store>();
+  const auto until = muster::deadline_after(muster::seconds(60));
+  ps::detail::save_by_servers first(store, "saved", folder), second(store, "saved", folder);
+  const auto add = [&](ps::detail::save_by_servers& to, std::uint32_t self, std::vector<ps::range_id> ranges) {
+    to.add(layout, self, {.ranges = std::move(ranges)}, until);
+  };
+  CHECK_THROWS_AS(add(first, 1, {0, 1}), muster::timeout_error);
+  add(first, 1, {0, 1});
+  CHECK(!first.outcome(until));
+  add(second, 2, {2});
+  CHECK(first.outcome(until) == "");
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each
   std::filesystem::remove_all(folder);
 }

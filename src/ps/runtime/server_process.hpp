@@ -216,20 +216,29 @@ class server_process final : process, public server_outlet {
   std::optional<std::string> save(clock::time_point now) {
     const auto& map = core_->map();
     const auto until = now + protocol_.worker_silence;
+    if (!save_ || saved_by_ != map.version) {
+      saved_by_ = map.version;
+      save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_);
+      is_added_ = !serves_;
+      outcome_until_ = until + protocol_.quorum;
+    }
+    std::string problem = "other servers have not written theirs";
     try {
-      if (!save_ || saved_by_ != map.version) {
-        saved_by_ = map.version;
-        save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_);
-        if (serves_) save_->add(layout_, self_, own_part(now), until);
+      if (!is_added_) {
+        save_->add(layout_, self_, own_part(now), until);
+        is_added_ = true;
         const auto after = clock::now();
         outcome_until_ = after + protocol_.quorum + protocol_.worker_silence + 10 * (after - now);
       }
-      auto told = save_->outcome(until);
-      if (told || now < outcome_until_) return told;
+      if (auto told = save_->outcome(until)) return told;
+    } catch (const timeout_error& late) {  // the store may be back before the others give up
+      problem = late.what();
+    } catch (const peer_failure& lost) {
+      problem = lost.what();
     } catch (const error& failed) {
       return failed.what();
     }
-    return "other servers have not written theirs";
+    return now < outcome_until_ ? std::nullopt : std::optional(problem);
   }
 
   server_part own_part(clock::time_point now) {
@@ -277,6 +286,7 @@ class server_process final : process, public server_outlet {
   std::string folder_;                   // for the tables of a job without workers; empty: none
   std::optional<save_by_servers> save_;  // by that version of the map
   std::uint64_t saved_by_ = 0;
+  bool is_added_ = false;  // what this server has
   clock::time_point outcome_until_{}, told_at_{};
   std::optional<std::string> told_;  // what came of it
   std::set<node_id> left_;           // workers that are done, or dead
