@@ -17,6 +17,7 @@
 
 #include "../core/checked_file.hpp"
 #include "../core/wire.hpp"
+#include "runtime/worker_process.hpp"
 #include "table_files.hpp"
 
 namespace muster::inline v0::ps {
@@ -233,7 +234,10 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
   const std::filesystem::path folder = into;
   auto& tables = of.tables();
   tables.flush();
-  barrier(workers);  // all pushes count, and no worker makes others
+  // All pushes count, and no worker makes others. No server is read that is out of the chain by which they count.
+  std::uint64_t newest[] = {detail::worker_process::core_of(tables).newest_map()};
+  allreduce(workers, std::span(newest), muster::max);
+  detail::worker_process::hear_of_map(tables, newest[0]);
   const std::uint64_t clock = tables.clock_now();
   std::uint64_t named[] = {clock, static_cast<std::uint64_t>(of.worker())};  // as no file of the save before is
   if (workers.rank() == 0) {

@@ -76,3 +76,16 @@ TEST_CASE("a head that wants to leave takes pushes until the map is without it")
       2, {.what = ps::message_kind::push, .count = 8, .number = 1, .payload = std::as_bytes(std::span(ones))});
   CHECK(told(said, ps::message_kind::entry) == std::vector<ps::member>{{1, 1}});
 }
+
+// A tail that was out of the chain and had not read so yet gave a worker with the same map what others had gone beyond.
+TEST_CASE("a server says the newest map that it has heard of, and answers no pull before it has read that") {
+  bare_server server({.tables = {{.name = "w", .size = 8}}}, 1);
+  CHECK(server.core.newest_map() == server.map.version);
+  const ps::message pull{.what = ps::message_kind::pull, .flags = ps::saves, .number = 1};
+  CHECK(told(server.hear(1, pull), ps::message_kind::values).size() == 1);
+  ++server.map.version;  // as what it hears says
+  CHECK(server.hear(1, pull).empty());
+  CHECK(server.core.newest_map() == server.map.version);
+  server.core.learn(server.map, server.now);
+  CHECK(told(server.hear(1, {}), ps::message_kind::values).size() == 1);
+}

@@ -95,7 +95,7 @@ class run {
       in.send(node, core_map_version(), 0, to, what);
     }
     // Its first words come before it is made.
-    [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
+    [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.newest_map() : 1; }
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(node, expected, next); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);

@@ -68,4 +68,7 @@ TEST_CASE("a worker says the newest map by which its pushes count, also before i
   worker.hear(frame, muster::clock::now());
   CHECK(worker.map().version == map.version);
   CHECK(worker.newest_map() == map.version + 1);
+  worker.hear_of_map(map.version + 3);  // from another worker
+  worker.hear_of_map(map.version + 2);
+  CHECK(worker.newest_map() == map.version + 3);
 }

@@ -1,6 +1,7 @@
 // A server's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -103,6 +104,8 @@ class server {
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
+  /// The newest map that it has heard of: what its frames say, so that no process reads by an older one.
+  [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
   /// The clock that all workers have reached.
   [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
   /// The others went on without it, or it stands by. It does nothing but hear which workers have left.

@@ -220,6 +220,8 @@ class worker {
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
   /// The newest map that it has heard of: what its frames say, for by that its pushes may have come to count.
   [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
+  /// There is such a map: no server answers a pull by an older one from now on.
+  void hear_of_map(std::uint64_t version) noexcept { newest_ = std::max(newest_, version); }
   /// Steps that this worker has done.
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
   /// Of them, those that have no unacknowledged push: what servers are told.

@@ -53,7 +53,7 @@ class server_process final : process, public server_outlet {
         next_tick = now + protocol_.retry / ticks_a_retry;
         tick(now);
       }
-      link_.introduce({.from = core_->self(), .map_version = core_->map().version});
+      link_.introduce({.from = core_->self(), .map_version = core_->newest_map()});
       core_->flush();
       link_.ship();
       any_finished_ = any_finished_ || core_->heard_farewell();

@@ -63,6 +63,7 @@ class worker_process final : process, public worker_outlet {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   [[nodiscard]] static const worker& core_of(const client& of) noexcept { return of.of_->core_; }
+  static void hear_of_map(client& of, std::uint64_t version) { of.of_->core_.hear_of_map(version); }
   /// Of `own` memory, or of the caller's.
   void push_part(pending& to, range_id range, message what, std::vector<std::byte> own = {}) {
     if (!own.empty()) what.payload = own;
