@@ -16,11 +16,12 @@ struct bare_server : ps::server_outlet {
     ps::message what;
     std::string payload;
   };
-  bare_server(const ps::job_options& options, ps::node_id workers, std::uint32_t replicas = 0, ps::node_id self = 0)
+  bare_server(const ps::job_options& options, ps::node_id workers, std::uint32_t replicas = 0, ps::node_id self = 0,
+              std::size_t piece = ps::most_payload)
       : layout(options.tables, 1),
         values(layout, options.how, options.compress),
         map(map_of(workers, layout.ranges(), replicas)),
-        core({self, 1}, {.how = options.how}, values, *this, map) {}
+        core({self, 1}, {.how = options.how, .copy_piece = piece}, values, *this, map) {}
   static ps::shard_map map_of(ps::node_id workers, std::size_t ranges, std::uint32_t replicas) {
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> all;

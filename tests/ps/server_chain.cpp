@@ -10,7 +10,8 @@ namespace {
 
 /// Server 0, with a learner behind it: the place 5.
 struct with_learner : bare_server {
-  explicit with_learner(const ps::job_options& options) : bare_server(options, 1) {
+  explicit with_learner(const ps::job_options& options, std::size_t piece = ps::most_payload)
+      : bare_server(options, 1, 0, 0, piece) {
     map.servers.push_back({.node = {learner, 1}});
     map.ranges[0].learner = learner;
     map.ranges[0].epoch = ++map.version;
@@ -88,4 +89,57 @@ TEST_CASE("a server says the newest map that it has heard of, and answers no pul
   CHECK(server.core.newest_map() == server.map.version);
   server.core.learn(server.map, server.now);
   CHECK(told(server.hear(1, {}), ps::message_kind::values).size() == 1);
+}
+
+// One above 1 GiB was no message: its receiver dropped it, and each try left another in memory.
+TEST_CASE("a copy that is larger than a message comes in pieces, in any order") {
+  constexpr std::uint8_t has_nothing = 1;
+  const ps::job_options options{.tables = {{.name = "w", .size = 8}}};
+  with_learner server(options, 16);
+  server.push();
+  bare_server learner(options, 1, 0, server.learner);
+  learner.core.learn(server.map, server.now);
+  const auto pieces = server.hear_learner(0, has_nothing);
+  REQUIRE(copies_of(pieces) == pieces.size());
+  REQUIRE(pieces.size() > 2);
+  const auto answers = [&](const bare_server::word& piece) {
+    ps::message what = piece.what;
+    what.payload = std::as_bytes(std::span(piece.payload));
+    return told(learner.hear(0, what), ps::message_kind::copied).size();
+  };
+  CHECK(answers(pieces.back()) == 0);  // before the others
+  for (std::size_t i = 1; i < pieces.size(); ++i) CHECK(answers(pieces[i]) == 0);
+  CHECK(answers(pieces.back()) == 0);  // twice
+  CHECK(answers(pieces.front()) == 1);
+  CHECK(learner.core.version(0) == 1);
+}
+
+namespace {
+
+/// Values that no message has room for.
+struct vast_storage final : ps::range_storage {
+  [[nodiscard]] std::string problem_with(ps::range_id, const ps::message&) const override { return {}; }
+  void apply(ps::range_id, const ps::log_entry&) override {}
+  [[nodiscard]] std::span<const std::byte> read(ps::range_id, const ps::message&) override {
+    return {reinterpret_cast<const std::byte*>(this), ps::most_payload + 1};  // which are not looked at
+  }
+  void save(ps::range_id, muster::detail::wire_writer&) const override {}
+  [[nodiscard]] bool load(ps::range_id, std::span<const std::byte>) override { return true; }
+  void reset(ps::range_id) override {}
+};
+
+}  // namespace
+
+TEST_CASE("values that are larger than a message are refused") {
+  bare_server outlet({.tables = {{.name = "w", .size = 8}}}, 1);
+  vast_storage values;
+  ps::server core({0, 1}, {}, values, outlet, outlet.map);
+  std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
+  ps::encode(ps::frame_head{.from = {1, 1}, .to = 1, .map_version = outlet.map.version}, frame.data());
+  ps::encode(ps::message{.what = ps::message_kind::pull, .flags = ps::saves, .number = 1},
+             frame.data() + ps::frame_head_bytes);
+  core.hear(frame, outlet.now);
+  REQUIRE(told(outlet.said, ps::message_kind::refused).size() == 1);
+  CHECK_THAT(outlet.said[0].payload,
+             contains("of which a message has at most 1073741824); give its table more ranges"));
 }

@@ -36,7 +36,8 @@ enum class message_kind : std::uint8_t {
   entry_ack = 10,  ///< range, number: all up to it have come and are held behind the sender, too; epoch
   copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
   offer = 12,      ///< range, epoch: what do you have?
-  copy = 13,       ///< range, number: the log's place of which the payload is the state; epoch
+  copy = 13,       ///< range, number: the log's place of which the payload is the state; count: of messages that have
+                   ///< a piece of it each; offset: which it is; epoch
 
   refused =
       14,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that

@@ -143,6 +143,13 @@ bool server::is_ready(const member& from, const message& pull) const {
 }
 
 void server::send_values(const member& to, const message& pull) {
+  const auto values = values_.read(pull.range, pull);
+  if (values.size() > most_payload) {
+    return refuse(to, pull,
+                  "its values are " + std::to_string(values.size()) + " bytes, of which a message has at most " +
+                      std::to_string(most_payload),
+                  "give its table more ranges");
+  }
   out_.send(to, {.what = message_kind::values,
                  .flags = pull.flags,
                  .range = pull.range,
@@ -151,7 +158,7 @@ void server::send_values(const member& to, const message& pull) {
                  .number = pull.number,
                  .version = ranges_[pull.range].applied,
                  .clock = slowest_,
-                 .payload = values_.read(pull.range, pull)});
+                 .payload = values});
 }
 
 void server::hear_pulse(const member& from, const message& said) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -135,6 +136,11 @@ class server {
     std::uint64_t committed = 0;  // of those, the last that all of the chain have
     std::uint64_t early = 0;      // bulk: its next push came, and is asked for when this clock is open; 0: none did
   };
+  // Of a copy that comes in several messages.
+  struct copy_pieces {
+    std::uint64_t number = 0;
+    std::map<std::uint32_t, std::vector<std::byte>> come{};
+  };
   struct kept_entry {
     std::uint64_t index;
     std::vector<std::byte> body;
@@ -167,6 +173,7 @@ class server {
     std::size_t copy_bytes = 0;           // of it
     clock::time_point copy_until{};       // so long no other is sent: it may be under way
     clock::duration copy_wait{};          // as long
+    copy_pieces pieces;                   // at a learner
     clock::time_point said{};             // to the one behind, last
     std::deque<kept_entry> kept;          // what the one behind may have to be told
     std::deque<pending> waiting;          // at the head

@@ -2,6 +2,7 @@
 #include "server.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace muster::inline v0::ps {
@@ -112,17 +113,32 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   range.copy_wait = std::max(settings_.silence, 2 * range.copy_wait);
   range.copy_until = now + range.copy_wait;
   range.said = now;
-  tell_server(range.successor, {.what = message_kind::copy,
-                                .range = id,
-                                .number = range.applied,
-                                .clock = range.epoch,
-                                .payload = std::as_bytes(std::span(text))});
+  const auto pieces = static_cast<std::uint32_t>((text.size() + settings_.copy_piece - 1) / settings_.copy_piece);
+  for (std::uint32_t i = 0; i < pieces; ++i) {
+    const auto part = std::string_view(text).substr(i * settings_.copy_piece, settings_.copy_piece);
+    tell_server(range.successor, {.what = message_kind::copy,
+                                  .range = id,
+                                  .offset = i,
+                                  .count = pieces,
+                                  .number = range.applied,
+                                  .clock = range.epoch,
+                                  .payload = std::as_bytes(std::span(part))});
+  }
 }
 
 void server::hear_copy(node_id from, const message& said, held_range& range) {
   if (from != range.predecessor || range.as != role::learner) return;
   if (!range.has_state || said.number > range.applied) {
-    muster::detail::wire_reader in(said.payload);
+    std::vector<std::byte> whole;
+    if (said.count > 1) {  // what is lost of them comes with the next copy: of the same place, it is the same
+      if (said.number > range.pieces.number) range.pieces = {.number = said.number};
+      if (said.number != range.pieces.number || said.offset >= said.count) return;
+      auto& come = range.pieces.come;
+      come.try_emplace(said.offset, said.payload.begin(), said.payload.end());
+      if (come.size() < said.count) return;
+      for (auto& [at, piece] : std::exchange(come, {})) whole.insert(whole.end(), piece.begin(), piece.end());
+    }
+    muster::detail::wire_reader in(said.count > 1 ? std::span<const std::byte>(whole) : said.payload);
     const auto folded = in.number<std::uint64_t>();
     const bool has_scale = in.number<std::uint8_t>() != 0;
     const auto scale = in.number<float>();

@@ -37,6 +37,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   range.behind_has = range.sent = range.copied = range.copy_bytes = 0;
   range.copy_until = {};
   range.copy_wait = {};
+  range.pieces = {};
   range.waiting.clear();
   if (holds) {
     const auto at = std::ranges::find(entry.chain, self_.at);

@@ -21,6 +21,7 @@ struct protocol_settings {
   clock::duration quorum = std::chrono::seconds(30);  ///< for which servers of an elastic job wait for a worker
   std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
   std::size_t moves_at_once = 8;               ///< ranges
+  std::size_t copy_piece = std::size_t{1} << 30;  ///< bytes of a copy in one message: at most `most_payload`
 };
 
 }  // namespace muster::inline v0::ps
