@@ -1,10 +1,12 @@
 """How steps end and what follows: a test for each row of the table in docs/workflow.md, of a process that ends so."""
+import http.server
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import threading
 import time
 import unittest
 
@@ -235,6 +237,14 @@ class Rows(Case):
     def test_ready(self):
         end, attempts, _ = self.step("  one: {command: [sleep, '5'], wait: false, ready: 'http://127.0.0.1:1/', timeout: 1}", status=1)
         self.assertEqual((end["state"], end["cause"]), ("failed", "ready"))
+
+    def test_ready_of_another_process(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as other:
+            threading.Thread(target=other.serve_forever, daemon=True).start()
+            end, attempts, _ = self.step(f"  one: {{command: [sleep, '5'], wait: false, ready: 'http://127.0.0.1:{other.server_port}/'}}", status=1)
+            other.shutdown()
+        self.assertEqual((end["cause"], attempts), ("ready", []))
+        self.assertIn("is already answered by another process; end that, or", end["why"])
 
     def test_runner(self):
         self.write("out/made", "somebody's")

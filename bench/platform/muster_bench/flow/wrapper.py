@@ -228,6 +228,10 @@ def serve(store, step):
     runs, asked = None, store.folder / "watch" / f"{step.name}.asked"
     if WATCHED in os.environ:   # the watch runs it, if it does not yet
         files.write_whole(asked, files.digest_of({**store.parts(step), "needs": {}}), durable=False)   # it serves what they make, it is not made of it
+    elif step.ready and answers():   # it would count as this step's
+        store.say(event="end", step=step.name, state="failed", cause="ready",
+                  why=f"'{step.ready}' is already answered by another process; end that, or choose another address")
+        return FAILED_RUNS
     else:
         runs = subprocess.Popen([sys.executable, "-I", "-S", __file__, str(store.folder), step.name, "--on"], stdin=subprocess.DEVNULL,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
