@@ -59,7 +59,8 @@ class Results(Case):
     def test_readers(self):
         self.write("t.json", json.dumps(TRACKER))
         self.write("b.json", json.dumps({"benchmarks": [
-            {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"}]}))
+            {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"},
+            {"name": "a/4_cv", "real_time": 0.1, "time_unit": "us", "aggregate_unit": "percentage"}]}))
         read = f"read: [{{tracker: '{self.folder}/t.json'}}, {{benchmark: '{self.folder}/b.json', rows: '^a'}}]"
         path = self.experiment(["true"], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
                                top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 3.97, 10]\n"
@@ -222,6 +223,7 @@ class Trouble(Case):
         self.check("yes | head -c 30000000; exit 1", "status 1", "crash", template="limits: {log: 1M}")
         log, = (self.folder / "out" / "experiments").glob("*n=1*/output/1/log.txt")
         self.assertLess(log.stat().st_size, 1_100_000)
+        self.check("echo v=7; yes | head -c 1000", "'log.txt' was cut", "unreadable", template="limits: {log: 500}")
 
     def test_fills_the_disk(self):
         self.check("head -c 20000000 /dev/zero > big; sleep 1000", "wrote more than 4 MiB", "disk", template="limits: {disk: 4M}")

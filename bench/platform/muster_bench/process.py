@@ -56,7 +56,7 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
         made = Outcome("enough", ended)
     else:
         made = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
-                               f"it wrote more than {limits.disk >> 20} MiB", "full": "the disk is full",
+                               f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
                                "interrupted": "the runner was told to stop"}[ended])
     keeper.join(5.0)
     made.seconds = time.monotonic() - begin
@@ -115,18 +115,22 @@ def _reason(process, folder, limits, until, stop, look):
                 return "disk"
 
 
+def cut(most):
+    """What ends a log of which more came than is kept."""
+    return f"\n[cut: the runner keeps {most} bytes]\n"
+
+
 def _keep(pipe, log, most):
     """Writes what comes up to the limit, and reads on, so that the command does not stand still."""
-    kept, cut = 0, False
+    room = most   # below 0: more came
     try:
         with open(log, "ab", buffering=0) as file:
             while piece := os.read(pipe.fileno(), 1 << 16):
-                if kept < most:
-                    file.write(piece[:most - kept])
-                    kept += len(piece)
-                elif not cut:
-                    cut = True
-                    file.write(f"\n[cut: the runner keeps {most} bytes]\n".encode())
+                if room >= 0:
+                    file.write(piece[:room])
+                    room -= len(piece)
+                    if room < 0:
+                        file.write(cut(most).encode())
     except OSError:
         with contextlib.suppress(OSError):
             while os.read(pipe.fileno(), 1 << 16):

@@ -5,6 +5,8 @@ import pathlib
 import re
 import statistics
 
+from .process import cut
+
 MOST_BYTES = 256 << 20
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # Of what a program annotates, how it ran: kept with each result, and no measure where it is a number.
@@ -35,6 +37,8 @@ def read_results(run, folder, attempt, log):
             _tracker(text, path, found)
         elif reader.kind == "benchmark":
             _benchmark(text, path, reader, found)
+        elif path == log and text.endswith(cut(run.template.limits.log)):
+            raise Unreadable(f"'{path.name}' was cut (it printed more than limits: log), so its last numbers are not known; print less, or raise it")
         else:
             _log(text, path, reader, found)
     _check_settings(run, folder, attempt, found)
@@ -159,8 +163,8 @@ def _benchmark(text, path, reader, found):
             raise Unreadable(f"the benchmark {name} ended with an error ({row.get('error_message', 'no text')})")
         unit = TIME_UNITS.get(row.get("time_unit", "ns"))
         real = _number(row.get("real_time"))
-        if unit is None or real is None:
-            continue  # a ratio of complexities, say
+        if unit is None or real is None or row.get("aggregate_unit") == "percentage":
+            continue  # a ratio of complexities, say, or a coefficient of variation
         metrics = {"seconds": real * unit}
         known = {"real_time", "cpu_time", "iterations", "family_index", "per_family_instance_index", "repetitions",
                  "repetition_index", "threads", "aggregate_unit"}
