@@ -165,6 +165,20 @@ tables:
         self.run_file(self.experiment(["sh", "-c", f"echo '{report.replace('{', '{{').replace('}', '}}')}' >{{output}}/t.json"], template="read: [{tracker: t.json}]"))
         self.assertEqual({float(row["throughput"]) for row in self.results()}, {75.0})
 
+    def test_what_varies_within_a_cell_names_its_line(self):
+        path = self.experiment(["sh", "-c", "echo rate=$(({batch} * {ranks}))"], sweep="{ranks: [1, 2]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
+                               experiment="parameters: {mode: a}\n    cases: [{batch: 32, steps: 8}, {batch: 64, steps: 8}]",
+                               top="tables: [{experiment: only, columns: ranks, rows: [mode]}]")
+        told = [" ".join(line.split()) for line in self.run_file(path).stdout.splitlines()]
+        self.assertTrue({"a, batch 32 32 64", "a, batch 64 64 128"} <= set(told), told)
+
+    def test_figures_of_rows_tell_configurations_apart(self):
+        self.write("b.json", json.dumps({"benchmarks": [{"name": f"sum/fast/{n}", "real_time": n} for n in (1, 2)]}))
+        self.run_file(self.experiment(["cat", "{here}/b.json"], sweep="{k: [3, 4]}", template="read: [{benchmark: log.txt}]"))
+        picture, = (self.folder / "out" / "figures").glob("*time-over-size*")
+        for label in ("fast, k 3", "fast, k 4"):
+            self.assertIn(f">{label}<", picture.read_text())
+
     def told(self):
         """What the page says, without its tags and figures."""
         text = (self.folder / "out" / "report.html").read_text()

@@ -60,23 +60,36 @@ def _values_of(experiment, parameter):
     yield from experiment.sweep.get(parameter, ())
 
 
-def _lines(form, groups, experiment):
+def _within_cells(form, groups):
+    """The parameters of which a cell would have several values: they name lines, too."""
+    cells = {}
+    for group in groups:
+        cell = (group.experiment, *(value_text(group.parameters[name]) for name in (*form.rows, form.columns)))
+        for name, value in group.parameters.items():
+            cells.setdefault((name, cell), set()).add(value_text(value))
+    return list(dict.fromkeys(name for (name, _), values in cells.items() if len(values) > 1))
+
+
+def _lines(form, groups, experiment, more):
     """{what its rows have: {column: number}}"""
     found = {}
     for group in groups:
-        value = group.median(form.measure)
-        if group.experiment != experiment or group.row or value is None:
+        if group.experiment != experiment:
             continue
+        value = group.median(form.measure)
         if form.per:
             value /= group.parameters[form.per]
-        line = ", ".join(value_text(group.parameters[name]) for name in form.rows)
+        line = ", ".join([*(value_text(group.parameters[name]) for name in form.rows),
+                          *(f"{name} {value_text(group.parameters[name])}" for name in more if name in group.parameters)])
         found.setdefault(line, {})[group.parameters[form.columns]] = value
     return found
 
 
 def table(form, groups):
     """(header, lines) of texts and numbers; None where nothing of it was measured."""
-    found, beside = _lines(form, groups, form.experiment), _lines(form, groups, form.beside) if form.beside else {}
+    groups = [group for group in groups if group.experiment in (form.experiment, form.beside) and not group.row and group.median(form.measure) is not None]
+    more = _within_cells(form, groups)
+    found, beside = (_lines(form, groups, experiment, more) for experiment in (form.experiment, form.beside))
     columns = list(dict.fromkeys(column for line in found.values() for column in line))
     if not columns:
         return None

@@ -197,13 +197,14 @@ def _throughputs(experiment, groups, varying):
 
 def _rows(experiment, groups):
     """Rows of Google Benchmark whose names end in a size."""
-    lines = {}
+    lines, varying = {}, _varying(groups)
     for group in groups:
         match = re.fullmatch(r"(.*?)/(\d+)", group.row)
         found = group.spread("seconds")
         if match and found:
             kind, _, contender = match.group(1).partition("/")
-            lines.setdefault((kind, group.ranks), {}).setdefault(contender or kind, []).append((int(match.group(2)), found))
+            label = ", ".join([contender or kind, *([_label(group, varying, ranks=False)] if varying else [])])
+            lines.setdefault((kind, group.ranks), {}).setdefault(label, []).append((int(match.group(2)), found))
     for (kind, ranks), some in lines.items():
         some = {label: points for label, points in some.items() if len(points) > 1}
         if some:
