@@ -6,6 +6,7 @@ import unittest
 
 import bench  # noqa: F401  (where the package is)
 
+from muster_bench import compare
 from muster_bench.verdict import ENOUGH, TOO_FEW, WITHIN, noise, ratio, verdict
 
 NOISES = {  # of the logarithm: its own, the share of stragglers, the drift of the machine and what of it stays from run to run
@@ -68,6 +69,13 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(verdict("accuracy", [0] * 5, [0] * 5), (None, WITHIN))
         self.assertEqual(verdict("seconds", [1, 1.1, 1.2, 1.3, 1.4], [1.35, 1.5, 1.5, 1.5, 1.6])[1], WITHIN)
         self.assertIsNone(noise([], [1.0]))
+
+    def test_runs_that_crash_more_often_are_worse(self):
+        def found(**counts):
+            return {"runs": [{"experiment": "e", "row": "sum/4" if status == "ok" else "", "ranks": 1, "parameters": {}, "id": f"{status}{n}",
+                              "status": status, "metrics": {}} for status, count in counts.items() for n in range(count)]}
+        for new, words in ((found(ok=5, crash=5), ["worse"]), (found(ok=10, skipped=5), []), (found(ok=2, crash=1), [TOO_FEW]), (found(crash=1), ["worse"])):
+            self.assertEqual([row.verdict for row in compare.compare(found(ok=10), new)[0]], words)
 
     def test_the_interval_is_that_of_drawn_resamples(self):
         draw = random.Random(7)

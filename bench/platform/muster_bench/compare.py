@@ -36,13 +36,15 @@ def load(folder):
     return found
 
 
+def _key(run, row):
+    return run["experiment"], row, run["ranks"], tuple((name, value_text(value)) for name, value in run["parameters"].items() if name != "ranks")
+
+
 def _groups(found):
     """What is measured, by what was run: {key: {measure: [of each repetition]}}."""
     made = {}
     for run in found["runs"]:
-        key = (run["experiment"], run["row"], run["ranks"],
-               tuple((name, value_text(value)) for name, value in run["parameters"].items() if name != "ranks"))
-        values = made.setdefault(key, {})
+        values = made.setdefault(_key(run, run["row"]), {})
         if run["status"] == "ok":
             for name, value in (*run["metrics"].items(), (MACHINE, run.get(MACHINE)), (BEGAN, run.get(BEGAN))):
                 if value is not None:
@@ -61,25 +63,38 @@ def compare(old, new):
         first, second = ours[key], theirs[key]
         machine = 0.0 if in_turns(first.get(BEGAN, []), second.get(BEGAN, [])) else noise(first.get(MACHINE, []),
                                                                                             second.get(MACHINE, []))
-        rows += _losses(key, first, second)
+        good, tried = ([len(side.get(name, ())) for side in (first, second)] for name in ("time_to_accuracy", BEGAN))
+        rows += _shares(key, "runs that reached the goal", good, tried, few=True)
         for metric in measures:
             a, b = first.get(metric), second.get(metric)
             if a and b:
                 rows.append(Row(name_of(key), metric, spread(a), spread(b), machine, *verdict(metric, a, b, machine)))
+    before, now = _tried(old), _tried(new)
+    for key in before:
+        if key in now:
+            good = [sum(side[key].values()) for side in (before, now)]
+            rows += _shares(key, "runs that ended well", good, [len(side[key]) for side in (before, now)], few=all(good))
     alone = [f"only in the first: {name_of(key)}" for key in ours if key not in theirs]
     alone += [f"only in the second: {name_of(key)}" for key in theirs if key not in ours]
     return rows, alone
 
 
-def _losses(key, first, second):
-    """What has no number to compare: runs that do not end well any more, or do again, and those that do not reach the goal."""
-    old, new = len(first.get(BEGAN, ())), len(second.get(BEGAN, ()))
-    if bool(old) != bool(new):
-        yield Row(name_of(key), "runs that ended well", spread([old]), spread([new]), None, None, "worse" if old else "better")
-    a, b = (len(values.get("time_to_accuracy", ())) for values in (first, second))
-    if old and new and (a or b) and a / old != b / new:
-        word = TOO_FEW if min(old, new) < ENOUGH else "worse" if b / new < a / old else "better"
-        yield Row(name_of(key), "runs that reached the goal", spread([a]), spread([b]), None, None, word)
+def _tried(found):
+    """Whether each run ended well that was not skipped, by what was run: {key: {run: bool}}. One that failed has none of its rows."""
+    made = {}
+    for run in found["runs"]:
+        if run["status"] != "skipped":
+            made.setdefault(_key(run, ""), {})[run["id"]] = run["status"] == "ok"
+    return made
+
+
+def _shares(key, what, good, tried, few):
+    """What has no number to compare: where the shares of runs differ that end well, or reach the goal. `few`: too few say nothing."""
+    (a, b), (old, new) = good, tried
+    if not old or not new or a / old == b / new:
+        return []
+    word = TOO_FEW if few and min(tried) < ENOUGH else "worse" if b / new < a / old else "better"
+    return [Row(name_of(key), what, spread([a]), spread([b]), None, None, word)]
 
 
 def in_turns(old, new):
