@@ -94,6 +94,13 @@ class Hosts(Case):
         known = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
         self.assertFalse([name for name in known if name.startswith(f"muster-{runner.pid}")])
 
+    def test_without_the_right_to_them_runs_are_skipped(self):
+        if os.geteuid() == 0:
+            self.runner = ["setpriv", "--bounding-set=-sys_admin", *PROGRAM]
+        self.run_file(self.file("bandwidth: 1G"))
+        self.assertEqual(self.results()[0]["status"], "skipped")
+        self.assertIn("network namespaces need root", self.results()[0]["why"])
+
     def test_refused(self):
         for launcher, says in (("bandwidth: fast", "is no bandwidth"), ("latency: -1", "is no latency"), ("loss: 2", "is no loss"),
                                ("per-host: 0", "is no per-host"), ("lost: 1", "unknown key 'lost'")):

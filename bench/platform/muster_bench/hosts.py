@@ -4,6 +4,7 @@ be cut, slowed, made to lose packets or to answer with a reset. Needs root, `ip`
 The launcher of that name starts a rank on each (or `--per-host`), with RANK, WORLD_SIZE, MASTER_ADDR and so on:
     hosts.py --ranks 4 [--per-host 2] [--bandwidth BITS_PER_SECOND] [--latency SECONDS] [--loss SHARE] -- COMMAND...
 Ends as the first rank that fails, or with 77 where there can be no such hosts."""
+import ctypes
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 
 SKIP = 77  # what a test ends with when it cannot be run here
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18   # <sched.h>, <sys/mount.h>
 
 
 def missing(*programs):
@@ -26,6 +28,14 @@ def missing(*programs):
     if made.returncode != 0:
         return f"no network namespace can be made here ({made.stderr.strip()})"
     subprocess.run(["ip", "netns", "del", probe], check=True)
+    return None
+
+
+def apart():
+    """Gives this process mounts of its own. Why it cannot have them; None when it has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        return f"network namespaces need root (mounts of their own: {os.strerror(ctypes.get_errno())})"
     return None
 
 
@@ -176,11 +186,11 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[options.command[:1] == ["--"]:]
-    if why := missing(*(["iptables"] if options.loss else [])) or (no_latency() if options.latency else None):
+    # Names of namespaces are files of /run/netns: in a mount of this process's own they are gone with it, however it ends.
+    if why := apart() or missing(*(["iptables"] if options.loss else [])) or (no_latency() if options.latency else None):
         print(why, flush=True)
         return SKIP
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # Names of namespaces are files of /run/netns: in a mount of this process's own they are gone with it, however it ends.
     os.makedirs("/run/netns", exist_ok=True)
     run("mount", "-t", "tmpfs", "none", "/run/netns")
     return launch(options)
