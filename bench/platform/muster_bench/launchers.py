@@ -20,6 +20,7 @@ from .text import value_text
 WORKER = pathlib.Path(__file__).with_name("worker.py")
 KUBE = [sys.executable, "-I", str(pathlib.Path(__file__).with_name("kube.py"))]
 
+TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
 EXIT_STATUS = "exit-status"   # beside its log, what the script of a cluster's run leaves: "running", or how it ended
 
 
@@ -34,6 +35,15 @@ def is_open_mpi():
 
 def cores_here():
     return len(os.sched_getaffinity(0))
+
+
+def slots_here():
+    """How many ranks Open MPI starts here unasked: one a physical core, of which each may be several processors."""
+    try:
+        return len({tuple((TOPOLOGY / f"cpu{cpu}" / "topology" / name).read_text() for name in ("physical_package_id", "core_id"))
+                    for cpu in os.sched_getaffinity(0)})
+    except OSError:
+        return cores_here()
 
 
 def launched(run, folder, attempt=1, watch=False):
@@ -61,10 +71,9 @@ def launched(run, folder, attempt=1, watch=False):
 
 
 def _hosts(run, folder, attempt):
-    """A mount namespace of its own, in which those of the network are named."""
     launcher = run.template.launcher
     said = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
-    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-I", "-S", hosts.__file__, "--ranks", str(run.ranks)]
+    words = [sys.executable, "-I", "-S", hosts.__file__, "--ranks", str(run.ranks)]
     if said["bandwidth"]:
         words += ["--bandwidth", f"{simgrid.bits(said['bandwidth']):.0f}"]
     for name, kind, low, high, what in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
@@ -122,7 +131,7 @@ def prepare(run, folder, attempt):
 def _mpirun(run, options, command, variables):
     words = ["mpirun", "-n", str(run.ranks)]
     if is_open_mpi():
-        if run.ranks > cores_here():
+        if run.ranks > slots_here():
             words.append("--oversubscribe")
         for name in variables:
             words += ["-x", name]
