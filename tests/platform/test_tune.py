@@ -110,6 +110,8 @@ class Searches(Tuned):
         _, trials = self.tune("{trials: 4, measure: val_loss, over: {alpha: [30], batch: [50]}}", "--jobs", "2", goal="", PACE="0.06")
         self.assertEqual([row["state"] for row in trials], ["complete"] * 4)
         self.assertEqual(len(self.started()), 1)
+        self.tune("{trials: 5, measure: val_loss, over: {alpha: [30], batch: [50]}}", goal="")
+        self.assertEqual(len(self.results()), 1)
 
     def test_trials_below_the_median_end(self):
         _, trials = self.tune("{method: grid, prune: true, measure: best_accuracy, over: {alpha: [20, 22, 24, 26, 28, 90]}}", goal="", STAYS="90")
@@ -150,9 +152,11 @@ class Searches(Tuned):
 
     def test_a_trial_that_fails_is_one_of_the_report(self):
         self.write("training.py", TRAINING + "\nif batch == 100: sys.exit('it diverged')\n")
-        _, trials = self.tune("{method: grid, measure: accuracy, prune: false, over: {batch: [100, 50]}}", goal="")
-        self.assertEqual([row["state"] for row in trials], ["failed", "complete"])
-        self.assertIn("it diverged", trials[0]["why"])
+        for _ in range(2):      # the second time nothing is measured
+            _, trials = self.tune("{method: grid, measure: accuracy, prune: false, over: {batch: [100, 50]}}", goal="")
+            self.assertEqual([row["state"] for row in trials], ["failed", "complete"])
+            self.assertIn("it diverged", trials[0]["why"])
+            self.assertEqual(len(self.started()), 2)
 
     def test_a_database_that_goes_away(self):
         url, stop, start = self.postgres()

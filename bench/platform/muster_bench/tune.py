@@ -176,6 +176,8 @@ class Tuner(Runner):
 
     def _tell(self, trial, kept):
         state = self.optuna.trial.TrialState[kept.state]
+        if kept.state == "FAIL":
+            trial.set_user_attr("failed", True)   # by itself: a trial that was told so by _again() is measured again
         self._study.tell(trial, kept.value if kept.state == "COMPLETE" else None, state=state)
         best = self._best()
         value = "-" if kept.value is None else f"{kept.value:.5g}"
@@ -206,21 +208,28 @@ class Tuner(Runner):
 
     def _remember(self):
         """Takes in the trials of earlier starts; how many."""
-        finished = [old for old in self._study.get_trials(deepcopy=False) if old.state.name in ("COMPLETE", "PRUNED")]
+        finished = self._finished()
         for old in finished:
             kept = self._known(old.number, old.params, state=old.state.name, value=old.value if old.state.name == "COMPLETE" else None)
             run = self._run_of(kept.parameters)
-            self.plan.append(run)
+            self._plan(run)
             result = tables.result_of(self.folder, run)
             kept.why = result["why"].removeprefix(PRUNED) if result else ""
         return len(finished)
 
+    def _finished(self):
+        return [old for old in self._study.get_trials(deepcopy=False) if old.state.name in ("COMPLETE", "PRUNED") or "failed" in old.user_attrs]
+
+    def _plan(self, run):
+        """Once, also where several trials have its parameters."""
+        if all(other.id != run.id for other in self.plan):
+            self.plan.append(run)
+
     def _hyperband(self):
         """All of a bracket's trials with the budget of a rung, then the best of them with that of the next."""
         known = {}     # finished before; their results are there
-        for old in self._study.get_trials(deepcopy=False):
-            if old.state.name in ("COMPLETE", "PRUNED"):
-                known.setdefault(old.user_attrs.get("bracket"), []).append((None, self._known(old.number, old.params)))
+        for old in self._finished():
+            known.setdefault(old.user_attrs.get("bracket"), []).append((None, self._known(old.number, old.params)))
         for bracket, (count, budgets) in enumerate(self.tuning.rungs.brackets()):
             there = known.get(bracket, [])
             alive = [*there, *[self._ask(bracket=bracket) for _ in range(count - len(there))]]
@@ -266,8 +275,7 @@ class Tuner(Runner):
     def _measure(self, trial, kept, budget=None):
         run = self._run_of(kept.parameters, budget)
         with self._guard:
-            if all(other.id != run.id for other in self.plan):
-                self.plan.append(run)
+            self._plan(run)
             alone = self._measuring[run.id]
         with alone:      # a sampler may draw the same parameters for two jobs: the second takes the result of the first
             if not self._is_done(run):
