@@ -83,6 +83,7 @@ class Documents(Case):
                 (good.replace("'true'", "'true {rank}'"), ["unknown placeholder '{rank}'", "did you mean 'ranks'"]),
                 (good.replace("'true'", "'true', clean-up: ['true }']"), ["clean-up", "brace alone"]),
                 (good.replace("'true'", "[]"), "empty command"), (good.replace("'true'", "nothing-of-that-name"), "no such program"),
+                (good.replace("'true'", "./train"), ["cannot run './train'", "write '{here}/train'"]),
                 (good.replace("{command: 'true'}", "{command: 'true', timeout: -1}"), "timeout cannot be -1"),
                 (good.replace("{command: 'true'}", "{command: 'true', data: [/no/such]}"), "no such file"),
                 (good.replace("{command: 'true'}", "{command: 'true', launcher: mpirum}"), "did you mean 'mpirun'"),

@@ -108,6 +108,9 @@ def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
 def program_of(run):
     """The file that runs."""
     template = run.template
+    first = next(iter(run.words(template.command, "/")), "")
+    if "/" in first and not first.startswith("/"):
+        raise Refusal(f"template '{template.name}' cannot run '{first}' (a run works in a folder of its own); write '{{here}}/{first.removeprefix('./')}'")
     name = run.text(template.binary or template.command[0], "/")
     found = shutil.which(name)
     if found is None:
