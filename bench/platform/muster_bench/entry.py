@@ -3,7 +3,7 @@ import importlib.util
 import os
 import sys
 
-from .errors import FINISHED, REFUSED, Refusal
+from .errors import FINISHED, INTERRUPTED, REFUSED, Refusal
 
 IN_PIP = {"yaml": "pyyaml"}   # where its name is another one
 
@@ -21,6 +21,9 @@ def start(program, packages, call):
         said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         print(f"{program}: {said}", file=sys.stderr)
         return refusal.status
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED

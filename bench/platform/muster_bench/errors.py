@@ -19,6 +19,11 @@ class NoRoom(Refusal):
     status = NO_ROOM
 
 
+class Interrupted(Refusal):
+    """By Ctrl-C."""
+    status = INTERRUPTED
+
+
 def closest(word, known, otherwise):
     """A suggestion for a name that is not known."""
     found = difflib.get_close_matches(str(word), [str(name) for name in known], 1, 0.6)

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 from .division import division_of
-from .errors import FAILED_RUNS, FINISHED, Refusal
+from .errors import FAILED_RUNS, FINISHED, Interrupted, Refusal
 from .experiment import read_file
 from .files import Digests, make_folder
 from .plan import make_plan
@@ -18,7 +18,7 @@ def run(chosen, names):
     runners = [_runner(chosen, name) for name in names]
     status = run_side_by_side(runners)
     if status not in (FINISHED, FAILED_RUNS):
-        raise Refusal(f"the revisions were not run to their end (status {status}); run the same command again")
+        raise Interrupted("the revisions were not run to their end (it was told to stop); run the same command again")
     return [runner.folder for runner in runners]
 
 

@@ -18,6 +18,7 @@ from .text import last_said
 MARKER = "muster-bench.json"    # says what a folder holds
 TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
 NOTHING = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}    # what was read of a run
+CLEAN_UP = 10.0                 # seconds that a command of clean-up has when the runner is told to stop
 RUN_PROBES = 5                  # of the machine before each run: some hundredths of a second
 
 
@@ -169,21 +170,23 @@ class Runner:
         quiet = machine.noise(min(run.ranks, launchers.cores_here()), RUN_PROBES)["median"]
         attempts, begin = [], time.monotonic()
         retries = run.template.retries
-        for number in range(1, retries.attempts + 1):
-            progress.begin_run(run, number)
-            status, why, seconds, found = self._attempt(run, home, number, progress)
-            if status == "full":
-                raise NoRoom(f"the disk of '{self.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); "
-                             "make room and run the same command again, finished runs are kept")
-            if status == "interrupted":
-                return
-            attempts.append({"status": status, "why": why, "seconds": round(seconds, 3)})
-            if status not in retries.on or number == retries.attempts:
-                break
-            progress.again(run, number, why)
-            if self.stop.wait(retries.wait):
-                return
-        self._clean_up(run, home, len(attempts), progress)
+        try:
+            for number in range(1, retries.attempts + 1):
+                progress.begin_run(run, number)
+                status, why, seconds, found = self._attempt(run, home, number, progress)
+                if status == "full":
+                    raise NoRoom(f"the disk of '{self.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); "
+                                 "make room and run the same command again, finished runs are kept")
+                if self.stop.is_set() and status not in ("ok", "skipped"):   # also what SIGTERM ended by itself, sent to the runner and to it
+                    return
+                attempts.append({"status": status, "why": why, "seconds": round(seconds, 3)})
+                if status not in retries.on or number == retries.attempts:
+                    break
+                progress.again(run, number, why)
+                if self.stop.wait(retries.wait):
+                    return
+        finally:
+            self._clean_up(run, home, number, progress)
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
         if self.events:
             events.write(self.events, run, tables.result_of(self.folder, run))
@@ -243,14 +246,14 @@ class Runner:
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
             return None, "unreadable", f"what it wrote cannot be used ({type(error).__name__}: {error})"
 
-    def _commands(self, run, home, number, commands, log):
-        """The first that did not end well, or None."""
+    def _commands(self, run, home, number, commands, log, stop=None, most=float("inf")):
+        """The first that did not end well, or None. `most`: seconds of each."""
         for command in commands:
             words = run.words(command, home, number)
             if not words:
                 continue
             variables = {**self._environment, **{name: run.text(text, home, number) for name, text in run.template.environment.items()}}
-            ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, self.stop)
+            ended = process.run(words, variables, log.parent, log, run.template.limits, min(run.template.timeout, most), stop or self.stop)
             if ended.status != "ok":
                 ended.why = _with_last_line(f"{words[0]}: {ended.why}", log)
                 return ended
@@ -259,8 +262,10 @@ class Runner:
     def _clean_up(self, run, home, number, progress):
         """Always, also after a failure; what fails here is said and costs no result."""
         progress.step("clean up", run)
-        ended = self._commands(run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt")
-        if ended is not None and ended.status != "interrupted":
+        what = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
+        if self.stop.is_set() or ((ended := self._commands(*what)) is not None and ended.status == "interrupted"):
+            ended = self._commands(*what, threading.Event(), CLEAN_UP)
+        if ended is not None:
             progress.say(f"{run.id}: clean-up: {ended.why}")
         files.remove_tree(home / "scratch")
 
