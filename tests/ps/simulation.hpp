@@ -41,7 +41,8 @@ class run {
     settings_.worker_silence = milliseconds(400);
     settings_.window = 600;
     settings_.moves_at_once = 1 + random_.below(8);
-    settings_.copy_piece = std::size_t{256} << random_.below(8);
+    // Where a fifth of all messages is lost, all pieces of a copy hardly ever come.
+    settings_.copy_piece = of.loss > 0.1 ? ps::most_payload : std::size_t{256} << random_.below(8);
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> workers;
     for (int i = 0; i < of.servers; ++i) servers.push_back({{next_place_++, 1}});
