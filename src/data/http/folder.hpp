@@ -43,6 +43,8 @@ class http_folder final : public far_folder {
 
  private:
   static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
+  static constexpr std::chrono::milliseconds first_pause{100};  // before a request is made again
+  static constexpr std::chrono::milliseconds longest_pause{5000};
 
   enum class progress : std::uint8_t { absent, wanted, on_its_way, here };
   struct file {

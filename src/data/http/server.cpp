@@ -43,6 +43,21 @@ bool is_final(CURLcode code) noexcept {
 
 }  // namespace
 
+std::string problem_of(const request_failure& why) { return "cannot be fetched (" + why.why + "); " + why.suggestion; }
+
+request_failure tried_for(request_failure last, seconds timeout) {
+  last.again = false;
+  last.why += ", tried again for " + std::to_string(static_cast<int>(timeout.count())) + " s";
+  return last;
+}
+
+std::string version_of(CURL* answer) {
+  curl_header* header = nullptr;
+  for (const char* const name : {"ETag", "Last-Modified"})
+    if (::curl_easy_header(answer, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) return header->value;
+  return {};
+}
+
 http_server::http_server(std::string address, seconds timeout) : address_(std::move(address)), timeout_(timeout) {
   static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
   if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");

@@ -21,6 +21,13 @@ struct request_failure {
   std::string suggestion{};
 };
 
+/// How it reads behind the name of a file.
+[[nodiscard]] std::string problem_of(const request_failure& why);
+/// The last failure of those of so long a time.
+[[nodiscard]] request_failure tried_for(request_failure last, seconds timeout);
+/// What tells a file from those that were or will be there by its name.
+[[nodiscard]] std::string version_of(CURL* answer);
+
 /// Where a folder lies, and how it is asked for. For S3 the names of Amazon's tools say how: AWS_ENDPOINT_URL_S3 or
 /// AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; for
 /// others ~/.netrc has names and passwords. CURL_CA_BUNDLE or SSL_CERT_FILE names certificates to trust.
