@@ -47,7 +47,7 @@ class Run:
 
     def end(self, status, *says, done=None):
         open(self.enough, "w").close()
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=200)
         problems = [f"ends with {self.process.returncode}, not {status}"] if self.process.returncode != status else []
         problems += [f"does not say '{text}'" for text in says if text not in err]
         if done is not None and out.count("done ") != done:
@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as place:
     control, draw = f"{place}/control", random.Random(options.seed)
     with socket.socket(socket.AF_UNIX) as before:
         before.bind(control)  # what a job that was killed has left
-    steered = Run("-n", "2", "--max", "4", "--restart", "1", "--control", control, options.program, *JOB, "--epochs", "150")
+    steered = Run("-n", "2", "--max", "4", "--restart", "1", "--control", control, options.program, *ENDLESS)
     steered.control = control
     steered.ranks(2)
     if stat.S_IMODE(os.stat(control).st_mode) != 0o600:
