@@ -1,4 +1,4 @@
-// Convolution with 3 x 3 taps in less than half of the multiplications.
+// Convolution with 3 x 3 taps in a quarter of the multiplications.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace nn {
 
-/// Winograd's minimal filtering F(2 x 2, 3 x 3) (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308), stride 1: a
-/// tile of 2 x 2 outputs takes 16 multiplications for each pair of channels instead of 36, in all three passes. Tiles
-/// of some images become 16 planes, each plane is one product of matrices by the same kernels as direct convolution's,
-/// and sums and differences make outputs of them.
+/// Winograd's minimal filtering F(4 x 4, 3 x 3) (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308), stride 1: a
+/// tile of 4 x 4 outputs takes 36 multiplications for each pair of channels instead of 144, in all three passes. Tiles
+/// of some images become 36 planes, each plane is one product of matrices by the same kernels as direct convolution's,
+/// and sums make outputs of them.
 ///
 /// That pays where there are channels enough that the products outweigh the sums, and pixels enough that they outweigh
 /// what the weights cost: see pays().
@@ -40,23 +40,21 @@ class winograd_convolution final : public convolution<T> {
   void finish(T* weights) override;
 
  private:
-  static constexpr std::size_t planes = 16;
-
   void convolve(framed_images<T>& from, std::size_t images, const muster::buffer<T>& panels, const T* start, T* out,
                 const extent& to, bool add);
   void take_inputs(framed_images<T>& from, std::size_t images, const extent& to);
-  void pack(muster::buffer<T>& panels, bool turned);
 
   const kernel_set<T>* kernels_;
   std::size_t block_ = 1;
   framed_images<T> input_, slope_;
   muster::buffer<T> taken_, made_;                   // planes of tiles: what is multiplied, and what comes of it
-  muster::buffer<T> weights_;                        // planes
-  muster::buffer<T> forward_, back_;                 // panels of them
+  std::span<const T> weights_;                       // those of begin()
+  muster::buffer<T> turned_taps_;                    // of them
+  muster::buffer<T> forward_, back_;                 // panels of planes of both
   muster::buffer<T> sums_;                           // planes of the gradient of the weights
   std::vector<pixel_place> to_outputs_, to_inputs_;  // of tiles
   std::vector<T> zeros_;                             // in whole vectors
-  bool turned_ = false;                              // back_ is that of weights_
+  bool turned_ = false;                              // back_ is of weights_
 };
 
 }  // namespace nn

@@ -76,7 +76,15 @@ struct pool_window {
   std::size_t kernel = 2, stride = 2, padding = 0;
 };
 
-/// Of tiles of 2 x 2 outputs: a row of them, from or to pixels of `channels` in rows of `row_step`.
+/// Winograd's F(4 x 4, 3 x 3): 4 x 4 outputs from 6 x 6 inputs, by the values of polynomials at the points 0, a, -a,
+/// 1 / a, -1 / a and infinity. By this a, an error is twice that of a direct sum (by the 1 and 2 of Lavin and Gray nine
+/// times), and the taps turned around have the same values in another order.
+struct winograd_tile {
+  static constexpr std::size_t side = 4, lines = side + 2, planes = lines * lines;
+  static constexpr double a = 0.70710678118654752440;  // of 2 a = 1 / a
+};
+
+/// Of such tiles: a row of them, from or to pixels of `channels` in rows of `row_step`.
 struct tile_row {
   std::size_t tiles, channels, row_step;
 };
@@ -113,13 +121,17 @@ struct kernel_set {
   void (*unpool)(const image_view<const T>& slope, const T* taps, const pool_window& window, const image_view<T>& to,
                  bool add);
 
-  /// Winograd's transforms: 4 x 4 inputs, or 2 x 2 gradients of outputs, of each tile to 16 planes; and 16 planes to
-  /// the 2 x 2 outputs of each tile, of which `rows` rows and `width` pixels in all are there, from `start` on or
+  /// Winograd's transforms: the inputs, or the gradients of the outputs, of each tile to planes; and planes to the
+  /// outputs of each tile, of which `rows` rows and `width` pixels in all are there, from `start` on or
   /// added.
   void (*tile_inputs)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
   void (*tile_slopes)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
   void (*tile_outputs)(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                        const T* start, T* out, bool add);
+  /// 3 x 3 taps of terms x columns numbers to planes of panels, as pack_panels() makes them; columns that are filled up
+  /// stay as they are. And sums of planes, which become zeros, to what is added to taps of `size` numbers.
+  void (*tile_weights)(const T* taps, std::size_t terms, std::size_t columns, T* panels, std::size_t plane);
+  void (*add_tile_weights)(T* sums, std::size_t plane, std::size_t size, T* taps);
 };
 
 /// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or

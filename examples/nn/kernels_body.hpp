@@ -238,7 +238,7 @@ struct kernels : vectors<T, Width> {
   static constexpr kernel_set<T> table(std::string_view name) {
     using pointwise = pointwise_kernels<T, Width>;
     using pools = pool_kernels<T, Width>;
-    using winograd = winograd_kernels<T, Width>;
+    using winograd = winograd_kernels<T, Width, panel>;
     return {.name = name,
             .lanes = lanes,
             .pixels = Pixels,
@@ -254,7 +254,9 @@ struct kernels : vectors<T, Width> {
             .unpool = &pools::unpool,
             .tile_inputs = &winograd::inputs,
             .tile_slopes = &winograd::slopes,
-            .tile_outputs = &winograd::outputs};
+            .tile_outputs = &winograd::outputs,
+            .tile_weights = &winograd::weights,
+            .add_tile_weights = &winograd::weight_sums};
   }
 };
 

@@ -1,4 +1,4 @@
-// Winograd's transforms for kernels of 3 x 3 and tiles of 2 x 2 outputs: sums and differences alone.
+// Winograd's transforms for kernels of 3 x 3 and tiles of 4 x 4 outputs, by the points of winograd_tile.
 #pragma once
 
 #include "kernels_vector.hpp"
@@ -6,7 +6,8 @@
 namespace nn {
 namespace {
 
-template <class T, std::size_t Width>
+/// Panel is the columns that are packed together.
+template <class T, std::size_t Width, std::size_t Panel>
 struct winograd_kernels {
   template <class Chunk>
   [[gnu::always_inline]] static inline void over_vectors(std::size_t channels, const Chunk& chunk) {
@@ -17,86 +18,142 @@ struct winograd_kernels {
     for (; c < channels; ++c) chunk.template operator()<typename vectors<T, Width>::one>(c);
   }
 
-  /// (B^T d B) of each tile of 4 x 4 inputs.
+  static constexpr std::size_t side = winograd_tile::side, lines = winograd_tile::lines;
+  static constexpr T a = T(winograd_tile::a), half = T(0.5), third = T(1.0 / 3);
+  template <class V>
+  using line = typename V::value[lines];
+
+  /// B^T of six numbers.
+  template <class V>
+  [[gnu::always_inline]] static inline void spread_input(const line<V>& d, line<V>& to) {
+    const auto even = d[4] - 2 * d[2], odd = a * (d[3] - 2 * d[1]);
+    const auto inverse_even = d[4] - half * d[2], inverse_odd = 2 * a * (d[3] - half * d[1]);
+    to[0] = d[0] - T(2.5) * d[2] + d[4];
+    to[1] = even + odd;
+    to[2] = even - odd;
+    to[3] = inverse_even + inverse_odd;
+    to[4] = inverse_even - inverse_odd;
+    to[5] = d[1] - T(2.5) * d[3] + d[5];
+  }
+
+  /// G of three taps.
+  template <class V>
+  [[gnu::always_inline]] static inline void spread_taps(const line<V>& w, line<V>& to) {
+    const auto even = w[0] + half * w[2], inverse_even = half * w[0] + w[2], odd = a * w[1];
+    to[0] = w[0];
+    to[1] = even + odd;
+    to[2] = even - odd;
+    to[3] = inverse_even + odd;
+    to[4] = inverse_even - odd;
+    to[5] = w[2];
+  }
+
+  /// G^T of six numbers.
+  template <class V>
+  [[gnu::always_inline]] static inline void gather_taps(const line<V>& m, line<V>& to) {
+    const auto even = m[1] + m[2], inverse_even = m[3] + m[4];
+    to[0] = m[0] + even + half * inverse_even;
+    to[1] = a * ((m[1] - m[2]) + (m[3] - m[4]));
+    to[2] = m[5] + half * even + inverse_even;
+  }
+
+  /// A of four numbers.
+  template <class V>
+  [[gnu::always_inline]] static inline void spread_slope(const line<V>& g, line<V>& to) {
+    const auto even = -2 * third * g[0] - third * g[2], odd = -2 * third * a * g[1] - third * a * g[3];
+    const auto inverse_even = third * g[0] + 2 * third * g[2];
+    const auto inverse_odd = 2 * third * a * g[1] + 4 * third * a * g[3];
+    to[0] = g[0];
+    to[1] = even + odd;
+    to[2] = even - odd;
+    to[3] = inverse_even + inverse_odd;
+    to[4] = inverse_even - inverse_odd;
+    to[5] = g[3];
+  }
+
+  /// A^T of six numbers.
+  template <class V>
+  [[gnu::always_inline]] static inline void gather_output(const line<V>& m, line<V>& to) {
+    const auto even = third * (m[1] + m[2]), odd = third * a * (m[1] - m[2]);
+    const auto inverse_even = third * (m[3] + m[4]), inverse_odd = third * a * (m[3] - m[4]);
+    to[0] = m[0] - 2 * even + inverse_even;
+    to[1] = 2 * (inverse_odd - odd);
+    to[2] = 2 * inverse_even - even;
+    to[3] = m[5] - odd + 4 * inverse_odd;
+  }
+
+  /// Size x Size numbers, `x_step` and `y_step` from one to the next, to planes.
+  template <std::size_t Size, auto Spread, class V>
+  [[gnu::always_inline]] static inline void spread(const T* from, std::size_t x_step, std::size_t y_step, T* to,
+                                                   std::size_t plane) {
+    line<V> rows[lines];
+    NN_UNROLL for (std::size_t x = 0; x < Size; ++x) {
+      line<V> column;
+      line<V> made;
+      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) column[y] = V::get(from + y * y_step + x * x_step);
+      Spread(column, made);
+      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) rows[y][x] = made[y];
+    }
+    NN_UNROLL for (std::size_t y = 0; y < lines; ++y) {
+      line<V> made;
+      Spread(rows[y], made);
+      NN_UNROLL for (std::size_t x = 0; x < lines; ++x) V::put(to + (lines * y + x) * plane, made[x]);
+    }
+  }
+
+  /// Planes to Size rows of them.
+  template <std::size_t Size, auto Gather, class V>
+  [[gnu::always_inline]] static inline void gather(const T* from, std::size_t plane, line<V> (&rows)[Size]) {
+    line<V> half_rows[Size];
+    NN_UNROLL for (std::size_t x = 0; x < lines; ++x) {
+      line<V> column;
+      line<V> made;
+      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) column[y] = V::get(from + (lines * y + x) * plane);
+      Gather(column, made);
+      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) half_rows[y][x] = made[y];
+    }
+    NN_UNROLL for (std::size_t y = 0; y < Size; ++y) Gather(half_rows[y], rows[y]);
+  }
+
   static void inputs(const T* in, const tile_row& row, T* tiles, std::size_t plane) {
     for (std::size_t n = 0; n < row.tiles; ++n) {
       over_vectors(
           row.channels, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
-            typename V::value half[4][4];
-            NN_UNROLL for (std::size_t x = 0; x < 4; ++x) {
-              const T* const d = in + (2 * n + x) * row.channels + c;
-              const auto d0 = V::get(d), d1 = V::get(d + row.row_step), d2 = V::get(d + 2 * row.row_step),
-                         d3 = V::get(d + 3 * row.row_step);
-              half[0][x] = d0 - d2;
-              half[1][x] = d1 + d2;
-              half[2][x] = d2 - d1;
-              half[3][x] = d1 - d3;
-            }
-            T* const to = tiles + n * row.channels + c;
-            NN_UNROLL for (std::size_t y = 0; y < 4; ++y) {
-              V::put(to + (4 * y) * plane, half[y][0] - half[y][2]);
-              V::put(to + (4 * y + 1) * plane, half[y][1] + half[y][2]);
-              V::put(to + (4 * y + 2) * plane, half[y][2] - half[y][1]);
-              V::put(to + (4 * y + 3) * plane, half[y][1] - half[y][3]);
-            }
+            spread<lines, &winograd_kernels::spread_input<V>, V>(in + side * n * row.channels + c, row.channels,
+                                                                 row.row_step, tiles + n * row.channels + c, plane);
           });
     }
   }
 
-  /// (A g A^T) of each tile of 2 x 2 gradients.
   static void slopes(const T* in, const tile_row& row, T* tiles, std::size_t plane) {
     for (std::size_t n = 0; n < row.tiles; ++n) {
       over_vectors(
           row.channels, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
-            typename V::value half[4][2];
-            NN_UNROLL for (std::size_t x = 0; x < 2; ++x) {
-              const T* const g = in + (2 * n + x) * row.channels + c;
-              const auto g0 = V::get(g), g1 = V::get(g + row.row_step);
-              half[0][x] = g0;
-              half[1][x] = g0 + g1;
-              half[2][x] = g0 - g1;
-              half[3][x] = -g1;
-            }
-            T* const to = tiles + n * row.channels + c;
-            NN_UNROLL for (std::size_t y = 0; y < 4; ++y) {
-              V::put(to + (4 * y) * plane, half[y][0]);
-              V::put(to + (4 * y + 1) * plane, half[y][0] + half[y][1]);
-              V::put(to + (4 * y + 2) * plane, half[y][0] - half[y][1]);
-              V::put(to + (4 * y + 3) * plane, -half[y][1]);
-            }
+            spread<side, &winograd_kernels::spread_slope<V>, V>(in + side * n * row.channels + c, row.channels,
+                                                                row.row_step, tiles + n * row.channels + c, plane);
           });
     }
   }
 
-  /// (A^T m A) of each tile, 2 x 2 outputs, `rows` of them and `width` pixels in all.
+  /// `side` x `side` outputs of each tile, `rows` of them and `width` pixels in all.
   template <bool Add>
   static void outputs_as(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                          const T* start, T* out) {
     for (std::size_t n = 0; n < row.tiles; ++n) {
+      const std::size_t pixels = width - side * n < side ? width - side * n : side;
       over_vectors(
           row.channels, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
-            const T* const from = tiles + n * row.channels + c;
-            typename V::value half[2][4];
-            NN_UNROLL for (std::size_t x = 0; x < 4; ++x) {
-              const auto m0 = V::get(from + x * plane), m1 = V::get(from + (4 + x) * plane),
-                         m2 = V::get(from + (8 + x) * plane), m3 = V::get(from + (12 + x) * plane);
-              half[0][x] = m0 + (m1 + m2);
-              half[1][x] = (m1 - m2) - m3;
-            }
+            line<V> made[side];
+            gather<side, &winograd_kernels::gather_output<V>, V>(tiles + n * row.channels + c, plane, made);
             const auto first = V::get(start + c);
-            T* const to = out + 2 * n * row.channels + c;
-            const auto put = [&](T * at, typename V::value made) __attribute__((always_inline)) {
-              if constexpr (Add) {
-                V::put(at, V::get(at) + made);
-              } else {
-                V::put(at, first + made);
-              }
-            };
-            const bool both = 2 * n + 1 < width;
-            NN_UNROLL for (std::size_t y = 0; y < 2; ++y) {
+            NN_UNROLL for (std::size_t y = 0; y < side; ++y) {
               if (y >= rows) break;
-              put(to + y * row.row_step, half[y][0] + (half[y][1] + half[y][2]));
-              if (both) put(to + y * row.row_step + row.channels, (half[y][1] - half[y][2]) - half[y][3]);
+              T* const to = out + y * row.row_step + side * n * row.channels + c;
+              NN_UNROLL for (std::size_t x = 0; x < side; ++x) {
+                if (x >= pixels) break;
+                T* const at = to + x * row.channels;
+                V::put(at, (Add ? V::get(at) : first) + made[y][x]);
+              }
             }
           });
     }
@@ -106,6 +163,37 @@ struct winograd_kernels {
                       const T* start, T* out, bool add) {
     add ? outputs_as<true>(tiles, plane, row, rows, width, start, out)
         : outputs_as<false>(tiles, plane, row, rows, width, start, out);
+  }
+
+  static void weights(const T* taps, std::size_t terms, std::size_t columns, T* panels, std::size_t plane) {
+    constexpr std::size_t lanes = vectors<T, Width>::lanes;
+    const std::size_t size = terms * columns;
+    for (std::size_t column = 0, width = 0; column < columns; column += width) {
+      width = columns - column < Panel ? lanes : Panel;
+      for (std::size_t t = 0; t < terms; ++t) {
+        over_vectors(
+            columns - column < width ? columns - column : width, [&]<class V>(
+                                                                     std::size_t c) __attribute__((always_inline)) {
+              spread<3, &winograd_kernels::spread_taps<V>, V>(taps + t * columns + column + c, size, 3 * size,
+                                                              panels + column * terms + t * width + c, plane);
+            });
+      }
+    }
+  }
+
+  static void weight_sums(T* sums, std::size_t plane, std::size_t size, T* taps) {
+    over_vectors(
+        size, [&]<class V>(std::size_t i) __attribute__((always_inline)) {
+          line<V> made[3];
+          gather<3, &winograd_kernels::gather_taps<V>, V>(sums + i, plane, made);
+          for (std::size_t m = 0; m < lines * lines; ++m) V::put(sums + m * plane + i, typename V::value{});
+          NN_UNROLL for (std::size_t y = 0; y < 3; ++y) {
+            NN_UNROLL for (std::size_t x = 0; x < 3; ++x) {
+              T* const at = taps + (3 * y + x) * size + i;
+              V::put(at, V::get(at) + made[y][x]);
+            }
+          }
+        });
   }
 };
 
