@@ -19,14 +19,12 @@ std::size_t plane_step(std::size_t count, std::size_t channels) {
   return count * channels + 64 / sizeof(T);
 }
 
-/// Taps of rows x columns numbers, turned around and each transposed.
+/// Taps of rows x columns numbers, `tap` from one to the next, turned around and each transposed.
 template <class T>
-void turn(const T* taps, std::size_t rows, std::size_t columns, T* to) {
+void turn(const T* taps, std::size_t tap, std::size_t rows, std::size_t columns, T* to) {
   constexpr std::size_t some = 16;  // by squares of so many: lines of the cache are read and written whole
-  const std::size_t size = rows * columns;
-  for (std::size_t tap = 0; tap < 9; ++tap) {
-    const T* const from = taps + (8 - tap) * size;
-    T* const out = to + tap * size;
+  for (std::size_t k = 0; k < 9; ++k, to += rows * columns) {
+    const T* const from = taps + (8 - k) * tap;
     for (std::size_t top = 0; top < rows; top += some) {
       const std::size_t height = std::min(some, rows - top);
       for (std::size_t left = 0; left < columns; left += some) {
@@ -35,10 +33,15 @@ void turn(const T* taps, std::size_t rows, std::size_t columns, T* to) {
         for (std::size_t y = 0; y < height; ++y) {
           for (std::size_t x = 0; x < width; ++x) square[x][y] = from[(top + y) * columns + left + x];
         }
-        for (std::size_t x = 0; x < width; ++x) std::copy_n(square[x], height, out + (left + x) * rows + top);
+        for (std::size_t x = 0; x < width; ++x) std::copy_n(square[x], height, to + (left + x) * rows + top);
       }
     }
   }
+}
+
+/// As many of `all` as `bytes` hold, in whole `step`s.
+std::size_t as_many(std::size_t all, std::size_t step, std::size_t bytes_each, std::size_t bytes) {
+  return std::min(all, std::max(step, bytes / bytes_each / step * step));
 }
 
 }  // namespace
@@ -46,46 +49,62 @@ void turn(const T* taps, std::size_t rows, std::size_t columns, T* to) {
 template <class T>
 winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, const kernel_set<T>& kernels)
     : convolution<T>(shape), kernels_(&kernels) {
-  const extent out = shape.out();
-  const std::size_t in_channels = shape.in.channels, out_channels = shape.out_channels;
+  const extent in = shape.in, out = shape.out();
   // Rows and columns behind: those of the last tile that are not of the image.
-  input_ = {.border = shape.padding, .behind = side - 1, .inner = shape.in, .memory = {}};
-  slope_ = {.border = 2 - shape.padding, .behind = side - 1, .inner = out, .memory = {}};
+  forward_.from = {.border = shape.padding, .behind = side - 1, .inner = in, .memory = {}};
+  back_.from = {.border = 2 - shape.padding, .behind = side - 1, .inner = out, .memory = {}};
+  forward_.to = out;
+  back_.to = in;
   // Tiles of a block should stay in the second cache, but so many that the weights are worth reading.
-  const std::size_t tiles = std::max(count_of(tiles_of(out)), count_of(tiles_of(shape.in)));
-  const std::size_t image_bytes = sizeof(T) * (planes * tiles * (in_channels + out_channels));
+  const std::size_t tiles = std::max(count_of(tiles_of(out)), count_of(tiles_of(in)));
+  const std::size_t image_bytes = sizeof(T) * (planes * tiles * (in.channels + out.channels));
   constexpr std::size_t cache = 384 * 1024;
-  const std::size_t least = std::max<std::size_t>(48, in_channels * out_channels / (in_channels + out_channels));
+  const std::size_t least = std::max<std::size_t>(48, in.channels * out.channels / (in.channels + out.channels));
   block_ = std::max({std::size_t{1}, (least + tiles - 1) / tiles, std::min(cache / image_bytes, 2 * least / tiles)});
-  input_.reserve(block_);
-  slope_.reserve(block_);
-  const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in_channels, out_channels));
+  prepare(forward_, block_ * tiles);
+  prepare(back_, block_ * tiles);
+  const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in.channels, out.channels));
   taken_ = muster::buffer<T>(room);
   made_ = muster::buffer<T>(room);
-  turned_taps_ = muster::buffer<T>(shape.weights());
-  sums_ = muster::buffer<T>(planes * plane_step<T>(in_channels * out_channels, 1));
-  forward_ = muster::buffer<T>(planes * plane_step<T>(in_channels, panel_columns(out_channels, kernels)));
-  back_ = muster::buffer<T>(planes * plane_step<T>(out_channels, panel_columns(in_channels, kernels)));
-  zeros_.resize(panel_columns(std::max(in_channels, out_channels), kernels));
-  for (std::size_t n = 0; n < block_ * tiles; ++n) {
-    const auto in = static_cast<std::int32_t>(n * in_channels), made = static_cast<std::int32_t>(n * out_channels);
-    to_outputs_.push_back({in, made});
-    to_inputs_.push_back({made, in});
-  }
+  turned_ = muster::buffer<T>(9 * out.channels * back_.group);
+  terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), cache);
+  sums_ = muster::buffer<T>(planes * plane_step<T>(terms_, out.channels));
+  zeros_.resize(panel_columns(std::max(in.channels, out.channels), kernels));
+}
+
+template <class T>
+void winograd_convolution<T>::prepare(direction& way, std::size_t tiles) {
+  constexpr std::size_t cache = 4 * 1024 * 1024;
+  const std::size_t terms = way.from.inner.channels, columns = way.to.channels;
+  way.from.reserve(block_);
+  way.group = as_many(columns, kernels_->panel, planes * terms * sizeof(T), cache);
+  way.panels = muster::buffer<T>(planes * plane_step<T>(terms, panel_columns(way.group, *kernels_)));
+  for (std::size_t n = 0; n < tiles; ++n)
+    way.tiles.push_back({static_cast<std::int32_t>(n * terms), static_cast<std::int32_t>(n * columns)});
 }
 
 template <class T>
 void winograd_convolution<T>::begin(std::span<const T> weights) {
   weights_ = weights;
-  const std::size_t in_channels = this->shape().in.channels, out_channels = this->shape().out_channels;
-  kernels_->tile_weights(weights.data(), in_channels, out_channels, forward_.data(),
-                         plane_step<T>(in_channels, panel_columns(out_channels, *kernels_)));
-  turned_ = false;
+  forward_.made = back_.made = false;
 }
 
 template <class T>
-void winograd_convolution<T>::take_inputs(framed_images<T>& from, std::size_t images, const extent& to) {
+void winograd_convolution<T>::make_panels(direction& way, std::size_t column, std::size_t columns) {
+  const std::size_t terms = way.from.inner.channels, all = terms * way.to.channels;
+  const std::size_t plane = plane_step<T>(terms, panel_columns(columns, *kernels_));
+  if (&way == &forward_) {
+    kernels_->tile_weights(weights_.data() + column, all, terms, way.to.channels, columns, way.panels.data(), plane);
+  } else {
+    turn(weights_.data() + column * terms, all, columns, terms, turned_.data());
+    kernels_->tile_weights(turned_.data(), terms * columns, terms, columns, columns, way.panels.data(), plane);
+  }
+}
+
+template <class T>
+void winograd_convolution<T>::take_inputs(const direction& way, std::size_t images, const extent& to) {
   const extent tiles = tiles_of(to);
+  const auto& from = way.from;
   const std::size_t channels = from.inner.channels, plane = plane_step<T>(images * count_of(tiles), channels);
   const tile_row row{tiles.width, channels, from.row_step()};
   T* out = taken_.data();
@@ -98,104 +117,101 @@ void winograd_convolution<T>::take_inputs(framed_images<T>& from, std::size_t im
 }
 
 template <class T>
-void winograd_convolution<T>::convolve(framed_images<T>& from, std::size_t images, const muster::buffer<T>& panels,
-                                       const T* start, T* out, const extent& to, bool add) {
-  take_inputs(from, images, to);
-  const extent tiles = tiles_of(to);
-  const std::size_t terms = from.inner.channels, columns = to.channels, count = images * count_of(tiles);
-  for (std::size_t plane = 0; plane < planes; ++plane) {
-    kernels_->multiply({.in = taken_.data() + plane * plane_step<T>(count, terms),
-                        .pixels = &from == &input_ ? to_outputs_.data() : to_inputs_.data(),
-                        .pixel_count = count,
-                        .rows = 1,
-                        .row_step = 0,
-                        .run = terms,
-                        .panels = panels.data() + plane * plane_step<T>(terms, panel_columns(columns, *kernels_)),
-                        .terms = terms,
-                        .first = 0,
-                        .row_terms = terms,
-                        .out = made_.data() + plane * plane_step<T>(count, columns),
-                        .columns = columns,
-                        .start = zeros_.data(),
-                        .add = false});
+void winograd_convolution<T>::convolve(direction& way, std::size_t images, const T* start, T* out, bool add) {
+  take_inputs(way, images, way.to);
+  const extent to = way.to, tiles = tiles_of(to);
+  const std::size_t terms = way.from.inner.channels, count = images * count_of(tiles);
+  for (std::size_t column = 0; column < to.channels; column += way.group) {
+    const std::size_t columns = std::min(way.group, to.channels - column);
+    if (!way.made) make_panels(way, column, columns);
+    for (std::size_t plane = 0; plane < planes; ++plane) {
+      kernels_->multiply({.in = taken_.data() + plane * plane_step<T>(count, terms),
+                          .pixels = way.tiles.data(),
+                          .pixel_count = count,
+                          .rows = 1,
+                          .row_step = 0,
+                          .run = terms,
+                          .panels = way.panels.data() + plane * plane_step<T>(terms, panel_columns(columns, *kernels_)),
+                          .terms = terms,
+                          .first = 0,
+                          .row_terms = terms,
+                          .out = made_.data() + plane * plane_step<T>(count, to.channels) + column,
+                          .columns = columns,
+                          .start = zeros_.data(),
+                          .add = false});
+    }
   }
-  const tile_row row{tiles.width, columns, to.width * columns};
+  way.made = way.group >= to.channels;
+  const tile_row row{tiles.width, to.channels, to.width * to.channels};
   const T* made = made_.data();
   for (std::size_t image = 0; image < images; ++image) {
-    for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * columns) {
-      kernels_->tile_outputs(made, plane_step<T>(count, columns), row, std::min(side, to.height - side * y), to.width,
-                             start, out + image * to.size() + side * y * row.row_step, add);
+    for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * to.channels) {
+      kernels_->tile_outputs(made, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
+                             to.width, start, out + image * to.size() + side * y * row.row_step, add);
     }
   }
 }
 
 template <class T>
 void winograd_convolution<T>::forward(std::size_t images, const T* bias, T* out) {
-  convolve(input_, images, forward_, bias != nullptr ? bias : zeros_.data(), out, this->shape().out(), false);
+  convolve(forward_, images, bias != nullptr ? bias : zeros_.data(), out, false);
 }
 
 template <class T>
 void winograd_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
-  if (!turned_) {
-    const std::size_t in_channels = this->shape().in.channels, out_channels = this->shape().out_channels;
-    turn(weights_.data(), in_channels, out_channels, turned_taps_.data());
-    kernels_->tile_weights(turned_taps_.data(), out_channels, in_channels, back_.data(),
-                           plane_step<T>(out_channels, panel_columns(in_channels, *kernels_)));
-    turned_ = true;
-  }
-  convolve(slope_, images, back_, zeros_.data(), in, this->shape().in, add);
+  convolve(back_, images, zeros_.data(), in, add);
 }
 
 template <class T>
-void winograd_convolution<T>::backward_weights(std::size_t images, const T* slopes, T*) {
+void winograd_convolution<T>::backward_weights(std::size_t images, const T* slopes, T* weights) {
   const extent out = this->shape().out(), tiles = tiles_of(out);
   const std::size_t in_channels = this->shape().in.channels, out_channels = out.channels;
+  auto& slope = back_.from;
   for (std::size_t image = 0; slopes != nullptr && image < images; ++image) {
     for (std::size_t y = 0; y < out.height; ++y) {
       std::copy_n(slopes + image * out.size() + y * out.width * out_channels, out.width * out_channels,
-                  slope_.pixel(image, y, 0));
+                  slope.pixel(image, y, 0));
     }
   }
-  take_inputs(input_, images, out);
+  take_inputs(forward_, images, out);
   const std::size_t count = images * count_of(tiles);
-  const tile_row row{tiles.width, out_channels, slope_.row_step()};
+  const tile_row row{tiles.width, out_channels, slope.row_step()};
   T* to = made_.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, to += tiles.width * out_channels) {
-      kernels_->tile_slopes(slope_.pixel(image, side * y, 0), row, to, plane_step<T>(count, out_channels));
+      kernels_->tile_slopes(slope.pixel(image, side * y, 0), row, to, plane_step<T>(count, out_channels));
     }
   }
   const std::size_t height = images * tiles.height;
-  for (std::size_t plane = 0; plane < planes; ++plane) {
-    kernels_->add_weights({.in = taken_.data() + plane * plane_step<T>(count, in_channels),
-                           .in_image = count * in_channels,
-                           .in_row = tiles.width * in_channels,
-                           .in_pixel = in_channels,
-                           .gradient = made_.data() + plane * plane_step<T>(count, out_channels),
-                           .gradient_image = count * out_channels,
-                           .gradient_row = tiles.width * out_channels,
-                           .gradient_pixel = out_channels,
-                           .images = 1,
-                           .top = 0,
-                           .height = height,
-                           .width = tiles.width,
-                           .in_height = height,
-                           .in_width = tiles.width,
-                           .channels = in_channels,
-                           .padding = 0,
-                           .stride = 1,
-                           .rows = 1,
-                           .row_step = 0,
-                           .run = in_channels,
-                           .columns = out_channels,
-                           .to = sums_.data() + plane * plane_step<T>(in_channels * out_channels, 1)});
+  for (std::size_t first = 0; first < in_channels; first += terms_) {
+    const std::size_t terms = std::min(terms_, in_channels - first);
+    for (std::size_t plane = 0; plane < planes; ++plane) {
+      kernels_->add_weights({.in = taken_.data() + plane * plane_step<T>(count, in_channels) + first,
+                             .in_image = count * in_channels,
+                             .in_row = tiles.width * in_channels,
+                             .in_pixel = in_channels,
+                             .gradient = made_.data() + plane * plane_step<T>(count, out_channels),
+                             .gradient_image = count * out_channels,
+                             .gradient_row = tiles.width * out_channels,
+                             .gradient_pixel = out_channels,
+                             .images = 1,
+                             .top = 0,
+                             .height = height,
+                             .width = tiles.width,
+                             .in_height = height,
+                             .in_width = tiles.width,
+                             .channels = in_channels,
+                             .padding = 0,
+                             .stride = 1,
+                             .rows = 1,
+                             .row_step = 0,
+                             .run = terms,
+                             .columns = out_channels,
+                             .to = sums_.data() + plane * plane_step<T>(terms_, out_channels)});
+    }
+    kernels_->add_tile_weights(sums_.data(), plane_step<T>(terms_, out_channels), terms * out_channels,
+                               weights + first * out_channels, in_channels * out_channels);
   }
-}
-
-template <class T>
-void winograd_convolution<T>::finish(T* weights) {
-  const std::size_t size = this->shape().in.channels * this->shape().out_channels;
-  kernels_->add_tile_weights(sums_.data(), plane_step<T>(size, 1), size, weights);
 }
 
 template class winograd_convolution<float>;

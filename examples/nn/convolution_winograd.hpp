@@ -13,7 +13,8 @@ namespace nn {
 /// Winograd's minimal filtering F(4 x 4, 3 x 3) (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308), stride 1: a
 /// tile of 4 x 4 outputs takes 36 multiplications for each pair of channels instead of 144, in all three passes. Tiles
 /// of some images become 36 planes, each plane is one product of matrices by the same kernels as direct convolution's,
-/// and sums make outputs of them.
+/// and sums make outputs of them. Weights are transformed, and their gradients transformed back, in parts that the
+/// caches hold: together they are four times as large as they were.
 ///
 /// That pays where there are channels enough that the products outweigh the sums, and pixels enough that they outweigh
 /// what the weights cost: see pays().
@@ -27,34 +28,42 @@ class winograd_convolution final : public convolution<T> {
   }
   [[nodiscard]] static bool pays(const convolution_shape& shape) noexcept {
     const extent out = shape.out();
-    return can(shape) && shape.in.channels >= 32 && shape.out_channels >= 32 && out.height * out.width >= 64;
+    return can(shape) && shape.in.channels >= 16 && shape.out_channels >= 16 && out.height * out.width >= 16;
   }
 
   [[nodiscard]] std::size_t block() const noexcept override { return block_; }
-  [[nodiscard]] image_view<T> input(std::size_t k) noexcept override { return input_.view(k); }
-  [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override { return slope_.view(k); }
+  [[nodiscard]] image_view<T> input(std::size_t k) noexcept override { return forward_.from.view(k); }
+  [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override { return back_.from.view(k); }
   void begin(std::span<const T> weights) override;
   void forward(std::size_t images, const T* bias, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
-  void finish(T* weights) override;
 
  private:
-  void convolve(framed_images<T>& from, std::size_t images, const muster::buffer<T>& panels, const T* start, T* out,
-                const extent& to, bool add);
-  void take_inputs(framed_images<T>& from, std::size_t images, const extent& to);
+  /// One of the two convolutions: from inputs to outputs, or back with the taps turned around.
+  struct direction {
+    framed_images<T> from;
+    extent to;
+    std::vector<pixel_place> tiles;
+    std::size_t group = 0;     // columns whose panels are made at a time
+    muster::buffer<T> panels;  // of them, by planes
+    bool made = false;         // for all columns, of weights_
+  };
+
+  void prepare(direction& way, std::size_t tiles);
+  void make_panels(direction& way, std::size_t column, std::size_t columns);
+  void convolve(direction& way, std::size_t images, const T* start, T* out, bool add);
+  void take_inputs(const direction& way, std::size_t images, const extent& to);
 
   const kernel_set<T>* kernels_;
   std::size_t block_ = 1;
-  framed_images<T> input_, slope_;
-  muster::buffer<T> taken_, made_;                   // planes of tiles: what is multiplied, and what comes of it
-  std::span<const T> weights_;                       // those of begin()
-  muster::buffer<T> turned_taps_;                    // of them
-  muster::buffer<T> forward_, back_;                 // panels of planes of both
-  muster::buffer<T> sums_;                           // planes of the gradient of the weights
-  std::vector<pixel_place> to_outputs_, to_inputs_;  // of tiles
-  std::vector<T> zeros_;                             // in whole vectors
-  bool turned_ = false;                              // back_ is of weights_
+  direction forward_, back_;
+  std::span<const T> weights_;      // those of begin()
+  muster::buffer<T> turned_;        // of them, the taps for one group of back_
+  muster::buffer<T> taken_, made_;  // planes of tiles: what is multiplied, and what comes of it
+  std::size_t terms_ = 0;           // input channels whose gradient of the weights is made at a time
+  muster::buffer<T> sums_;          // planes of it
+  std::vector<T> zeros_;            // in whole vectors
 };
 
 }  // namespace nn

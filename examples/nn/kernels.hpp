@@ -128,10 +128,12 @@ struct kernel_set {
   void (*tile_slopes)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
   void (*tile_outputs)(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                        const T* start, T* out, bool add);
-  /// 3 x 3 taps of terms x columns numbers to planes of panels, as pack_panels() makes them; columns that are filled up
-  /// stay as they are. And sums of planes, which become zeros, to what is added to taps of `size` numbers.
-  void (*tile_weights)(const T* taps, std::size_t terms, std::size_t columns, T* panels, std::size_t plane);
-  void (*add_tile_weights)(T* sums, std::size_t plane, std::size_t size, T* taps);
+  /// 3 x 3 taps, `tap` from one to the next, of `terms` rows, `step` from one to the next, of numbers to planes of
+  /// panels, as pack_panels() makes them; columns that are filled up stay as they are. And sums of planes, which become
+  /// zeros, to what is added to taps of `size` numbers.
+  void (*tile_weights)(const T* taps, std::size_t tap, std::size_t terms, std::size_t step, std::size_t columns,
+                       T* panels, std::size_t plane);
+  void (*add_tile_weights)(T* sums, std::size_t plane, std::size_t size, T* taps, std::size_t tap);
 };
 
 /// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or

@@ -165,23 +165,23 @@ struct winograd_kernels {
         : outputs_as<false>(tiles, plane, row, rows, width, start, out);
   }
 
-  static void weights(const T* taps, std::size_t terms, std::size_t columns, T* panels, std::size_t plane) {
+  static void weights(const T* taps, std::size_t tap, std::size_t terms, std::size_t step, std::size_t columns,
+                      T* panels, std::size_t plane) {
     constexpr std::size_t lanes = vectors<T, Width>::lanes;
-    const std::size_t size = terms * columns;
     for (std::size_t column = 0, width = 0; column < columns; column += width) {
       width = columns - column < Panel ? lanes : Panel;
+      const std::size_t there = columns - column < width ? columns - column : width;
       for (std::size_t t = 0; t < terms; ++t) {
         over_vectors(
-            columns - column < width ? columns - column : width, [&]<class V>(
-                                                                     std::size_t c) __attribute__((always_inline)) {
-              spread<3, &winograd_kernels::spread_taps<V>, V>(taps + t * columns + column + c, size, 3 * size,
+            there, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
+              spread<3, &winograd_kernels::spread_taps<V>, V>(taps + t * step + column + c, tap, 3 * tap,
                                                               panels + column * terms + t * width + c, plane);
             });
       }
     }
   }
 
-  static void weight_sums(T* sums, std::size_t plane, std::size_t size, T* taps) {
+  static void weight_sums(T* sums, std::size_t plane, std::size_t size, T* taps, std::size_t tap) {
     over_vectors(
         size, [&]<class V>(std::size_t i) __attribute__((always_inline)) {
           line<V> made[3];
@@ -189,7 +189,7 @@ struct winograd_kernels {
           for (std::size_t m = 0; m < lines * lines; ++m) V::put(sums + m * plane + i, typename V::value{});
           NN_UNROLL for (std::size_t y = 0; y < 3; ++y) {
             NN_UNROLL for (std::size_t x = 0; x < 3; ++x) {
-              T* const at = taps + (3 * y + x) * size + i;
+              T* const at = taps + (3 * y + x) * tap + i;
               V::put(at, V::get(at) + made[y][x]);
             }
           }
