@@ -199,6 +199,8 @@ struct kernels : vectors<T, Width> {
       T* const to = job.to + r * job.run * job.columns;
       std::size_t k = 0;
       for (; k + Pixels <= job.run; k += Pixels) weight_tap<Pixels>(part, k, to);
+      // Four sums: as long as a sum takes until the next product can be added.
+      for (; k < job.run && (job.run - k) % 4 == 0; k += 4) weight_tap<4>(part, k, to);
       for (; k + 3 <= job.run; k += 3) weight_tap<3>(part, k, to);
       for (; k < job.run; ++k) weight_tap<1>(part, k, to);
     }
