@@ -23,9 +23,10 @@ std::vector<std::string_view> convolution_names() {
 
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
-                                                 const kernel_set<T>& kernels) {
+                                                 const kernel_set<T>& kernels,
+                                                 const std::shared_ptr<workspace<T>>& work) {
   if (backend == "winograd" && winograd_convolution<T>::pays(shape)) {
-    return std::make_unique<winograd_convolution<T>>(shape, kernels);
+    return std::make_unique<winograd_convolution<T>>(shape, kernels, work);
   }
   if (backend == "direct" || backend == "winograd") return std::make_unique<direct_convolution<T>>(shape, kernels);
   if (backend == "eigen") return std::make_unique<eigen_convolution<T>>(shape);
@@ -41,8 +42,10 @@ std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const
 }
 
 template std::unique_ptr<convolution<float>> make_convolution<float>(std::string_view, const convolution_shape&,
-                                                                     const kernel_set<float>&);
+                                                                     const kernel_set<float>&,
+                                                                     const std::shared_ptr<workspace<float>>&);
 template std::unique_ptr<convolution<double>> make_convolution<double>(std::string_view, const convolution_shape&,
-                                                                       const kernel_set<double>&);
+                                                                       const kernel_set<double>&,
+                                                                       const std::shared_ptr<workspace<double>>&);
 
 }  // namespace nn

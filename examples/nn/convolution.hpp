@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/core/buffer.hpp>
+
 #include "activation.hpp"
 #include "kernels.hpp"
 
@@ -63,11 +65,24 @@ class convolution {
   convolution_shape shape_;
 };
 
+/// What convolutions of one thread work with one after the other, so that it stays in that thread's cache.
+template <class T>
+struct workspace {
+  muster::buffer<T> taken, made, panels, turned, sums;
+  const void* panels_of = nullptr;  ///< that were made last
+
+  static void reserve(muster::buffer<T>& memory, std::size_t size) {
+    if (memory.size() < size) memory = muster::buffer<T>(size);
+  }
+};
+
 /// "winograd" (muster's own kernels, with fewer multiplications where that pays; direct elsewhere), "direct", "eigen"
 /// (im2col and a product), "onednn" (float only, if it was built in). Throws muster::configuration_error for another.
+/// `work` is shared with others of the same thread.
 template <class T>
-std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
-                                                 const kernel_set<T>& kernels);
+std::unique_ptr<convolution<T>> make_convolution(
+    std::string_view backend, const convolution_shape& shape, const kernel_set<T>& kernels,
+    const std::shared_ptr<workspace<T>>& work = std::make_shared<workspace<T>>());
 
 /// Those that this build has.
 std::vector<std::string_view> convolution_names();

@@ -1,6 +1,7 @@
 #include "convolution_winograd.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace nn {
 namespace {
@@ -47,8 +48,9 @@ std::size_t as_many(std::size_t all, std::size_t step, std::size_t bytes_each, s
 }  // namespace
 
 template <class T>
-winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, const kernel_set<T>& kernels)
-    : convolution<T>(shape), kernels_(&kernels) {
+winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, const kernel_set<T>& kernels,
+                                              std::shared_ptr<workspace<T>> work)
+    : convolution<T>(shape), kernels_(&kernels), work_(std::move(work)) {
   const extent in = shape.in, out = shape.out();
   // Rows and columns behind: those of the last tile that are not of the image.
   forward_.from = {.border = shape.padding, .behind = side - 1, .inner = in, .memory = {}};
@@ -64,11 +66,11 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
   prepare(forward_, block_ * tiles);
   prepare(back_, block_ * tiles);
   const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in.channels, out.channels));
-  taken_ = muster::buffer<T>(room);
-  made_ = muster::buffer<T>(room);
-  turned_ = muster::buffer<T>(9 * out.channels * back_.group);
+  workspace<T>::reserve(work_->taken, room);
+  workspace<T>::reserve(work_->made, room);
+  workspace<T>::reserve(work_->turned, 9 * out.channels * back_.group);
   terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), cache);
-  sums_ = muster::buffer<T>(planes * plane_step<T>(terms_, out.channels));
+  workspace<T>::reserve(work_->sums, planes * plane_step<T>(terms_, out.channels));
   zeros_.resize(panel_columns(std::max(in.channels, out.channels), kernels));
 }
 
@@ -78,7 +80,7 @@ void winograd_convolution<T>::prepare(direction& way, std::size_t tiles) {
   const std::size_t terms = way.from.inner.channels, columns = way.to.channels;
   way.from.reserve(block_);
   way.group = as_many(columns, kernels_->panel, planes * terms * sizeof(T), cache);
-  way.panels = muster::buffer<T>(planes * plane_step<T>(terms, panel_columns(way.group, *kernels_)));
+  workspace<T>::reserve(work_->panels, planes * plane_step<T>(terms, panel_columns(way.group, *kernels_)));
   for (std::size_t n = 0; n < tiles; ++n)
     way.tiles.push_back({static_cast<std::int32_t>(n * terms), static_cast<std::int32_t>(n * columns)});
 }
@@ -86,7 +88,7 @@ void winograd_convolution<T>::prepare(direction& way, std::size_t tiles) {
 template <class T>
 void winograd_convolution<T>::begin(std::span<const T> weights) {
   weights_ = weights;
-  forward_.made = back_.made = false;
+  work_->panels_of = nullptr;
 }
 
 template <class T>
@@ -94,10 +96,10 @@ void winograd_convolution<T>::make_panels(direction& way, std::size_t column, st
   const std::size_t terms = way.from.inner.channels, all = terms * way.to.channels;
   const std::size_t plane = plane_step<T>(terms, panel_columns(columns, *kernels_));
   if (&way == &forward_) {
-    kernels_->tile_weights(weights_.data() + column, all, terms, way.to.channels, columns, way.panels.data(), plane);
+    kernels_->tile_weights(weights_.data() + column, all, terms, way.to.channels, columns, work_->panels.data(), plane);
   } else {
-    turn(weights_.data() + column * terms, all, columns, terms, turned_.data());
-    kernels_->tile_weights(turned_.data(), terms * columns, terms, columns, columns, way.panels.data(), plane);
+    turn(weights_.data() + column * terms, all, columns, terms, work_->turned.data());
+    kernels_->tile_weights(work_->turned.data(), terms * columns, terms, columns, columns, work_->panels.data(), plane);
   }
 }
 
@@ -107,7 +109,7 @@ void winograd_convolution<T>::take_inputs(const direction& way, std::size_t imag
   const auto& from = way.from;
   const std::size_t channels = from.inner.channels, plane = plane_step<T>(images * count_of(tiles), channels);
   const tile_row row{tiles.width, channels, from.row_step()};
-  T* out = taken_.data();
+  T* out = work_->taken.data();
   for (std::size_t image = 0; image < images; ++image) {
     const T* const in = from.memory.data() + image * from.image_size();
     for (std::size_t y = 0; y < tiles.height; ++y, out += tiles.width * channels) {
@@ -123,27 +125,28 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
   const std::size_t terms = way.from.inner.channels, count = images * count_of(tiles);
   for (std::size_t column = 0; column < to.channels; column += way.group) {
     const std::size_t columns = std::min(way.group, to.channels - column);
-    if (!way.made) make_panels(way, column, columns);
+    if (work_->panels_of != &way) make_panels(way, column, columns);
     for (std::size_t plane = 0; plane < planes; ++plane) {
-      kernels_->multiply({.in = taken_.data() + plane * plane_step<T>(count, terms),
-                          .pixels = way.tiles.data(),
-                          .pixel_count = count,
-                          .rows = 1,
-                          .row_step = 0,
-                          .run = terms,
-                          .panels = way.panels.data() + plane * plane_step<T>(terms, panel_columns(columns, *kernels_)),
-                          .terms = terms,
-                          .first = 0,
-                          .row_terms = terms,
-                          .out = made_.data() + plane * plane_step<T>(count, to.channels) + column,
-                          .columns = columns,
-                          .start = zeros_.data(),
-                          .add = false});
+      kernels_->multiply(
+          {.in = work_->taken.data() + plane * plane_step<T>(count, terms),
+           .pixels = way.tiles.data(),
+           .pixel_count = count,
+           .rows = 1,
+           .row_step = 0,
+           .run = terms,
+           .panels = work_->panels.data() + plane * plane_step<T>(terms, panel_columns(columns, *kernels_)),
+           .terms = terms,
+           .first = 0,
+           .row_terms = terms,
+           .out = work_->made.data() + plane * plane_step<T>(count, to.channels) + column,
+           .columns = columns,
+           .start = zeros_.data(),
+           .add = false});
     }
   }
-  way.made = way.group >= to.channels;
+  work_->panels_of = way.group >= to.channels ? &way : nullptr;
   const tile_row row{tiles.width, to.channels, to.width * to.channels};
-  const T* made = made_.data();
+  const T* made = work_->made.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * to.channels) {
       kernels_->tile_outputs(made, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
@@ -176,7 +179,7 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   take_inputs(forward_, images, out);
   const std::size_t count = images * count_of(tiles);
   const tile_row row{tiles.width, out_channels, slope.row_step()};
-  T* to = made_.data();
+  T* to = work_->made.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, to += tiles.width * out_channels) {
       kernels_->tile_slopes(slope.pixel(image, side * y, 0), row, to, plane_step<T>(count, out_channels));
@@ -186,11 +189,11 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   for (std::size_t first = 0; first < in_channels; first += terms_) {
     const std::size_t terms = std::min(terms_, in_channels - first);
     for (std::size_t plane = 0; plane < planes; ++plane) {
-      kernels_->add_weights({.in = taken_.data() + plane * plane_step<T>(count, in_channels) + first,
+      kernels_->add_weights({.in = work_->taken.data() + plane * plane_step<T>(count, in_channels) + first,
                              .in_image = count * in_channels,
                              .in_row = tiles.width * in_channels,
                              .in_pixel = in_channels,
-                             .gradient = made_.data() + plane * plane_step<T>(count, out_channels),
+                             .gradient = work_->made.data() + plane * plane_step<T>(count, out_channels),
                              .gradient_image = count * out_channels,
                              .gradient_row = tiles.width * out_channels,
                              .gradient_pixel = out_channels,
@@ -207,9 +210,9 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
                              .row_step = 0,
                              .run = terms,
                              .columns = out_channels,
-                             .to = sums_.data() + plane * plane_step<T>(terms_, out_channels)});
+                             .to = work_->sums.data() + plane * plane_step<T>(terms_, out_channels)});
     }
-    kernels_->add_tile_weights(sums_.data(), plane_step<T>(terms_, out_channels), terms * out_channels,
+    kernels_->add_tile_weights(work_->sums.data(), plane_step<T>(terms_, out_channels), terms * out_channels,
                                weights + first * out_channels, in_channels * out_channels);
   }
 }

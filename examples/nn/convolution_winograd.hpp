@@ -1,6 +1,7 @@
 // Convolution with 3 x 3 taps in a quarter of the multiplications.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <muster/core/buffer.hpp>
@@ -21,7 +22,8 @@ namespace nn {
 template <class T>
 class winograd_convolution final : public convolution<T> {
  public:
-  winograd_convolution(const convolution_shape& shape, const kernel_set<T>& kernels);
+  winograd_convolution(const convolution_shape& shape, const kernel_set<T>& kernels,
+                       std::shared_ptr<workspace<T>> work);
 
   [[nodiscard]] static bool can(const convolution_shape& shape) noexcept {
     return shape.kernel == 3 && shape.stride == 1 && shape.padding <= 2;
@@ -45,9 +47,7 @@ class winograd_convolution final : public convolution<T> {
     framed_images<T> from;
     extent to;
     std::vector<pixel_place> tiles;
-    std::size_t group = 0;     // columns whose panels are made at a time
-    muster::buffer<T> panels;  // of them, by planes
-    bool made = false;         // for all columns, of weights_
+    std::size_t group = 0;  // columns whose panels are made at a time
   };
 
   void prepare(direction& way, std::size_t tiles);
@@ -58,12 +58,10 @@ class winograd_convolution final : public convolution<T> {
   const kernel_set<T>* kernels_;
   std::size_t block_ = 1;
   direction forward_, back_;
-  std::span<const T> weights_;      // those of begin()
-  muster::buffer<T> turned_;        // of them, the taps for one group of back_
-  muster::buffer<T> taken_, made_;  // planes of tiles: what is multiplied, and what comes of it
-  std::size_t terms_ = 0;           // input channels whose gradient of the weights is made at a time
-  muster::buffer<T> sums_;          // planes of it
-  std::vector<T> zeros_;            // in whole vectors
+  std::span<const T> weights_;  // those of begin()
+  std::size_t terms_ = 0;       // input channels whose gradient of the weights is made at a time
+  std::shared_ptr<workspace<T>> work_;
+  std::vector<T> zeros_;  // in whole vectors
 };
 
 }  // namespace nn

@@ -56,7 +56,8 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   parameter<T>* const bias = options.bias ? &make_parameter(name + ".bias", {options.channels}, start::zeros) : nullptr;
   auto& out = make(shape.out());
   std::vector<std::unique_ptr<convolution<T>>> ways;
-  while (ways.size() < team_.threads()) ways.push_back(make_convolution<T>(how_.backend, shape, *kernels_));
+  while (work_.size() < team_.threads()) work_.push_back(std::make_shared<workspace<T>>());
+  for (const auto& work : work_) ways.push_back(make_convolution<T>(how_.backend, shape, *kernels_, work));
   add_layer<convolution_layer<T>>(in, out, weights, bias, std::move(ways), gradient_sums_);
   operations_ += shape.operations() * (in.wants_gradient() ? 3 : 2);
   return out;

@@ -102,6 +102,7 @@ class network {
   execution how_;
   lanes team_;
   lane_sums<T> gradient_sums_;
+  std::vector<std::shared_ptr<workspace<T>>> work_;  // of each thread
   const kernel_set<T>* kernels_;
   std::deque<parameter<T>> parameters_;
   std::vector<std::unique_ptr<activation<T>>> activations_;

@@ -80,7 +80,7 @@ std::unique_ptr<nn::convolution<T>> make(const std::string& backend, const nn::c
                                          std::string_view kernels) {
   const auto& set = nn::find_kernels<T>(kernels);
   if (backend == "winograd" && nn::winograd_convolution<T>::can(shape)) {
-    return std::make_unique<nn::winograd_convolution<T>>(shape, set);
+    return std::make_unique<nn::winograd_convolution<T>>(shape, set, std::make_shared<nn::workspace<T>>());
   }
   return nn::make_convolution<T>(backend, shape, set);
 }
