@@ -76,7 +76,7 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
 
 template <class T>
 void winograd_convolution<T>::prepare(direction& way, std::size_t tiles) {
-  constexpr std::size_t cache = 4 * 1024 * 1024;
+  constexpr std::size_t cache = 1024 * 1024;
   const std::size_t terms = way.from.inner.channels, columns = way.to.channels;
   way.from.reserve(block_);
   way.group = as_many(columns, kernels_->panel, planes * terms * sizeof(T), cache);
