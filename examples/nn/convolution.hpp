@@ -58,8 +58,6 @@ class convolution {
   /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the
   /// gradient of the weights.
   virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
-  /// After the last backward_weights() of a lane: adds what is not yet in the gradient of the weights.
-  virtual void finish(T* weights) { (void)weights; }
 
  private:
   convolution_shape shape_;

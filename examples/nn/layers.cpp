@@ -76,7 +76,6 @@ void convolution_layer<T>::backward_lane(convolution<T>& how, std::size_t lane, 
     how.backward_data(count, in_->gradient(at), in_.adds());
     for (std::size_t k = 0; k < count; ++k) in_.written(at + k, lane);
   }
-  if (what.weights) how.finish(sums);
 }
 
 template <class T>

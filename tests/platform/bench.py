@@ -13,6 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PLATFORM = HERE.parent.parent / "bench" / "platform"
 PROGRAM = [sys.executable, "-m", "muster_bench"]
 os.environ["PYTHONPATH"] = str(PLATFORM)
+os.environ.pop("PYTHONUNBUFFERED", None)   # as for a user
 sys.path.insert(0, str(PLATFORM))
 
 

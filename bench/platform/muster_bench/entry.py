@@ -1,4 +1,5 @@
 """How a program of this package begins and ends, with whatever it needs that may not be there."""
+import contextlib
 import importlib.util
 import os
 import sys
@@ -19,6 +20,8 @@ def start(program, packages, call):
         return call()
     except Refusal as refusal:
         said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()   # why it ended is the last line, where both go to one file too
         print(f"{program}: {said}", file=sys.stderr)
         return refusal.status
     except KeyboardInterrupt:

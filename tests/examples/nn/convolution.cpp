@@ -117,8 +117,6 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
     const std::vector<T> slopes(dense, dense + static_cast<std::ptrdiff_t>(count * shape.out().size()));
     in_place->backward_weights(count, slopes.data(), again.data());
   }
-  how->finish(weight_slope.data());
-  in_place->finish(again.data());
   INFO(backend << " " << kernels << ", in " << shape.in.height << "x" << shape.in.width << "x" << shape.in.channels
                << ", out " << shape.out_channels << ", kernel " << shape.kernel << ", stride " << shape.stride
                << ", padding " << shape.padding << ", images " << images << ", seed " << seed);
@@ -193,7 +191,6 @@ TEST_CASE("what one thread has prepared another one computes", "[nn]") {
         for (std::size_t k = 0; k < images; ++k) fill(how->input(k), pixels.data());
         how->backward_weights(images, nullptr, sums.data());
         how->backward_data(images, in.data(), false);
-        how->finish(sums.data());
         out.insert(out.end(), in.begin(), in.end());
         out.insert(out.end(), sums.begin(), sums.end());
         return out;
