@@ -66,8 +66,10 @@ class convolution {
 /// What convolutions of one thread work with one after the other, so that it stays in that thread's cache.
 template <class T>
 struct workspace {
-  muster::buffer<T> taken, made, panels, turned, sums;
-  const void* panels_of = nullptr;  ///< that were made last
+  muster::buffer<T> taken, made;     ///< what is multiplied, and what comes of it
+  muster::buffer<T> panels, turned;  ///< of transformed weights; taps turned around on their way there
+  muster::buffer<T> sums;            ///< of gradients of weights; zeros between two calls
+  const void* panels_of = nullptr;   ///< what the panels were made for last
 
   static void reserve(muster::buffer<T>& memory, std::size_t size) {
     if (memory.size() < size) memory = muster::buffer<T>(size);

@@ -11,6 +11,9 @@ constexpr std::size_t side = winograd_tile::side, lines = winograd_tile::lines, 
 extent tiles_of(const extent& image) {
   return {(image.height + side - 1) / side, (image.width + side - 1) / side, image.channels};
 }
+/// The second cache of a core of today's servers, and as much of it as one of several arrays should take.
+constexpr std::size_t cache = 1024 * 1024, part_of_cache = 384 * 1024;
+
 std::size_t count_of(const extent& tiles) { return tiles.height * tiles.width; }
 
 /// From one plane to the next: a line of the cache more than it has, or all planes of a tile, which are written
@@ -57,26 +60,26 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
   back_.from = {.border = 2 - shape.padding, .behind = side - 1, .inner = out, .memory = {}};
   forward_.to = out;
   back_.to = in;
-  // Tiles of a block should stay in the second cache, but so many that the weights are worth reading.
+  // Tiles of a block should stay in the second cache, but so many that the weights, which are read for each block, are
+  // no more than the tiles.
   const std::size_t tiles = std::max(count_of(tiles_of(out)), count_of(tiles_of(in)));
   const std::size_t image_bytes = sizeof(T) * (planes * tiles * (in.channels + out.channels));
-  constexpr std::size_t cache = 384 * 1024;
   const std::size_t least = std::max<std::size_t>(48, in.channels * out.channels / (in.channels + out.channels));
-  block_ = std::max({std::size_t{1}, (least + tiles - 1) / tiles, std::min(cache / image_bytes, 2 * least / tiles)});
+  block_ =
+      std::max({std::size_t{1}, (least + tiles - 1) / tiles, std::min(part_of_cache / image_bytes, 2 * least / tiles)});
   prepare(forward_, block_ * tiles);
   prepare(back_, block_ * tiles);
   const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in.channels, out.channels));
   workspace<T>::reserve(work_->taken, room);
   workspace<T>::reserve(work_->made, room);
   workspace<T>::reserve(work_->turned, 9 * out.channels * back_.group);
-  terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), cache);
+  terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), part_of_cache);
   workspace<T>::reserve(work_->sums, planes * plane_step<T>(terms_, out.channels));
   zeros_.resize(panel_columns(std::max(in.channels, out.channels), kernels));
 }
 
 template <class T>
 void winograd_convolution<T>::prepare(direction& way, std::size_t tiles) {
-  constexpr std::size_t cache = 1024 * 1024;
   const std::size_t terms = way.from.inner.channels, columns = way.to.channels;
   way.from.reserve(block_);
   way.group = as_many(columns, kernels_->panel, planes * terms * sizeof(T), cache);

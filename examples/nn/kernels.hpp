@@ -78,7 +78,7 @@ struct pool_window {
 
 /// Winograd's F(4 x 4, 3 x 3): 4 x 4 outputs from 6 x 6 inputs, by the values of polynomials at the points 0, a, -a,
 /// 1 / a, -1 / a and infinity. By this a, an error is twice that of a direct sum (by the 1 and 2 of Lavin and Gray nine
-/// times), and the taps turned around have the same values in another order.
+/// times).
 struct winograd_tile {
   static constexpr std::size_t side = 4, lines = side + 2, planes = lines * lines;
   static constexpr double a = 0.70710678118654752440;  // of 2 a = 1 / a

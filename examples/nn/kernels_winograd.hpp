@@ -23,29 +23,30 @@ struct winograd_kernels {
   template <class V>
   using line = typename V::value[lines];
 
-  /// B^T of six numbers.
-  template <class V>
-  [[gnu::always_inline]] static inline void spread_input(const line<V>& d, line<V>& to) {
-    const auto even = d[4] - 2 * d[2], odd = a * (d[3] - 2 * d[1]);
-    const auto inverse_even = d[4] - half * d[2], inverse_odd = 2 * a * (d[3] - half * d[1]);
-    to[0] = d[0] - T(2.5) * d[2] + d[4];
+  /// The values at all points: at a and -a, or at their inverses, from the terms of even and of odd powers.
+  template <class V, class Value = typename V::value>
+  [[gnu::always_inline]] static inline void at_points(Value zero, Value even, Value odd, Value inverse_even,
+                                                      Value inverse_odd, Value infinity, line<V>& to) {
+    to[0] = zero;
     to[1] = even + odd;
     to[2] = even - odd;
     to[3] = inverse_even + inverse_odd;
     to[4] = inverse_even - inverse_odd;
-    to[5] = d[1] - T(2.5) * d[3] + d[5];
+    to[5] = infinity;
+  }
+
+  /// B^T of six numbers.
+  template <class V>
+  [[gnu::always_inline]] static inline void spread_input(const line<V>& d, line<V>& to) {
+    at_points<V>(d[0] - T(2.5) * d[2] + d[4], d[4] - 2 * d[2], a * (d[3] - 2 * d[1]), d[4] - half * d[2],
+                 2 * a * (d[3] - half * d[1]), d[1] - T(2.5) * d[3] + d[5], to);
   }
 
   /// G of three taps.
   template <class V>
   [[gnu::always_inline]] static inline void spread_taps(const line<V>& w, line<V>& to) {
-    const auto even = w[0] + half * w[2], inverse_even = half * w[0] + w[2], odd = a * w[1];
-    to[0] = w[0];
-    to[1] = even + odd;
-    to[2] = even - odd;
-    to[3] = inverse_even + odd;
-    to[4] = inverse_even - odd;
-    to[5] = w[2];
+    const auto odd = a * w[1];
+    at_points<V>(w[0], w[0] + half * w[2], odd, half * w[0] + w[2], odd, w[2], to);
   }
 
   /// G^T of six numbers.
@@ -60,15 +61,8 @@ struct winograd_kernels {
   /// A of four numbers.
   template <class V>
   [[gnu::always_inline]] static inline void spread_slope(const line<V>& g, line<V>& to) {
-    const auto even = -2 * third * g[0] - third * g[2], odd = -2 * third * a * g[1] - third * a * g[3];
-    const auto inverse_even = third * g[0] + 2 * third * g[2];
-    const auto inverse_odd = 2 * third * a * g[1] + 4 * third * a * g[3];
-    to[0] = g[0];
-    to[1] = even + odd;
-    to[2] = even - odd;
-    to[3] = inverse_even + inverse_odd;
-    to[4] = inverse_even - inverse_odd;
-    to[5] = g[3];
+    at_points<V>(g[0], -2 * third * g[0] - third * g[2], -2 * third * a * g[1] - third * a * g[3],
+                 third * g[0] + 2 * third * g[2], 2 * third * a * g[1] + 4 * third * a * g[3], g[3], to);
   }
 
   /// A^T of six numbers.
