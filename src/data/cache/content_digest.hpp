@@ -18,7 +18,7 @@ inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part
 
 /// The digest of one block as four chains: one alone would wait for its own multiplications.
 inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
-  std::array<digest, 4> lanes;
+  std::array<digest, 8> lanes;
   const std::size_t words = bytes.size() / (8 * lanes.size());
   for (std::size_t i = 0; i < words; ++i) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {

@@ -19,21 +19,26 @@ namespace {
 using detail::text_survey;
 
 constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
+constexpr std::ptrdiff_t most_digits = 19;  // of an index, with zeros before it: 64 bits hold them
 
 // These are inline because GCC takes that for a hint: without it sparse text is parsed 8 % more slowly.
 inline bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
-inline const char* skip_blanks(const char* p, const char* end) {
-  while (p != end && is_blank(*p)) ++p;
+inline const char* skip_blanks(const char* p) {
+  while (is_blank(*p)) ++p;
   return p;
 }
 
-// What a line says: without its newline, a carriage return before that, and a comment.
+// The digit that a character is; 10 or more if it is none.
+inline std::uint64_t digit_at(const char* p) { return static_cast<unsigned char>(*p - '0'); }
+
+// What a line says: without its newline, a carriage return before that, and a comment. In a line that is parsed one of
+// these is at the end, where loops over blanks and digits stop.
 struct line_of_text {
   const char* begin;
   const char* end;
 
-  bool blank() const { return skip_blanks(begin, end) == end; }
+  bool blank() const { return std::find_if_not(begin, end, is_blank) == end; }
 };
 
 // Most files have no comments, and are not searched for them line by line.
@@ -87,7 +92,7 @@ class complaint {
     for (; leading != end && index <= largest_index; ++leading) {
       index = index * 10 + static_cast<std::uint64_t>(*leading - '0');
     }
-    if (index > largest_index) {
+    if (index > largest_index || end - p > most_digits) {
       fail(p, "index in " + word + " is too large (at most 4294967295); renumber the features");
     }
     if (index == 0) {
@@ -143,39 +148,77 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-inline bool ends_word(const char* p, const char* end) { return p == end || is_blank(*p); }
+inline bool ends_word(const char* p, const char* end) { return is_blank(*p) || p == end; }
 
-// Parses one line that is not blank; calls store(index from 0, value) for each feature, in order.
+// A number of one digit, as labels mostly are, and where it ends; null if it is another.
+inline const char* read_digit(const char* p, const char* end, float& value) {
+  const bool negative = *p == '-';
+  p += static_cast<int>(negative) | static_cast<int>(*p == '+');  // signs come at random, so there is no branch on them
+  if (!detail::is_digit(*p) || !ends_word(p + 1, end)) return nullptr;
+  value = std::copysign(static_cast<float>(*p - '0'), negative ? -1.0f : 1.0f);
+  return p + 1;
+}
+
+// Parses one line that is not blank; calls store(index from 0, value) for each feature, in order, and returns it.
+// Not inlined, so that the loop has the registers for itself.
 template <class Store>
-void parse_line(line_of_text line, const complaint& complaint, detail::float_parser parse_float, float& label,
-                Store store) {
-  const char* p = skip_blanks(line.begin, line.end);
-  auto [after, code] = parse_float(p, line.end, label);
-  if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
+[[gnu::noinline]] Store parse_line(line_of_text line, const complaint& complaint, detail::float_parser parse_float,
+                                   float& label, Store store) {
+  const char* p = skip_blanks(line.begin);
+  const char* after = read_digit(p, line.end, label);
+  if (after == nullptr) {
+    const auto read = parse_float(p, line.end, label);
+    if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_label(p);
+    after = read.ptr;
+  }
   std::uint64_t previous = 0;
-  while ((p = skip_blanks(after, line.end)) != line.end) {
+  while ((p = skip_blanks(after)) != line.end) {
     // Digit by digit: the next index mostly has as many as the last one, which is guessed right.
     std::uint64_t index = 0;
     const char* q = p;
-    for (; q != line.end && detail::is_digit(*q) && index <= largest_index; ++q) {
-      index = index * 10 + static_cast<std::uint64_t>(*q - '0');
+    for (std::uint64_t digit = digit_at(q); digit < 10; digit = digit_at(++q)) index = index * 10 + digit;
+    if (*q != ':' || index <= previous || index > largest_index || q - p > most_digits) {
+      complaint.bad_index(p, previous);
     }
-    if (q == line.end || *q != ':' || index <= previous || index > largest_index) complaint.bad_index(p, previous);
-    float value = 0;
     ++q;
     // Flags and counts: most sparse data. That other values begin with a sign or a digit is a branch as good as random.
-    if (q != line.end && ends_word(q + 1, line.end) && detail::is_digit(*q)) {
-      value = static_cast<float>(*q - '0');
+    if (const auto digit = digit_at(q); q != line.end && ends_word(q + 1, line.end) && digit < 10) {
       after = q + 1;
+      store(static_cast<std::uint32_t>(index - 1), static_cast<float>(static_cast<std::int64_t>(digit)));
     } else {
+      float value = 0;
       const auto read = parse_float(q, line.end, value);
       if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
       after = read.ptr;
+      store(static_cast<std::uint32_t>(index - 1), value);
     }
-    store(static_cast<std::uint32_t>(index - 1), value);
     previous = index;
   }
+  return store;
 }
+
+// Where the entries of sparse rows go, one after the other.
+class entry_places {
+ public:
+  explicit entry_places(const detail::row_places& to)
+      : indices_(to.indices), values_(to.values), step_(to.step), end_(to.entries * to.step) {}
+
+  void operator()(std::uint32_t index, float value) {
+    if (next_ == end_) return;  // of a bad line: there is room for those of the others
+    indices_[next_] = index;
+    values_[next_] = value;
+    next_ += step_;
+  }
+
+  std::uint64_t stored() const { return next_ / step_; }
+
+ private:
+  std::uint32_t* indices_;
+  float* values_;
+  std::size_t step_;
+  std::size_t end_;
+  std::size_t next_ = 0;
+};
 
 class libsvm_format final : public detail::text_format {
  public:
@@ -196,9 +239,8 @@ class libsvm_format final : public detail::text_format {
 
   void parse(std::string_view piece, const text_survey& before, const detail::row_places& to) const override {
     std::size_t at = 0;
-    std::uint64_t next = 0;
+    entry_places entries(to);
     for_each_sample(piece, before, [&](line_of_text line, const complaint& complaint) {
-      const std::uint64_t first = next;
       try {
         if (to.indices == nullptr) {
           parse_line(line, complaint, parse_float_, to.labels[at],
@@ -207,18 +249,12 @@ class libsvm_format final : public detail::text_format {
                          values[index] = value;  // else a later index of the line is lower, and refused
                      });
         } else {
-          parse_line(line, complaint, parse_float_, to.labels[at], [&](std::uint32_t index, float value) {
-            const std::uint64_t place = next++;
-            if (place >= to.entries) return;  // of a bad line: there is room for those of the others
-            to.indices[place * to.step] = index;
-            to.values[place * to.step] = value;
-          });
+          entries = parse_line(line, complaint, parse_float_, to.labels[at], entries);
         }
       } catch (const data_error& error) {
-        next = first;
         to.refuse(at, before.rows + at, error);
       }
-      if (to.ends != nullptr) to.ends[at] = to.entries_before + next;
+      if (to.ends != nullptr) to.ends[at] = to.entries_before + entries.stored();
       ++at;
     });
   }
@@ -228,11 +264,16 @@ class libsvm_format final : public detail::text_format {
   template <class Each>
   void for_each_sample(std::string_view piece, const text_survey& before, Each each) const {
     std::uint64_t number = before.lines;
-    while (!piece.empty()) {
-      const line_of_text line = take_line(piece, before.comments);
-      ++number;
-      if (!line.blank()) each(line, complaint(file, number, line));
-    }
+    const auto in = [&](std::string_view text) {
+      while (!text.empty()) {
+        const line_of_text line = take_line(text, before.comments);
+        ++number;
+        if (!line.blank()) each(line, complaint(file, number, line));
+      }
+    };
+    const std::size_t last = piece.rfind('\n') + 1;
+    in(piece.substr(0, last));
+    if (last != piece.size()) in(std::string(piece.substr(last)) + '\n');
   }
 
   static text_survey look_for_all(std::string_view text) {

@@ -47,6 +47,7 @@ const std::vector<bad_line>& bad_lines() {
       {"1 3:1   3:2", 9, "index 3 is there twice, again in '3:2'"},
       {"1 4294967296:1", 3, "index in '4294967296:1' is too large (at most 4294967295)"},
       {"1 99999999999999999999999:1", 3, "index in '99999999999999999999999:1' is too large"},
+      {"1 00000000000000000003:1", 3, "index in '00000000000000000003:1' is too large"},
       {"1 18446744073709551617:1", 3, "index in '18446744073709551617:1' is too large"},
       // values
       {"1 3:", 5, "no value of feature 3"},
