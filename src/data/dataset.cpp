@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include <muster/core/error.hpp>
@@ -30,29 +31,21 @@ record_schema schema_of(const detail::samples& samples) {
   return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
 }
 
-// The indices of a row ascend when no pair of neighbours descends, or only one that another row begins in: rows are
-// short, and the pairs of many at once are counted by vector instructions.
-void check_some_rows(const detail::samples& samples, std::size_t begin, std::size_t end) {
+void check_row(const detail::samples& samples, std::size_t row) {
   const auto offsets = samples.offsets.span();
-  const std::uint32_t* const indices = samples.indices.data();
-  const auto descends = [indices](std::uint64_t k) { return indices[k - 1] >= indices[k]; };
-  std::uint64_t wrong = 0;
-  for (std::uint64_t k = offsets[begin] + 1; k < offsets[end]; ++k) wrong += descends(k) ? 1 : 0;
-  for (std::size_t row = begin; row < end; ++row) {
-    const std::uint64_t first = offsets[row];
-    if (offsets[row + 1] == first) continue;
-    if (first != offsets[begin] && descends(first)) --wrong;
-    if (indices[offsets[row + 1] - 1] >= samples.features) ++wrong;
+  const std::uint32_t* const begin = samples.indices.data() + offsets[row];
+  const std::uint32_t* const end = samples.indices.data() + offsets[row + 1];
+  const std::uint32_t* wrong = std::adjacent_find(begin, end, std::greater_equal());
+  if (wrong != end) {
+    ++wrong;
+  } else if (begin == end || end[-1] < samples.features) {
+    return;  // they ascend, and the largest is a feature
+  } else {
+    wrong = end - 1;
   }
-  if (wrong == 0) return;
-  for (std::size_t row = begin; row < end; ++row) {
-    for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
-      if ((k == offsets[row] || !descends(k)) && indices[k] < samples.features) continue;
-      throw configuration_error("feature index " + std::to_string(indices[k]) + " of sample " + std::to_string(row) +
-                                " is out of order or range (they ascend and are below " +
-                                std::to_string(samples.features) + "); sort the entries of each sample");
-    }
-  }
+  throw configuration_error("feature index " + std::to_string(*wrong) + " of sample " + std::to_string(row) +
+                            " is out of order or range (they ascend and are below " + std::to_string(samples.features) +
+                            "); sort the entries of each sample");
 }
 
 void check_rows(const detail::samples& samples, int threads) {
@@ -64,7 +57,8 @@ void check_rows(const detail::samples& samples, int threads) {
   }
   constexpr std::size_t rows_of_task = 1 << 14;
   detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
-    check_some_rows(samples, task * rows_of_task, std::min(samples.size, (task + 1) * rows_of_task));
+    const std::size_t end = std::min(samples.size, (task + 1) * rows_of_task);
+    for (std::size_t row = task * rows_of_task; row < end; ++row) check_row(samples, row);
   });
 }
 

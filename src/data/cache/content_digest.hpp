@@ -16,7 +16,7 @@ namespace muster::inline v0::detail {
 
 inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part of the digest's definition
 
-/// The digest of one block as four chains: one alone would wait for its own multiplications.
+/// The digest of one block as eight chains: one alone would wait for its own multiplications.
 inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
   std::array<digest, 8> lanes;
   const std::size_t words = bytes.size() / (8 * lanes.size());

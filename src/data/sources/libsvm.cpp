@@ -264,7 +264,7 @@ class libsvm_format final : public detail::text_format {
   template <class Each>
   void for_each_sample(std::string_view piece, const text_survey& before, Each each) const {
     std::uint64_t number = before.lines;
-    const auto in = [&](std::string_view text) {
+    const auto parse_lines = [&](std::string_view text) {
       while (!text.empty()) {
         const line_of_text line = take_line(text, before.comments);
         ++number;
@@ -272,8 +272,9 @@ class libsvm_format final : public detail::text_format {
       }
     };
     const std::size_t last = piece.rfind('\n') + 1;
-    in(piece.substr(0, last));
-    if (last != piece.size()) in(std::string(piece.substr(last)) + '\n');
+    parse_lines(piece.substr(0, last));
+    // A last line that no newline ends gets one: what is behind it may not be read.
+    if (last != piece.size()) parse_lines(std::string(piece.substr(last)) + '\n');
   }
 
   static text_survey look_for_all(std::string_view text) {
