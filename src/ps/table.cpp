@@ -11,8 +11,10 @@
 namespace muster::inline v0::ps {
 namespace {
 
-constexpr std::size_t ranges_a_server = 8;
-constexpr std::size_t smallest_range = 1024;  // elements: smaller ones only cost messages
+constexpr std::size_t ranges_a_server = 8;  // at most, unless they would be larger than the largest
+// Elements. Smaller ranges only cost messages: with 8 of 128 KiB a push of 1 MiB over tcp takes 1.2 times as long.
+constexpr std::size_t good_range = 128 * 1024;
+constexpr std::size_t smallest_range = 1024;  // even where not every server has one then
 
 // ---- update functions that are known by name ----
 
@@ -110,15 +112,15 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
       refuse(one, "a table of leases has no values", "give it a name alone");
     (void)make_update(one.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
-    const std::size_t spread = std::max<std::size_t>(1, servers) * ranges_a_server;
+    servers = std::max<std::size_t>(1, servers);
     if (one.size == 0) {
       length_.push_back(1);
-      const std::size_t chosen = one.leases ? 1 : spread;
+      const std::size_t chosen = one.leases ? 1 : servers * ranges_a_server;
       ranges_.resize(ranges_.size() + (one.ranges != 0 ? one.ranges : chosen), {index, 0, 0});
     } else {
-      std::size_t length = one.ranges != 0 ? (one.size + one.ranges - 1) / one.ranges
-                                           : std::max(smallest_range, (one.size + spread - 1) / spread);
-      length = std::min(largest_range, (length + 15) / 16 * 16);
+      const auto good = std::clamp<std::size_t>(one.size / (servers * good_range), 1, ranges_a_server) * servers;
+      const auto pieces = one.ranges != 0 ? one.ranges : std::min(good, (one.size - 1) / smallest_range + 1);
+      const auto length = std::min(largest_range, ((one.size - 1) / pieces / 16 + 1) * 16);
       length_.push_back(length);
       for (std::size_t begin = 0; begin < one.size; begin += length)
         ranges_.push_back({index, begin, std::min(length, one.size - begin)});

@@ -8,6 +8,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
+#include <muster/ps/table.hpp>
 
 #include "catch.hpp"
 
@@ -66,6 +67,29 @@ ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
 TEST_CASE("each server gets as many ranges") {
   const auto map = ps::first_map(servers_of(3), {}, 300, 0);
   CHECK(heads_of(map) == std::map<ps::node_id, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
+}
+
+// Unless the table is small; and a range is no smaller than its message is worth, none larger than a message.
+TEST_CASE("a dense table is cut into as many ranges for each server") {
+  muster::random_stream draw(20261128);
+  for (int turn = 0; turn < 2000; ++turn) {
+    const std::size_t servers = 1 + draw.below(12);
+    const std::size_t size = 1 + draw.below(std::uint64_t{1} << (1 + draw.below(28)));
+    const ps::table_layout layout({{.name = "w", .size = size}}, servers);
+    INFO(size << " elements on " << servers << " servers in " << layout.ranges() << " ranges");
+    std::size_t end = 0;
+    for (ps::range_id id = 0; id < layout.ranges(); ++id) {
+      REQUIRE(layout.range(id).begin == end);
+      REQUIRE(layout.range(id).size <= ps::table_layout::largest_range);
+      end += layout.range(id).size;
+    }
+    REQUIRE(end == size);
+    const std::size_t first = layout.range(0).size;  // the last may be shorter
+    if (size >= 1024 * servers) CHECK(first * servers <= size + 16 * servers);
+    if (size >= 1024 * servers && size < 128 * 1024 * servers) CHECK(layout.ranges() <= servers);
+    if (size >= 1024 * 1024 * servers) CHECK(layout.ranges() >= 8 * (servers - 1));
+    if (layout.ranges() > servers) CHECK(first >= 64 * 1024);
+  }
 }
 
 TEST_CASE("the copies of one server's ranges are spread over all others") {

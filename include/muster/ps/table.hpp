@@ -76,8 +76,8 @@ class table_layout {
   /// No dense range is larger, so that a range's values are one message.
   static constexpr std::size_t largest_range = 256 * 1024;  // elements
 
-  /// Makes several ranges for each of `servers`, so that the load of a server that dies spreads over all others. Throws
-  /// configuration_error for invalid tables.
+  /// Makes several ranges for each of `servers`, so that the load of a server that dies spreads over all others; of a
+  /// small dense table one. Throws configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
   /// The tables in their order, the number of ranges of all tables, one range, and the table that it is part of. Ids
