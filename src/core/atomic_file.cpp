@@ -105,6 +105,7 @@ void atomic_file::require(bool is_done) {
 }
 
 void atomic_file::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;  // data() may be null, which fwrite must not have
   require(file_ && std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size());
   size_ += bytes.size();
 }
