@@ -90,11 +90,13 @@ TEST_CASE("1, 2 and 4 ranks with shared statistics train alike", "[nn]") {
   }
 }
 
+// Sums in another order change a loss by 1e-8, until one decides a maximum: then by up to 2e-4 in twenty steps (seen in
+// a build with AddressSanitizer). Other masks change it by 5 % at once.
 TEST_CASE("what drops out does not depend on the number of ranks", "[nn]") {
   const auto make = [] { return nn::make_cnn<float>(nn::cnn_variant::dropout, 10, {20, 20, 1}); };
   const auto alone = train(1, make), together = train(3, make);
   for (std::size_t step = 0; step < steps; ++step) {
-    CHECK(together.losses[step] == Approx(alone.losses[step]).epsilon(1e-4));
+    CHECK(together.losses[step] == Approx(alone.losses[step]).epsilon(1e-3));
   }
 }
 
