@@ -30,9 +30,10 @@ if(MPI_C_LIBRARY_VERSION_STRING MATCHES "Open MPI")
     list(APPEND MUSTER_MPIRUN_ENVIRONMENT ${launcher}_ALLOW_RUN_AS_ROOT=1 ${launcher}_ALLOW_RUN_AS_ROOT_CONFIRM=1)
   endforeach()
   if(MUSTER_SANITIZE MATCHES "address")
-    # Open MPI's own leaks; the slow unwinder sees the callers in it by which they are known.
+    # Open MPI's own leaks; the slow unwinder sees the callers in it by which they are known. LeakSanitizer crashes where
+    # it looks into the thread-local memory of Open MPI's threads.
     list(APPEND MUSTER_MPIRUN_ENVIRONMENT ASAN_OPTIONS=fast_unwind_on_malloc=0
-      LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/leaks.txt)
+      LSAN_OPTIONS=use_tls=0:print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/suppressions/leaks.txt)
   endif()
   if(MUSTER_SANITIZE MATCHES "thread")
     list(APPEND MUSTER_MPIRUN_ENVIRONMENT
