@@ -19,6 +19,10 @@ TEST_CASE("every task is done once, by any number of threads") {
 }
 
 TEST_CASE("of several failures the one of the lowest task comes out, though it comes last") {
+#ifndef MUSTER_HAVE_TBB
+  WARN("SKIPPED: without oneTBB one thread does all tasks, and the first failure is the only one");
+  return;
+#endif
   std::atomic<bool> second_failed = false;
   std::atomic<int> later = 0;
   const auto body = [&](std::size_t task) {

@@ -20,16 +20,20 @@ namespace {
 struct asked {
   std::vector<std::vector<float>> numbers;
   std::vector<std::span<const std::byte>> rows;
-  std::promise<serve::prediction> promise;
-  std::future<serve::prediction> answer = promise.get_future();
-  std::atomic<int> answers{0};
+  struct outcome {
+    std::promise<serve::prediction> promise;
+    std::atomic<int> answers{0};
+  };
+  // The batcher's, too: it may be in set_value when the test is over.
+  std::shared_ptr<outcome> made = std::make_shared<outcome>();
+  std::future<serve::prediction> answer = made->promise.get_future();
 
   explicit asked(std::vector<std::vector<float>> of) : numbers(std::move(of)) {
     for (const auto& each : numbers) rows.push_back(bytes_of(each));
   }
   [[nodiscard]] bool submit(serve::batcher& to, muster::clock::time_point deadline = muster::clock::time_point::max()) {
-    return to.submit({rows, deadline, [this](serve::prediction&& made) {
-                        if (++answers == 1) promise.set_value(std::move(made));
+    return to.submit({rows, deadline, [to = made](serve::prediction&& found) {
+                        if (++to->answers == 1) to->promise.set_value(std::move(found));
                       }});
   }
 };
@@ -65,7 +69,7 @@ TEST_CASE("each request gets the answer to its own rows, once, in batches that a
           for (const auto& row : each->numbers) expected.insert(expected.end(), {2 * (row[0] + 6), row[0]});
           if (made.status != prediction_status::done || floats_of(made.values) != expected) ++wrong;
         }
-        for (const auto& each : all) wrong += each->answers != 1;
+        for (const auto& each : all) wrong += each->made->answers != 1;
       });
     }
     for (auto& each : threads) each.join();
@@ -113,7 +117,7 @@ TEST_CASE("a queue that is full takes no request, and a late one is not predicte
   by->release();
   CHECK(late.answer.get().status == prediction_status::expired);
   CHECK(good.answer.get().status == prediction_status::done);
-  CHECK(more.answers == 0);
+  CHECK(more.made->answers == 0);
   CHECK(by->batches == std::vector<std::size_t>{1, 2});
 }
 
