@@ -107,11 +107,7 @@ class frame_link {
     for (std::size_t to = 0; to < peers_.size(); ++to) ship_to(static_cast<int>(to));
   }
 
-  /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
-  [[nodiscard]] std::size_t waiting(node_id to) const noexcept {
-    const auto* const peer = find(to);
-    return peer != nullptr && peer->open ? peer->open->used : 0;
-  }
+  /// Words that wait for that place in the frame to come, and frames that are not yet taken by the transport.
   [[nodiscard]] std::uint32_t words(node_id to) const noexcept {
     const auto* const peer = find(to);
     return peer != nullptr && peer->open ? peer->open->words : 0;

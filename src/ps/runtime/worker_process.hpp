@@ -264,7 +264,7 @@ class worker_process final : process, public worker_outlet {
 
   void send(const member& to, const message& what) override {
     link_.send(to, what, what.what == message_kind::push);
-    if (link_.waiting(to.at) >= ship_at || link_.words(to.at) >= ship_at_words) link_.ship(to.at);
+    if (link_.words(to.at) >= ship_at) link_.ship(to.at);
   }
 
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override {
@@ -339,10 +339,9 @@ class worker_process final : process, public worker_outlet {
     return std::ranges::any_of(core_.map().workers, [&](const member& node) { return node != core_.self(); });
   }
 
-  // A frame with so many bytes or words in it leaves at once; a fuller one costs less a word, a smaller one is there
-  // sooner, and a server that has some works while others are written.
-  static constexpr std::size_t ship_at = 16384;
-  static constexpr std::uint32_t ship_at_words = 24;
+  // A frame with so many words in it leaves at once, as a full one does: a server that has some works while others are
+  // written. Of large words a frame is full first: in frames of 16 KiB, pushes of 4 KiB over tcp were 0.56 times as fast.
+  static constexpr std::uint32_t ship_at = 24;
 
   worker core_;
   clock::time_point now_;
