@@ -100,6 +100,7 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
   const auto refuse = [](const table_spec& one, const std::string& why, const std::string& suggestion) {
     throw configuration_error("table '" + one.name + "' cannot be made (" + why + "); " + suggestion);
   };
+  servers = std::max<std::size_t>(1, servers);
   for (std::uint32_t index = 0; index < tables_.size(); ++index) {
     const auto& one = tables_[index];
     if (one.name.empty()) refuse(one, "it has no name", "give it one");
@@ -112,7 +113,6 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
       refuse(one, "a table of leases has no values", "give it a name alone");
     (void)make_update(one.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
-    servers = std::max<std::size_t>(1, servers);
     if (one.size == 0) {
       length_.push_back(1);
       const std::size_t chosen = one.leases ? 1 : servers * ranges_a_server;

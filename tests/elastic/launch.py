@@ -31,6 +31,7 @@ class Run:
     def __init__(self, *words):
         Run.count += 1
         self.enough = f"{FOLDER.name}/{Run.count}"
+        self.joined = set()  # processes that were ready
         words = [self.enough if word == "ENOUGH" else word for word in words]
         self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -43,6 +44,7 @@ class Run:
                 sys.exit(f"the job ended before {count} ranks were ready: {self.process.stderr.read()}")
             if line.startswith("ready "):
                 found.append(int(line.split()[1]))
+        self.joined |= set(found)
         return found
 
     def end(self, status, *says, done=None):
@@ -54,6 +56,12 @@ class Run:
             problems.append(f"{out.count('done ')} ranks are done, not {done}")
         if problems:
             sys.exit(f"muster-launch {'; '.join(problems)}\n{err}\n{out[-2000:]}")
+
+    def all_join(self):
+        """Waits until each process that runs is a member: one that joins finds no job when the others end."""
+        of_job = set(map(int, subprocess.check_output(["pgrep", "-P", str(self.process.pid)]).split()))
+        while not of_job <= self.joined:
+            self.ranks(1)
 
     def is_at(self, size):
         """Waits until so many ranks run; what the job has said goes on to be read in the end."""
@@ -139,6 +147,7 @@ with tempfile.TemporaryDirectory() as place:
             pass
     ask(control, "size 3")
     steered.is_at(3)
+    steered.all_join()
     steered.end(0, " 0 died, and the job is done", done=3)
     if os.path.exists(control):
         sys.exit("the socket is left behind")

@@ -69,7 +69,7 @@ TEST_CASE("each server gets as many ranges") {
   CHECK(heads_of(map) == std::map<ps::node_id, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
 }
 
-// Unless the table is small; and a range is no smaller than its message is worth, none larger than a message.
+// A range is neither smaller than its message is worth, unless servers would have none, nor larger than a message.
 TEST_CASE("a dense table is cut into as many ranges for each server") {
   muster::random_stream draw(20261128);
   for (int turn = 0; turn < 2000; ++turn) {
