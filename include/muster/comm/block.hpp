@@ -24,6 +24,11 @@ struct block {
 
 namespace detail {
 
+/// Bytes of a piece in which two ranks exchange what is large. Both send a piece and then receive one: over tcp the
+/// system copies a large piece faster than as many bytes in small ones by turns. A few still fit the caches. A
+/// constant, because all ranks have to agree on it.
+inline constexpr std::size_t exchange_piece = 524288;
+
 /// `count` elements at `data`, cut into `parts` blocks.
 struct blocks {
   std::byte* data;

@@ -37,10 +37,6 @@ inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const 
   how.finish(out, mine.size(), n);
 }
 
-/// Bytes of a piece in which blocks are exchanged directly: small enough for some of them to stay in a second-level
-/// cache, large enough for their latencies not to count. A constant, because all ranks have to agree on it.
-inline constexpr std::size_t direct_piece = 131072;
-
 /// A small array in memory of the group. Requests are taken back when it goes.
 template <class T>
 class pool_array {
@@ -108,12 +104,12 @@ class direct_exchange {
   // Peers in the order in which their pieces are combined: from the next rank on.
   [[nodiscard]] int rank_of(std::size_t j) const { return (f_.rank() + 1 + static_cast<int>(j)) % f_.size(); }
   [[nodiscard]] std::size_t pieces_of(int rank) const {
-    return std::max<std::size_t>((data_.at(rank).size() + direct_piece - 1) / direct_piece, 1);
+    return std::max<std::size_t>((data_.at(rank).size() + exchange_piece - 1) / exchange_piece, 1);
   }
   [[nodiscard]] std::span<std::byte> piece(int rank, std::size_t k) const {
     const auto block = data_.at(rank);
-    const std::size_t first = std::min(k * direct_piece, block.size());
-    return block.subspan(first, std::min(direct_piece, block.size() - first));
+    const std::size_t first = std::min(k * exchange_piece, block.size());
+    return block.subspan(first, std::min(exchange_piece, block.size() - first));
   }
   [[nodiscard]] request& slot(std::size_t j, lane which, std::size_t index) {
     return requests_[(j * lanes + which) * in_flight + index % in_flight];

@@ -27,10 +27,6 @@ struct folding {
   int extra;
 };
 
-/// Bytes of a piece in which two partners exchange all they have: some of them fit a second-level cache. A constant,
-/// because both have to agree on it.
-inline constexpr std::size_t exchange_piece = 131072;
-
 /// This rank and its partner combine what they have, each into its own: in pieces, two under way at a time. A piece is
 /// combined where it lies as soon as it has been sent from there, and else put aside until then.
 inline task exchange_combine(executor& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {

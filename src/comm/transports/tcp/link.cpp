@@ -191,7 +191,7 @@ void tcp_link::pump_out() noexcept {
   try {
     do {
       if (!is_sending()) continue;
-      out_.push(socket_, limits_.window, has_frame());
+      out_.push(socket_, limits_.burst, has_frame());
       if (is_sending()) return;
       if (request* const r = std::exchange(out_.of, nullptr)) sends_.finish(*r);
     } while (next_frame());

@@ -15,7 +15,8 @@ namespace muster::inline v0::detail {
 
 /// How messages are sent; the same at both ends.
 struct tcp_limits {
-  std::size_t window = std::size_t{128} << 10;  ///< bytes that a connection moves at a time
+  std::size_t window = std::size_t{128} << 10;  ///< bytes that a connection reads at a time
+  std::size_t burst = std::size_t{512} << 10;   ///< bytes that it sends at a time, of one message
   std::size_t eager = std::size_t{64} << 10;    ///< tagged messages up to this come unasked
   std::size_t credit = std::size_t{4} << 20;    ///< all messages come unasked while no more than this lies untaken
   bool checksum = false;                        ///< of payloads, too
