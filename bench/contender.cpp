@@ -101,7 +101,8 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
     }
   };
   check_result(op::allreduce, apart.rank(), apart.size(), data, [&](std::span<float>) { once(); });
-  auto stamps = call_stamps(op::allreduce, data, iterations, once, once);
+  auto stamps =
+      call_stamps(op::allreduce, data, iterations, calls_at_once(op::allreduce, data.size_bytes()), once, once);
   muster::allreduce(apart, stamps, muster::max);
   return seconds_of(stamps);
 }

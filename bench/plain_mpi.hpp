@@ -37,7 +37,8 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
   auto stamps = call_stamps(
-      what, data, iterations, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
+      what, data, iterations, calls_at_once(what, data.size_bytes()), [] { MPI_Barrier(MPI_COMM_WORLD); },
+      [&] { call_mpi(what, rank, data); });
   MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return seconds_of(stamps);
 }

@@ -34,7 +34,7 @@ inline void run_registered(int rank) {
 template <class Call>
 std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, int iterations, Call call) {
   auto stamps = call_stamps(
-      what, data, iterations, [&] { muster::barrier(ranks); }, call);
+      what, data, iterations, calls_at_once(what, data.size_bytes()), [&] { muster::barrier(ranks); }, call);
   muster::allreduce(ranks, stamps, muster::max);
   return seconds_of(stamps);
 }

@@ -76,7 +76,7 @@ class rank_of_gloo {
     const call once = find(name, data);
     bench::check_result(bench::op::allreduce, rank_, ranks_, data, [&](std::span<float>) { once(); });
     auto stamps = bench::call_stamps(
-        what, data, iterations,
+        what, data, iterations, bench::calls_at_once(what, data.size_bytes()),
         [&] {
           gloo::BarrierOptions options(ways_[0]);
           gloo::barrier(options);

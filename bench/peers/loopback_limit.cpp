@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     return bench::run_limit(
         argc, argv, "loopback_limit", bench::limit_ranks, [&](const bench::turn& now, bench::meeting& all, int rank) {
           const auto times_with = [&](std::size_t window, int iterations) {
-            return all.times_of(now.what, rank, iterations, [&] { ends[rank].exchange(now.bytes, window); });
+            return all.times_of(now.what, now.bytes, rank, iterations, [&] { ends[rank].exchange(now.bytes, window); });
           };
           (void)times_with(windows[0], bench::warm_up_for(now.what, now.bytes));
           const auto seconds = [&](std::size_t window) { return bench::median(times_with(window, tries)); };

@@ -35,7 +35,7 @@ std::vector<double> time_passes(bench::meeting& node_id, int rank, const share_o
     throw std::runtime_error("a wrong sum (its times would mean nothing)");
   std::fill(mine.x.begin(), mine.x.end(), 0.0f);
   std::fill(mine.y.begin(), mine.y.end(), 0.0f);
-  return node_id.times_of(bench::op::reduce, rank, iterations, add);
+  return node_id.times_of(bench::op::reduce, mine.x.size_bytes(), rank, iterations, add);
 }
 
 }  // namespace
