@@ -33,9 +33,6 @@ constexpr setting_info check{"check", "WHEN", "auto",
 constexpr setting_info progress{
     "progress", "WHEN", "auto",
     "a thread that advances asynchronous collectives: on, off, auto (on if cores are free)"};
-constexpr setting_info cma{
-    "cma", "WHEN", "auto",
-    "shm: cross-memory attach, by which a broadcast reads its root's private memory: on, off, auto (to 1 MiB)"};
 constexpr setting_info pin{"pin", "WHEN", "off", "on or off: bind each rank of a host to its own core"};
 constexpr setting_info interface {
   "interface", "NAMES", "auto",
@@ -75,8 +72,8 @@ bool muster_settings_of_comm = detail::register_settings(
     {"comm",
      "the job and its transports",
      {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
-     {&between, &job, &token, &host, &check, &progress, &cma, &pin, &interface, &connections, &heartbeat,
-      &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role, &flight_recorder}});
+     {&between, &job, &token, &host, &check, &progress, &pin, &interface, &connections, &heartbeat, &missed_heartbeats,
+      &checksum, &quorum_timeout, &remote_servers, &role, &flight_recorder}});
 }
 
 }  // namespace muster::inline v0::setting

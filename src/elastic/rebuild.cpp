@@ -28,8 +28,7 @@ std::unique_ptr<shm_transport> over_memory(const transport_config& config, const
   // The token tells jobs apart, and the generation one meeting from the next.
   const std::string name = "muster-elastic." + std::to_string(digest().add(config.token).value()) + "." +
                            std::to_string(group.generation) + "." + std::to_string(host);
-  const auto pulls = static_cast<cma_wish>(config.configuration->choice(setting::cma, {"auto", "on", "off"}));
-  return connect_anew(name, rank, size, config.memory, pulls, seconds(config.configuration->positive(setting::timeout)),
+  return connect_anew(name, rank, size, config.memory, seconds(config.configuration->positive(setting::timeout)),
                       given_up);
 }
 

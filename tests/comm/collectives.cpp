@@ -46,9 +46,6 @@ TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracl
 }
 #endif
 TEST_CASE("every collective equals its oracle over shm", "[oracle]") { compare_with_oracle(test::fabric::shm, 9000); }
-TEST_CASE("every collective equals its oracle over shm where the system reads private memory", "[oracle]") {
-  compare_with_oracle(test::fabric::shm_that_pulls, 4500);
-}
 #ifdef MUSTER_HAS_TCP
 TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_with_oracle(test::fabric::tcp, 4500); }
 #endif

@@ -23,13 +23,12 @@
 
 namespace test {
 
-/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system; over
-/// tcp each rank has connections of its own, on the loopback. Hierarchical: as if they were on several hosts, see
-/// `host_of`, with the local transport or tcp between these.
-enum class fabric { local, shm, shm_that_pulls, tcp, hierarchical, hierarchical_over_tcp };
+/// What the ranks are connected by. Over tcp each rank has connections of its own, on the loopback. Hierarchical: as if
+/// they were on several hosts, see `host_of`, with the local transport or tcp between these.
+enum class fabric { local, shm, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "shm that pulls", "tcp", "hierarchical", "hierarchical over tcp"};
+  constexpr const char* names[] = {"local", "shm", "tcp", "hierarchical", "hierarchical over tcp"};
   return out << names[static_cast<int>(over)];
 }
 
@@ -45,7 +44,6 @@ inline std::vector<fabric> fabrics() {
 /// Those too.
 inline std::vector<fabric> every_fabric() {
   auto all = fabrics();
-  all.push_back(fabric::shm_that_pulls);
 #ifdef MUSTER_HAS_TCP
   all.push_back(fabric::hierarchical_over_tcp);
 #endif
@@ -93,11 +91,8 @@ class shared_memory {
   }
 
   /// Collective.
-  [[nodiscard]] std::unique_ptr<muster::detail::shm_transport> connect(int rank, muster::detail::cma_wish wish) const {
-    auto made =
-        std::make_unique<muster::detail::shm_transport>(hosts_[static_cast<std::size_t>(rank)], all_, rank, lanes_);
-    made->agree(wish, muster::deadline_after(muster::seconds(30)));
-    return made;
+  [[nodiscard]] std::unique_ptr<muster::detail::shm_transport> connect(int rank) const {
+    return std::make_unique<muster::detail::shm_transport>(hosts_[static_cast<std::size_t>(rank)], all_, rank, lanes_);
   }
 
  private:
@@ -142,7 +137,7 @@ class connections {
  public:
   connections(fabric over, int ranks)
       : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
-    if (over == fabric::shm || over == fabric::shm_that_pulls) hosts_.push_back(std::make_unique<shared_memory>(ranks));
+    if (over == fabric::shm) hosts_.push_back(std::make_unique<shared_memory>(ranks));
 #ifdef MUSTER_HAS_TCP
     if (over == fabric::tcp || over == fabric::hierarchical_over_tcp) job_.emplace(ranks);
 #endif
@@ -153,14 +148,12 @@ class connections {
 
   /// Collective.
   [[nodiscard]] std::unique_ptr<muster::transport> connect(int rank) {
-    using muster::detail::cma_wish;
-    if (over_ == fabric::shm) return hosts_.front()->connect(rank, cma_wish::never);
-    if (over_ == fabric::shm_that_pulls) return hosts_.front()->connect(rank, cma_wish::wherever_allowed);
+    if (over_ == fabric::shm) return hosts_.front()->connect(rank);
     auto flat = connect_flat(rank);
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
-    auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
+    auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index]) : nullptr;
     return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 

@@ -78,7 +78,7 @@ def check_results_of(rank):
 
 def kill(draw, ranks, start):
     global second_hand
-    crew = start(["60"], ["--cma", draw.choice(["auto", "on", "off"]), "--progress", draw.choice(["auto", "on"])])
+    crew = start(["60"], ["--progress", draw.choice(["auto", "on"])])
     for rank in crew:
         rank.expect("ready")
     count = ranks if draw.random() < 0.1 else draw.randint(1, ranks - 1) if draw.random() < 0.3 else 1
@@ -111,7 +111,7 @@ def kill(draw, ranks, start):
 
 def pause(draw, ranks, start, all_of_them=False):
     silence = ["--missed-heartbeats", "5"] if all_of_them else []
-    crew = start([str(0.6 + draw.random() * 0.3)], ["--cma", draw.choice(["on", "off"]), *silence])
+    crew = start([str(0.6 + draw.random() * 0.3)], silence)
     for rank in crew:
         rank.expect("ready")
     victims = crew if all_of_them else [draw.choice(crew)]
@@ -138,7 +138,7 @@ def freeze(draw, ranks, start):
 
 def stop(draw, ranks, start):
     crew = start(["60", "stay"], ["--timeout", "2" if options.transport == "shm" else "5",
-                                  "--missed-heartbeats", "10", "--cma", draw.choice(["on", "off"])])
+                                  "--missed-heartbeats", "10"])
     for rank in crew:
         rank.expect("ready")
     victim = draw.choice(crew)

@@ -24,15 +24,14 @@ std::string meeting_place(const settings& configuration, const launch_env& launc
 
 std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch, int rank, int size,
                                             std::string_view suffix) {
-  const auto pulls = static_cast<cma_wish>(configuration.choice(setting::cma, {"auto", "on", "off"}));
   if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin(rank);
   return connect_anew(meeting_place(configuration, launch) + std::string(suffix), rank, size,
-                      std::make_shared<segment>(reserve_for(size)), pulls,
-                      seconds(configuration.positive(setting::timeout)), {});
+                      std::make_shared<segment>(reserve_for(size)), seconds(configuration.positive(setting::timeout)),
+                      {});
 }
 
 std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                                            cma_wish pulls, seconds timeout, const std::function<bool()>& given_up) {
+                                            seconds timeout, const std::function<bool()>& given_up) {
   const auto slot = shm_group::allocate_slot(*own, size);
   // A slot of a bootstrap that failed is never used again: others may have seen it.
   auto host = bootstrap_host(name, rank, size, std::move(own), timeout, slot, given_up);
@@ -42,9 +41,7 @@ std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, i
     all.push_back(r);
     slots.push_back(host->slot(r));
   }
-  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, slots);
-  made->agree(pulls, deadline_after(timeout), given_up);
-  return made;
+  return std::make_unique<shm_transport>(std::move(host), std::move(all), rank, slots);
 }
 
 std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch) {

@@ -32,7 +32,7 @@ inline constexpr transport_abilities shm_abilities{
 /// Connects `size` ranks of this host that have met before, perhaps among others, with the memory that each has; those
 /// of one `name` meet, and a name is used once. Gives up when `given_up` says so.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
-                                                          std::shared_ptr<segment> own, cma_wish pulls, seconds timeout,
+                                                          std::shared_ptr<segment> own, seconds timeout,
                                                           const std::function<bool()>& given_up);
 
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.

@@ -46,15 +46,6 @@ class shm_host {
   /// Whether that rank's process has ended; one system call.
   [[nodiscard]] bool ended(int rank) const noexcept;
 
-  /// What the ranks agreed on when they had met.
-  struct agreement {
-    bool may_pull = false;    // the system reads others' private memory for us
-    bool must_pull = false;   // and is always to
-    bool asymmetric = false;  // sleepers make the others' writes visible; otherwise each writer does
-  };
-  void agree(const agreement& on) noexcept { agreed_ = on; }
-  [[nodiscard]] const agreement& agreed() const noexcept { return agreed_; }
-
   /// Memory of `own` that can be given back when `users` ranks have raised the count in it.
   struct retired {
     std::byte* memory;
@@ -73,7 +64,6 @@ class shm_host {
   std::vector<peer> peers_;
   bool oversubscribed_;
   bool sees_death_ = true;
-  agreement agreed_;
   std::mutex mutex_;
   std::vector<retired> retired_;
 };

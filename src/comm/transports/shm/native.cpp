@@ -14,11 +14,6 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Bytes of a broadcast: up to here one copy by the system takes less time than two through the staging area, where
-// both ranks have a core of their own. Several readers wait for one another's locks on the root's pages: 64 KiB took 6
-// us to one, 24 us to three, 50 us to seven (16 cores of a Xeon).
-constexpr std::size_t most_read_by_system = std::size_t{1} << 20;
-
 std::uint32_t signature_of(const collective_signature& signature) noexcept {
   const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(signature.root)) << 32 |
                      static_cast<std::uint64_t>(signature.kind) << 24 |
@@ -114,7 +109,7 @@ void shm_native::make_offer_of_places() {
   made.flags = 0;
   auto& own = shm_.host().own();
   const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
-    if (data == nullptr || !own.holds(data, bytes)) return reinterpret_cast<std::uint64_t>(data);
+    if (data == nullptr || !own.holds(data, bytes)) return 0;
     made.flags |= flag;
     return own.offset_of(data);
   };
@@ -124,16 +119,8 @@ void shm_native::make_offer_of_places() {
     copy_bytes(shown_by(shm_.rank()), call_->in, plan_.contributed);
     made.flags |= contribution::shown;
   }
-  if (call_->kind == collective::broadcast && system_reads()) made.flags |= contribution::pulls;
   made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
-}
-
-// Whether the system is to read the private buffer of a broadcast's root.
-bool shm_native::system_reads() const noexcept {
-  const auto& agreed = shm_.host().agreed();
-  const bool is_faster = size() == 2 && !shm_.host().oversubscribed() && bytes_in() <= most_read_by_system;
-  return agreed.must_pull || (agreed.may_pull && is_faster);
 }
 
 // What the buffers of this rank hold: all, or its block.

@@ -33,8 +33,7 @@ inline constexpr std::uint64_t staging_depth = 2;
 ///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
 ///   that no rank has begun, so that it waits for none that has no core just now;
 /// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
-///   block, fold the own block of all, take the folded blocks of the others. Where the root of a broadcast says so, the
-///   system reads its private buffer instead.
+///   block, fold the own block of all, take the folded blocks of the others.
 ///
 /// All fold in the order of ranks, so the bits are the same whichever way it goes. No rank writes into the private
 /// memory of another; into shared memory a rank writes under `slot_head::writing`, and a rank that fails first revokes
@@ -68,7 +67,6 @@ class shm_native {
   void say_where() noexcept;
   void make_contribution(const std::byte* small, std::size_t bytes);
   void make_offer_of_places();
-  [[nodiscard]] bool system_reads() const noexcept;
   [[nodiscard]] bool contributed(int peer);
   [[nodiscard]] bool all_offered();
   [[nodiscard]] bool all_finished(std::uint64_t sequence);
@@ -107,7 +105,6 @@ class shm_native {
   [[nodiscard]] bool fold_block(int block);
   [[nodiscard]] bool write_to_others(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool somebody_revoked() noexcept;
-  [[nodiscard]] bool read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 

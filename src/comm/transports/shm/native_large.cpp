@@ -1,11 +1,6 @@
 // The native collectives on more data than one contribution holds.
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include <muster/core/error.hpp>
 
 #include "../../../core/copy.hpp"
 #include "native.hpp"
@@ -121,25 +116,6 @@ bool shm_native::somebody_revoked() noexcept {
     if (p != shm_.rank() && shm_.slot(p).revoked.load(std::memory_order_seq_cst) != 0) return true;
   }
   return false;
-}
-
-// False when the memory or its process is gone: that rank has given up, and the control message is on its way.
-bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
-  while (bytes > 0) {
-    const iovec here{to, bytes};
-    const iovec there{reinterpret_cast<void*>(address), bytes};
-    const ssize_t got = ::process_vm_readv(shm_.host().process(shm_.host_rank(peer)), &here, 1, &there, 1, 0);
-    if (got <= 0) {
-      if (got == 0 || errno == EFAULT || errno == ESRCH) return false;
-      throw peer_failure({shm_.name_of(peer)}, "rank " + std::to_string(shm_.name_of(peer)) +
-                                                   " cannot be read any more (" + std::strerror(errno) +
-                                                   "); try --cma off");
-    }
-    to += got;
-    address += static_cast<std::uint64_t>(got);
-    bytes -= static_cast<std::size_t>(got);
-  }
-  return true;
 }
 
 // ---- allreduce, reduce, reduce_scatter, allgather ----
@@ -308,9 +284,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
     co_await f.until([&s, root] { return s.contributed(root); });
   }
   const contribution& from = s.shm_.slot(root).contributions[s.turn()];
-  const bool registered = (from.flags & contribution::registered_in) != 0;
-  const bool pulls = (from.flags & contribution::pulls) != 0;
-  if (!registered && !pulls) {
+  if ((from.flags & contribution::registered_in) == 0) {
     co_await broadcast_chunks(f, s);
     s.finish();
     co_return;
@@ -320,11 +294,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
     co_await f.until([&s] { return s.all_finished(s.sequence_); });
     co_return;
   }
-  if (registered) {
-    copy_out(c.out, s.shm_.host().at(s.shm_.host_rank(root), from.place.in), bytes, bytes);
-  } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
-    co_await f.until([] { return false; });
-  }
+  copy_out(c.out, s.shm_.host().at(s.shm_.host_rank(root), from.place.in), bytes, bytes);
   if (s.shm_.slot(root).revoked.load(std::memory_order_seq_cst) != 0) co_await f.until([] { return false; });
   s.finish();
 }
@@ -337,6 +307,9 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
   const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
+  // By turns in all of the area: the others have just read where the broadcast before was, and to write there costs the
+  // most.
+  const std::uint64_t places = staging_bytes / broadcast_chunk;
   if (s.shm_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
     s.staging_used_ = s.sequence_;
@@ -344,10 +317,10 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::size_t begin = round * broadcast_chunk;
     const std::size_t n = std::min(broadcast_chunk, bytes - begin);
-    std::byte* const chunk = s.shm_.staging(root) + round % broadcast_depth * broadcast_chunk;
+    std::byte* const chunk = s.shm_.staging(root) + (round + s.sequence_ * rounds) % places * broadcast_chunk;
     if (s.shm_.rank() == root) {
-      if (round >= broadcast_depth)
-        co_await f.until([&s, round] { return s.all_at(&slot_head::taken, round + 1 - broadcast_depth); });
+      if (round >= places)
+        co_await f.until([&s, round, places] { return s.all_at(&slot_head::taken, round + 1 - places); });
       copy_bytes(chunk, c.in + begin, n);
       s.reach(s.shm_.mine().given, round + 1);
     } else {

@@ -8,22 +8,11 @@
 #include <climits>
 #include <ctime>
 
-#include "../../../core/random_bytes.hpp"
 #include "../../../core/round_up.hpp"
 #include "../../timing.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-// For others to read. Random: a process with the same number and the same program has other bytes there.
-const auto& probe() {
-  static const auto bytes = [] {
-    decltype(slot_head::probe_bytes) drawn;
-    fill_random(drawn);
-    return drawn;
-  }();
-  return bytes;
-}
 
 // A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
 // a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
@@ -56,8 +45,6 @@ std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
   auto& head = *static_cast<slot_head*>(slot);
-  head.probe = reinterpret_cast<std::uint64_t>(probe().data());
-  head.probe_bytes = probe();
   head.can_be_asymmetric = can_be_asymmetric();
   return memory.offset_of(slot);
 }
@@ -72,6 +59,7 @@ shm_group::shm_group(std::shared_ptr<shm_host> host, std::vector<int> members, i
   for (std::size_t r = 0; r < members_.size(); ++r) {
     slots_.push_back(host_->at(members_[r], slots[r]));
     names_.push_back(static_cast<int>(r));
+    asymmetric_ = asymmetric_ && slot(static_cast<int>(r)).can_be_asymmetric;
   }
   mine_ = &slot(rank);
 }

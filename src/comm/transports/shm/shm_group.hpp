@@ -28,11 +28,11 @@ inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
 /// in the same cache line and needs no second look.
 struct alignas(apart) contribution {
   static constexpr std::size_t inline_limit = 48;
-  struct places {  // of the buffers: in the rank's shared memory if registered, else in its own
+  struct places {  // of the buffers in the rank's shared memory, if registered
     std::uint64_t in;
     std::uint64_t out;
   };
-  enum : std::uint32_t { registered_in = 1, registered_out = 2, shown = 4, pulls = 8 };  // the last: of one for all
+  enum : std::uint32_t { registered_in = 1, registered_out = 2, shown = 4 };
 
   std::atomic<std::uint64_t> sequence;  // see `sequence_word`
   std::uint32_t flags;
@@ -87,11 +87,8 @@ struct slot_head {
   alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
   std::atomic<std::uint32_t> revoked;                  // it gave up: its memory is not to be used any more
   std::atomic<std::uint32_t> writing;                  // it is writing into the memory of others just now
-  std::atomic<std::uint32_t> core;        // where it ran when it came last, if there are more ranks than cores
-  std::atomic<std::uint32_t> vote;        // whether it can read the memory of all others: `no` or `yes`, 0 before
-  std::uint64_t probe;                    // an address in its private memory, for that
-  std::array<std::byte, 16> probe_bytes;  // what lies there, and in no other process
-  bool can_be_asymmetric;                 // see shm_host::agreement
+  std::atomic<std::uint32_t> core;  // where it ran when it came last, if there are more ranks than cores
+  bool can_be_asymmetric;           // sleepers can make its writes visible; otherwise each writer does
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                   // raised with every control message to it
   std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more
@@ -171,7 +168,7 @@ class shm_group {
  private:
   [[nodiscard]] std::byte* start(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
   void make_visible() const noexcept {
-    if (!host_->agreed().asymmetric) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!asymmetric_) std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   static void ring(std::atomic<std::uint32_t>& wakeup_word) noexcept;
 
@@ -182,6 +179,7 @@ class shm_group {
   slot_layout layout_;
   std::vector<std::byte*> slots_;
   slot_head* mine_;
+  bool asymmetric_ = true;  // sleepers make the others' writes visible, if all can
   std::vector<bool> found_gone_;
 };
 

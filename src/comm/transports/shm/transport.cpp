@@ -1,33 +1,11 @@
 #include "transport.hpp"
 
-#include <sched.h>
-#include <sys/uio.h>
-
 #include <muster/core/error.hpp>
-#include <muster/core/log.hpp>
 
 #include "../../timing.hpp"
 #include "connect.hpp"
 
 namespace muster::inline v0::detail {
-namespace {
-
-// Of slot_head::vote.
-constexpr std::uint32_t no = 1;
-constexpr std::uint32_t yes = 2;
-
-// Whether the system lets this process read that one, and it is the rank of that slot: one in a container may be known
-// there by the number of another process here.
-bool can_read(pid_t process, const slot_head& of) {
-  auto copy = of.probe_bytes;
-  copy.fill({});
-  const iovec here{copy.data(), copy.size()};
-  const iovec there{reinterpret_cast<void*>(of.probe), copy.size()};
-  const ssize_t got = ::process_vm_readv(process, &here, 1, &there, 1, 0);
-  return got == static_cast<ssize_t>(copy.size()) && copy == of.probe_bytes;
-}
-
-}  // namespace
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                              std::span<const std::uint64_t> slots)
@@ -35,32 +13,6 @@ shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> me
       messages_(shm_),
       native_(shm_),
       memory_(&shm_.host().own()) {}
-
-void shm_transport::agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up) {
-  bool may_pull = wish != cma_wish::never;
-  bool asymmetric = true;
-  for (int p = 0; p < size(); ++p) {
-    const slot_head& theirs = shm_.slot(p);
-    asymmetric = asymmetric && theirs.can_be_asymmetric;
-    may_pull = may_pull && (p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), theirs));
-  }
-  if (!may_pull && wish == cma_wish::wherever_allowed) {
-    log(log_level::warning,
-        "--cma on: the system does not let this process read the others; data goes through shared memory");
-  }
-  shm_.mine().vote.store(may_pull ? yes : no, std::memory_order_release);
-  for (int p = 0; p < size(); ++p) {
-    const auto& theirs = shm_.slot(p).vote;
-    while (theirs.load(std::memory_order_acquire) == 0) {
-      if (clock::now() >= until) throw timeout_error("meeting", 0, {p}, 0);
-      if (shm_.host().ended(shm_.host_rank(p)) || (given_up && given_up())) fail_bootstrap_without(p);
-      sched_yield();
-    }
-    may_pull = may_pull && theirs.load(std::memory_order_acquire) == yes;
-  }
-  shm_.host().agree({may_pull, may_pull && wish == cma_wish::wherever_allowed, asymmetric});
-  log(log_level::debug, std::string("shm: the ranks ") + (may_pull ? "may" : "cannot") + " read each other's memory");
-}
 
 transport_abilities shm_transport::abilities() const {
   auto made = shm_abilities;

@@ -9,10 +9,6 @@
 
 namespace muster::inline v0::detail {
 
-/// Whether the system should read the private memory of other ranks (process_vm_readv, "cross memory attach"); the same
-/// at every rank.
-enum class cma_wish { where_faster, wherever_allowed, never };
-
 /// One rank of a group of processes of one host.
 class shm_transport final : public transport {
  public:
@@ -47,8 +43,6 @@ class shm_transport final : public transport {
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override { return make_subgroup(some); }
   [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& some);
 
-  /// Collective, once, for the world: the ranks find out together what the system allows them.
-  void agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up = {});
   [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return shm_.shared_host(); }
 
  private:

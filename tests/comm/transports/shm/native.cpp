@@ -23,8 +23,7 @@ using values = muster::buffer<std::uint32_t>;
 
 struct scenario {
   int ranks;
-  std::uint64_t registered;  // a bit a rank: its buffers lie in memory of the transport
-  muster::detail::cma_wish wish;
+  std::uint64_t registered;            // a bit a rank: its buffers lie in memory of the transport
   std::vector<collective_call> calls;  // of all ranks, but for the buffers
 };
 
@@ -117,10 +116,8 @@ class driven_rank {
 scenario draw(muster::random_stream& random, const muster::reduction& sum) {
   constexpr collective kinds[] = {collective::allreduce, collective::reduce, collective::reduce_scatter,
                                   collective::allgather, collective::broadcast};
-  using muster::detail::cma_wish;
-  constexpr cma_wish wishes[] = {cma_wish::where_faster, cma_wish::wherever_allowed, cma_wish::never};
   const std::uint64_t registered[] = {0, 0, ~std::uint64_t{0}, random.below(16)};  // none, all, some
-  scenario drawn{2 + static_cast<int>(random.below(3)), registered[random.below(4)], wishes[random.below(3)], {}};
+  scenario drawn{2 + static_cast<int>(random.below(3)), registered[random.below(4)], {}};
   // Of medium size more than there are turns; of large ones, several chunks of each rank's block, most times.
   const bool medium = random.below(2) == 0;
   for (std::uint64_t k = 0; k < (medium ? 20 : 3); ++k) {
@@ -166,7 +163,7 @@ TEST_CASE("native collectives over shm give the same results in whatever order t
     std::vector<std::unique_ptr<muster::detail::shm_transport>> transports(n);
     std::vector<std::thread> meeting;
     for (std::size_t r = 0; r < n; ++r)
-      meeting.emplace_back([&, r] { transports[r] = memory.connect(static_cast<int>(r), all.wish); });
+      meeting.emplace_back([&, r] { transports[r] = memory.connect(static_cast<int>(r)); });
     for (auto& thread : meeting) thread.join();
     std::deque<driven_rank> ranks;
     for (auto& transport : transports) ranks.emplace_back(std::move(transport), all);
