@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #include <ctime>
 
@@ -13,6 +14,9 @@
 
 namespace muster::inline v0::detail {
 namespace {
+
+constexpr std::size_t smallest_fifo = std::size_t{16} << 10;
+constexpr std::size_t largest_fifo = std::size_t{2} << 20;
 
 // A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
 // a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
@@ -28,8 +32,9 @@ bool can_be_asymmetric() noexcept {
 
 slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
-  // All pairs have a ring: smaller ones where there are many.
-  fifo_bytes = n <= 8 ? 131072 : n <= 32 ? 65536 : 16384;
+  // All pairs have a ring, of as many bytes as leave a second-level cache before their turn comes again: to write where
+  // the other has just read costs the most. Smaller ones where there are many, which are 64 MiB together.
+  fifo_bytes = std::clamp(std::bit_floor((std::size_t{64} << 20) / (n * n)), smallest_fifo, largest_fifo);
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);
   staging = small + slot_head::turns * shown_limit;
