@@ -25,6 +25,10 @@ using muster::testing::detail::parcel;
 using muster::testing::detail::patience;
 using test::require;
 
+// Of two ranks over shared memory: what is larger than their ring has its sender go on.
+const std::size_t ring = muster::detail::slot_layout(2).fifo_bytes;
+const std::size_t several_rings = 5 * ring + 1000;
+
 void run(test::fabric over, int ranks, const std::function<void(muster::group&, muster::transport&)>& body) {
   test::run_ranks(over, ranks, [&](muster::group& world) { body(world, world.transport()); });
 }
@@ -67,7 +71,7 @@ TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
 TEST_CASE("a receive that is taken back in the middle of its message is written no further") {
   std::atomic<bool> taken_back{false};
   run(test::fabric::shm, 2, [&](muster::group& world, muster::transport& transport) {
-    constexpr std::size_t large = 700000;  // several rings: the sender has to go on
+    const std::size_t large = several_rings;
     parcel first(1, large);
     first.r.signature.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
     if (world.rank() == 0) {
@@ -97,7 +101,7 @@ TEST_CASE("a receive that is taken back in the middle of its message is written 
       second.start(transport, false, 0, 3);
       second.finish(transport);
       second.expect(2, 1000);
-      require(std::ranges::count(first.data, 42) == large, "nobody writes there");
+      require(std::ranges::count(first.data, 42) == std::ptrdiff_t(large), "nobody writes there");
     }
     muster::barrier(world);
   });
@@ -105,7 +109,7 @@ TEST_CASE("a receive that is taken back in the middle of its message is written 
 
 TEST_CASE("a sender is not left with a message whose receive was taken back when it had begun") {
   run(GENERATE(from_range(test::fabrics())), 2, [](muster::group& world, muster::transport& transport) {
-    constexpr std::size_t large = 700000;
+    const std::size_t large = several_rings;
     if (world.rank() == 0) {
       parcel sent(1, large);
       sent.start(transport, true, 1, 3);
@@ -125,13 +129,15 @@ TEST_CASE("a sender is not left with a message whose receive was taken back when
 // The receiver counts on the rest of a message whose beginning it has; the buffer is the sender's again at once.
 TEST_CASE("a send that is taken back ends for its receiver, and those behind it are whole") {
   run(test::fabric::shm, 2, [](muster::group& world, muster::transport& transport) {
-    constexpr std::size_t half = 65536;  // of the ring
+    constexpr std::size_t bytes = muster::detail::shm_messages::eager;
+    const std::size_t before = ring / bytes - 1;
     if (world.rank() == 0) {
       {
-        parcel first(0, half);
-        parcel dropped(1, half);
-        parcel never(2, 50);
-        first.start(transport, true, 1, 3);
+        std::deque<parcel> first;
+        for (std::size_t message = 0; message < before; ++message)
+          first.emplace_back(message, bytes).start(transport, true, 1, 3);
+        parcel dropped(before, bytes);
+        parcel never(before + 1, 50);
         dropped.start(transport, true, 1, 3);  // its beginning fills the ring
         never.start(transport, true, 1, 3);
         require(dropped.r.owner != nullptr && never.r.owner != nullptr, "the ring is full");
@@ -145,11 +151,11 @@ TEST_CASE("a send that is taken back ends for its receiver, and those behind it 
       last.finish(transport);
     } else {
       muster::barrier(world);
-      for (std::uint64_t message = 0; message < 2; ++message) {
-        parcel got(half);
+      for (std::uint64_t message = 0; message <= before; ++message) {
+        parcel got(bytes);
         got.start(transport, false, 0, 3);
         got.finish(transport);
-        got.expect(message, half);
+        got.expect(message, bytes);
       }
       parcel last(2000);
       last.start(transport, false, 0, 3);
@@ -163,7 +169,7 @@ TEST_CASE("a send that is taken back ends for its receiver, and those behind it 
 TEST_CASE("a large send that is taken back when it was announced comes all the same") {
   for (int tests_before = 0; tests_before < 8; ++tests_before) {  // the more, the further it has come
     run(test::fabric::shm, 2, [&](muster::group& world, muster::transport& transport) {
-      constexpr std::size_t large = 700000;
+      const std::size_t large = several_rings;
       if (world.rank() == 0) {
         {
           parcel dropped(1, large);
@@ -199,7 +205,7 @@ TEST_CASE("the buffer of a message that is under way can move") {
       const auto look_a_little = [&](muster::request& r) {
         for (int i = 0; i < tests_before; ++i) (void)transport.test(r);
       };
-      for (const std::size_t bytes : {0u, 100u, 70000u, 700000u}) {
+      for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{70000}, several_rings}) {
         if (world.rank() == 0) {
           parcel first(1, bytes);
           parcel later = parcel(1, bytes);
@@ -216,8 +222,8 @@ TEST_CASE("the buffer of a message that is under way can move") {
           first.finish(transport);
           behind.finish(transport);
         } else {
-          parcel got(700000);
-          parcel elsewhere(700000);
+          parcel got(several_rings);
+          parcel elsewhere(several_rings);
           got.start(transport, false, 0, 3);
           look_a_little(got.r);
           const bool leaves = tests_before % 2 == 1 && moves && got.r.owner != nullptr;
@@ -228,7 +234,8 @@ TEST_CASE("the buffer of a message that is under way can move") {
           }
           got.finish(transport);
           if (leaves)
-            require(std::ranges::count(got.data, 42) == 700000 && got.r.received == bytes, "nobody writes there");
+            require(std::ranges::count(got.data, 42) == std::ptrdiff_t(several_rings) && got.r.received == bytes,
+                    "nobody writes there");
           else
             got.expect(1, bytes);
           parcel behind(1000);

@@ -12,11 +12,11 @@
 
 namespace muster::inline v0::detail {
 
-/// Rounds in the staging area: one is filled while one is read.
+/// Rounds in the staging area at least: one is filled while one is read.
 inline constexpr std::uint64_t staging_depth = 2;
 
-/// Bytes of a chunk in the staging area among so many ranks: each round has one for every rank, and the folded one.
-/// Whole pages where there is room for them; among hundreds of ranks of a host, whole cache lines.
+/// Most bytes of a chunk in the staging area among so many ranks: each round has one for every rank, and the folded
+/// one. Whole pages where there is room for them; among hundreds of ranks of a host, whole cache lines.
 [[nodiscard]] constexpr std::size_t staging_chunk_bytes(std::size_t ranks) noexcept {
   constexpr std::size_t page = 4096;
   constexpr std::size_t largest = std::size_t{256} << 10;
@@ -96,7 +96,6 @@ class shm_native {
   [[nodiscard]] bool others_take() const noexcept;
   [[nodiscard]] bool is_direct();
   [[nodiscard]] bool all_show() const noexcept;
-  [[nodiscard]] std::size_t chunk_bytes() const noexcept { return staging_chunk_bytes(size()); }
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;
   class visit;
@@ -108,6 +107,7 @@ class shm_native {
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 
+  void divide();
   void lay_out_round(std::uint64_t round);
   void fold_round(std::uint64_t round);
   [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
@@ -132,6 +132,11 @@ class shm_native {
   // What is known of the others, so that their slots need not be asked.
   std::uint64_t all_finished_ = 0;  // every rank has finished this collective
   std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
+
+  // How the collective under way goes through the staging areas.
+  std::size_t chunk_ = 0;     // bytes of a block in a round
+  std::uint64_t rounds_ = 0;  // in all
+  std::uint64_t depth_ = 0;   // in the area at a time
 
   frame_pool pool_;
   std::optional<flow_type> steps_;

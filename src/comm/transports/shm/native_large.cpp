@@ -3,14 +3,17 @@
 #include <cstring>
 
 #include "../../../core/copy.hpp"
+#include "../../../core/round_up.hpp"
 #include "native.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t depth = staging_depth;
 // Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
 constexpr std::uint64_t changing_rounds = 16;
+// So many rounds or more, so that those who read overlap with those who write; but of no fewer bytes.
+constexpr std::size_t parts = 4;
+constexpr std::size_t smallest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
@@ -71,13 +74,14 @@ bool shm_native::all_show() const noexcept {
 }
 
 std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {
-  // Not where the collective before began: the others have just read those lines, and to write them costs the most.
-  const std::size_t half = (round + sequence_) % depth;
+  // By turns in all of the area: the others have just read where the collective before was, and to write there costs
+  // the most.
+  const std::uint64_t time = round + sequence_ * rounds_;
   // The same place for the block of each other rank, counted from this one: ranks that change places meet there.
   const int nth = block == shm_.size() ? block : (block - by + shm_.size()) % shm_.size();
-  const std::size_t place = half * (size() + 1) + static_cast<std::size_t>(nth);
-  const int at = round < changing_rounds ? shm_.place_of(by, (round + sequence_) / depth) : by;
-  return shm_.staging(at) + place * chunk_bytes();
+  const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
+  const int at = round < changing_rounds ? shm_.place_of(by, time / depth_) : by;
+  return shm_.staging(at) + place * chunk_;
 }
 
 std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, shm_.size()); }
@@ -88,8 +92,8 @@ blocks shm_native::blocks_of(const std::byte* data) const noexcept {
 
 std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept {
   const auto whole = blocks_of(data).at(block);
-  const std::size_t begin = std::min<std::size_t>(round * chunk_bytes(), whole.size());
-  return whole.subspan(begin, std::min(chunk_bytes(), whole.size() - begin));
+  const std::size_t begin = std::min<std::size_t>(round * chunk_, whole.size());
+  return whole.subspan(begin, std::min(chunk_, whole.size() - begin));
 }
 
 // Announces that this rank is about to write into the memory of others, as long as it lives. Not of one that has given
@@ -197,6 +201,15 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
 
 // ---- through the staging areas ----
 
+void shm_native::divide() {
+  constexpr std::size_t page = 4096;
+  const std::size_t largest = blocks_of(nullptr).at(shm_.size() - 1).size();
+  const std::size_t wanted = round_up(std::max(largest / parts, std::min(largest, smallest_chunk)), page);
+  chunk_ = std::min(wanted, staging_chunk_bytes(size()));
+  rounds_ = (largest + chunk_ - 1) / chunk_;
+  depth_ = staging_bytes / (chunk_ * (size() + 1));
+}
+
 void shm_native::lay_out_round(std::uint64_t round) {
   for (int p = 0; p < shm_.size(); ++p) {
     if (p == shm_.rank()) continue;
@@ -212,7 +225,7 @@ std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept 
   if (!takes(me, me)) return {};
   if (call_->kind != collective::reduce_scatter) return chunk_of(call_->out, me, round);
   const auto part = chunk_of(nullptr, me, round);
-  return {call_->out + round * chunk_bytes(), part.size()};
+  return {call_->out + round * chunk_, part.size()};
 }
 
 void shm_native::fold_round(std::uint64_t round) {
@@ -226,7 +239,7 @@ void shm_native::fold_round(std::uint64_t round) {
   if (others_take()) out[outs++] = folded_chunk(me, round);
   if (bytes == 0 || outs == 0) return;
   if (call_->kind == collective::allgather) {
-    const std::byte* const from = call_->in + round * chunk_bytes();
+    const std::byte* const from = call_->in + round * chunk_;
     for (std::size_t k = 0; k < outs; ++k) {
       if (out[k] != from) copy_bytes(out[k], from, bytes);
     }
@@ -248,8 +261,9 @@ void shm_native::take_round(std::uint64_t round) {
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   const bool lays_out = s.call_->kind != collective::allgather;
   const bool takes = s.takes(s.shm_.rank(), (s.shm_.rank() + 1) % s.shm_.size());  // the folded blocks of others
-  const std::size_t largest = s.blocks_of(nullptr).at(s.shm_.size() - 1).size();
-  const std::uint64_t rounds = (largest + s.chunk_bytes() - 1) / s.chunk_bytes();
+  s.divide();
+  const std::uint64_t rounds = s.rounds_;
+  const std::uint64_t depth = s.depth_;
 
   co_await f.until([&s] { return s.all_finished(s.staging_used_); });
   s.staging_used_ = s.sequence_;
@@ -257,7 +271,8 @@ task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
     if (lays_out && round + 1 < rounds) {
       // What was laid out `depth` rounds before has been folded.
-      if (round + 1 >= depth) co_await f.until([&s, round] { return s.all_at(&slot_head::folded, round + 2 - depth); });
+      if (round + 1 >= depth)
+        co_await f.until([&s, round, depth] { return s.all_at(&slot_head::folded, round + 2 - depth); });
       s.lay_out_round(round + 1);
     }
     if (lays_out) co_await f.until([&s, round] { return s.all_at(&slot_head::given, round + 1); });
@@ -307,8 +322,6 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
   const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
-  // By turns in all of the area: the others have just read where the broadcast before was, and to write there costs the
-  // most.
   const std::uint64_t places = staging_bytes / broadcast_chunk;
   if (s.shm_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
@@ -317,6 +330,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::size_t begin = round * broadcast_chunk;
     const std::size_t n = std::min(broadcast_chunk, bytes - begin);
+    // By turns in all of the area, as in `laid_out`.
     std::byte* const chunk = s.shm_.staging(root) + (round + s.sequence_ * rounds) % places * broadcast_chunk;
     if (s.shm_.rank() == root) {
       if (round >= places)
