@@ -11,7 +11,7 @@ namespace {
 
 // Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
 constexpr std::uint64_t changing_rounds = 16;
-// So many rounds or more, so that those who read overlap with those who write; but of no fewer bytes.
+// So many rounds or more, so that reading overlaps with writing; but of no fewer bytes.
 constexpr std::size_t parts = 4;
 constexpr std::size_t smallest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
