@@ -20,7 +20,7 @@ inline constexpr std::uint64_t staging_depth = 2;
 [[nodiscard]] constexpr std::size_t staging_chunk_bytes(std::size_t ranks) noexcept {
   constexpr std::size_t page = 4096;
   constexpr std::size_t largest = std::size_t{256} << 10;
-  const std::size_t room = staging_bytes / (staging_depth * (ranks + 1));
+  const std::size_t room = staging_bytes(ranks) / (staging_depth * (ranks + 1));
   const std::size_t unit = room >= page ? page : cache_line;
   return room >= largest ? largest : room / unit * unit;
 }

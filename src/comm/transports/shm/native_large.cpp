@@ -11,11 +11,8 @@ namespace {
 
 // Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
 constexpr std::uint64_t changing_rounds = 16;
-// So many rounds or more, so that reading overlaps with writing; but of no fewer bytes.
-constexpr std::size_t parts = 4;
-constexpr std::size_t smallest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
-constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t largest_broadcast_chunk = std::size_t{256} << 10;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
 constexpr std::size_t visit_bytes = std::size_t{64} << 10;  // written between two looks at whether a rank gave up
 
@@ -204,10 +201,9 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
 void shm_native::divide() {
   constexpr std::size_t page = 4096;
   const std::size_t largest = blocks_of(nullptr).at(shm_.size() - 1).size();
-  const std::size_t wanted = round_up(std::max(largest / parts, std::min(largest, smallest_chunk)), page);
-  chunk_ = std::min(wanted, staging_chunk_bytes(size()));
+  chunk_ = std::min(round_up(largest, page), staging_chunk_bytes(size()));
   rounds_ = (largest + chunk_ - 1) / chunk_;
-  depth_ = staging_bytes / (chunk_ * (size() + 1));
+  depth_ = staging_bytes(size()) / (chunk_ * (size() + 1));
 }
 
 void shm_native::lay_out_round(std::uint64_t round) {
@@ -322,7 +318,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
   const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
-  const std::uint64_t places = staging_bytes / broadcast_chunk;
+  const std::uint64_t places = staging_bytes(s.size()) / broadcast_chunk;
   if (s.shm_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
     s.staging_used_ = s.sequence_;

@@ -38,7 +38,7 @@ slot_layout::slot_layout(int ranks) noexcept {
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);
   staging = small + slot_head::turns * shown_limit;
-  posts = staging + staging_bytes;
+  posts = staging + staging_bytes(n);
   fifos = round_up(posts + n * sizeof(post), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);
 }

@@ -1,6 +1,7 @@
 // What the ranks of one group share: a slot each, in the memory of its rank.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -22,7 +23,11 @@ inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
 /// The same, where no rank's buffer is registered: to copy so much costs less than one more synchronisation.
 inline constexpr std::size_t shown_limit = std::size_t{128} << 10;
-inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
+/// Of the area through which a rank passes large private buffers: so much that what was read there has left the
+/// readers' second-level caches when its turn comes again; less where there are more ranks, since each has one.
+[[nodiscard]] constexpr std::size_t staging_bytes(std::size_t ranks) noexcept {
+  return std::max((std::size_t{8} << 20) / ranks / 4096 * 4096, std::size_t{2} << 20);
+}
 
 /// What a rank brings to a collective. The sequence is written last: a rank that sees it sees the rest. What fits lies
 /// in the same cache line and needs no second look.
