@@ -65,6 +65,12 @@ def checkpoint(parts):
     return b"".join(struct.pack("<Q", len(name)) + name + struct.pack("<Q", len(payload)) + payload for name, payload in parts)
 
 
+def frame(kind, payload=b"", number=0, announced=0):
+    """A frame of the tcp transport: the fuzzer gives it its checksum."""
+    head = struct.pack("<HBBIIIQQBB6xQQiBBBB", 0x6D7E, 4, kind, 3, 0, 0, 1, announced or len(payload), 0, 0, 1, number, 0, 0, 0, 0, 0)
+    return head + payload
+
+
 def ps_frame(*messages):
     """A frame of the parameter server: who, its map and clock, then messages of kind, range, number, payload."""
     frame = struct.pack("<IIIIQQ", 3, 1, 0, 0x7073726E, 7, 5)
@@ -106,6 +112,7 @@ SEEDS = {
     "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
+    "frame": [frame(1, bytes(100)), frame(2, announced=1 << 20), frame(3, number=5), frame(16), frame(17, bytes(64))],
     "ps": [ps_frame((1, 0, 1, bytes(8)), (3, 0, 5, b""), (4, 2, 9, b"")),
            struct.pack("<QQIQIIIBQQQIIQI", 0x6D75737465720301, 4, 1, 1, 2, 1, 1, 0, 0, 1, 3, 2**32 - 1, 2**32 - 1, 1, 2)],
     "example": [
