@@ -95,7 +95,7 @@ class table {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
-        const int calls = mlbench_ ? mlbench_calls : bench::iterations_for(c.what, bytes);
+        const auto calls = mlbench_ ? bench::repeats{mlbench_calls} : bench::repeats_for(c.what, bytes);
         const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(c.what, bytes) : calls);
         if (round >= 0) times[name].insert(times[name].end(), some.begin(), some.end());
       }
@@ -185,7 +185,7 @@ void take_turns(const bench::contest& contest, muster::context& context, int ran
     if (c == contest.all().end())
       throw muster::configuration_error(turn->contender + " is not here (it was given a turn)");
     (void)c->measure(memory, bench::warm_up_for(turn->what, size));
-    const auto times = c->measure(memory, bench::iterations_for(turn->what, size));
+    const auto times = c->measure(memory, bench::repeats_for(turn->what, size));
     if (rank == 0) bench::answer(*turn, times);
   }
 }

@@ -51,11 +51,11 @@ void call_muster(op what, muster::group& world, std::span<float> data, muster::a
   }
 }
 
-std::vector<double> time_group(op what, muster::group& world, std::span<float> data, int iterations,
+std::vector<double> time_group(op what, muster::group& world, std::span<float> data, repeats count,
                                muster::algorithm how) {
   check_result(what, world.rank(), world.size(), data,
                [&](std::span<float> all) { call_muster(what, world, all, how); });
-  return slowest_times(what, world, data, iterations, [&] { call_muster(what, world, data, how); });
+  return slowest_times(what, world, data, count, [&] { call_muster(what, world, data, how); });
 }
 
 // mpirun binds each process to a core of its own, which all its threads inherit. So each thread gets one of its own too
@@ -70,7 +70,7 @@ void use_own_core(int rank, int ranks) {
   sched_setaffinity(0, sizeof set, &set);  // of the calling thread; where it is not allowed the numbers are worse
 }
 
-std::vector<double> time_threads(op what, int ranks, workspace& memory, int iterations, muster::algorithm how) {
+std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats count, muster::algorithm how) {
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<double> times;
   std::vector<std::jthread> threads;
@@ -78,7 +78,7 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
       muster::group world(std::make_unique<muster::local_transport>(hub, rank));
-      auto mine = time_group(what, world, memory.plain(rank), iterations, how);
+      auto mine = time_group(what, world, memory.plain(rank), count, how);
       if (rank == 0) times = std::move(mine);
     });
   }
@@ -88,7 +88,7 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
 
 // The transport's own allreduce with nothing around it: no deadline, no look for ranks that gave up, no group. What a
 // call of the group takes beyond that is the price of these.
-std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, int iterations) {
+std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, repeats count) {
   auto& transport = apart.transport();
   auto call =
       muster::detail::make_call(muster::collective::allreduce, data, data, data.size(),
@@ -101,8 +101,7 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
     }
   };
   check_result(op::allreduce, apart.rank(), apart.size(), data, [&](std::span<float>) { once(); });
-  auto stamps =
-      call_stamps(op::allreduce, data, iterations, calls_at_once(op::allreduce, data.size_bytes()), once, once);
+  auto stamps = call_stamps(op::allreduce, data, count, once, once);
   muster::allreduce(apart, stamps, muster::max);
   return seconds_of(stamps);
 }
@@ -130,11 +129,10 @@ std::string suffix(muster::algorithm how) {
 void add_threads(std::vector<contender>& list, op what, muster::context& context, bool by_name) {
   const int ranks = context.ranks();
   for (const auto how : algorithms(what, by_name, false)) {
-    list.push_back({what, "muster_local" + suffix(how), ranks, [=, &context](workspace& memory, int iterations) {
-                      if (context.transport_name() == "local")
-                        return time_threads(what, ranks, memory, iterations, how);
+    list.push_back({what, "muster_local" + suffix(how), ranks, [=, &context](workspace& memory, repeats count) {
+                      if (context.transport_name() == "local") return time_threads(what, ranks, memory, count, how);
                       std::vector<double> times;
-                      if (context.world().rank() == 0) times = time_threads(what, ranks, memory, iterations, how);
+                      if (context.world().rank() == 0) times = time_threads(what, ranks, memory, count, how);
                       wait_asleep(context.world());
                       return times;
                     }});
@@ -143,8 +141,8 @@ void add_threads(std::vector<contender>& list, op what, muster::context& context
 
 void add_group(std::vector<contender>& list, op what, const std::string& name, muster::group& world, bool by_name) {
   for (const auto how : algorithms(what, by_name, true)) {
-    list.push_back({what, name + suffix(how), world.size(), [=, &world](workspace& memory, int iterations) {
-                      return time_group(what, world, memory.plain(), iterations, how);
+    list.push_back({what, name + suffix(how), world.size(), [=, &world](workspace& memory, repeats count) {
+                      return time_group(what, world, memory.plain(), count, how);
                     }});
   }
 }
@@ -155,15 +153,15 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
   std::vector<contender> list;
   if (context.transport_name() == "shm") {
     auto& world = context.world();
-    list.push_back({what, "muster_shm_registered", world.size(), [=, &world](workspace& memory, int iterations) {
-                      return time_group(what, world, memory.registered(), iterations, muster::algorithm::automatic);
+    list.push_back({what, "muster_shm_registered", world.size(), [=, &world](workspace& memory, repeats count) {
+                      return time_group(what, world, memory.registered(), count, muster::algorithm::automatic);
                     }});
     add_group(list, what, "muster_shm", world, by_name);
     if (what == op::allreduce && !world.transport().oversubscribed()) {  // it spins
       const auto apart = std::make_shared<muster::group>(world.duplicate());
       list.push_back({what, "muster_shm_bare", world.size(),
-                      [=, sequence = std::uint64_t{0}](workspace& memory, int iterations) mutable {
-                        return time_bare(*apart, sequence, memory.plain(), iterations);
+                      [=, sequence = std::uint64_t{0}](workspace& memory, repeats count) mutable {
+                        return time_bare(*apart, sequence, memory.plain(), count);
                       },
                       smallest});
     }
@@ -173,12 +171,12 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
   if (over_mpi == nullptr) return list;
   add_group(list, what, "muster_mpi", *over_mpi, by_name);
   if (by_name) {
-    list.push_back({what, "muster_mpi_native_checked", over_mpi->size(), [=](workspace& memory, int iterations) {
+    list.push_back({what, "muster_mpi_native_checked", over_mpi->size(), [=](workspace& memory, repeats count) {
                       const auto before = over_mpi->settings();
                       auto checked = before;
                       checked.check_full = true;
                       over_mpi->set_settings(checked);
-                      auto times = time_group(what, *over_mpi, memory.plain(), iterations, muster::algorithm::native);
+                      auto times = time_group(what, *over_mpi, memory.plain(), count, muster::algorithm::native);
                       over_mpi->set_settings(before);
                       return times;
                     }});

@@ -39,7 +39,7 @@ struct contender {
   std::string name;
   int ranks;
   /// Called at every process alike; gives the seconds of each call, of its slowest rank, at rank 0.
-  std::function<std::vector<double>(workspace& memory, int iterations)> measure;
+  std::function<std::vector<double>(workspace& memory, repeats count)> measure;
   /// Takes no part in what is larger.
   std::size_t up_to = std::numeric_limits<std::size_t>::max();
 };

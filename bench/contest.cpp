@@ -43,7 +43,7 @@ contest::contest(muster::context& context, const mpi_session& mpi, bool algorith
     std::move(some.begin(), some.end(), std::back_inserter(all_));
     if (!over_mpi_) continue;
     all_.push_back({what, peer_, over_mpi_->size(),
-                    [what](workspace& memory, int iterations) { return time_mpi(what, memory.plain(), iterations); }});
+                    [what](workspace& memory, repeats count) { return time_mpi(what, memory.plain(), count); }});
   }
 }
 

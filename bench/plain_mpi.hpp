@@ -29,16 +29,15 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   }
 }
 
-/// Seconds of each of `iterations` calls; the same at every rank.
-[[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, int iterations) {
+/// Seconds of each of `count.times` calls, or their mean in a row; the same at every rank.
+[[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, repeats count) {
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
   auto stamps = call_stamps(
-      what, data, iterations, calls_at_once(what, data.size_bytes()), [] { MPI_Barrier(MPI_COMM_WORLD); },
-      [&] { call_mpi(what, rank, data); });
+      what, data, count, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
   MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return seconds_of(stamps);
 }

@@ -34,21 +34,25 @@ inline constexpr std::span collectives(all_ops, 3);
 inline constexpr std::size_t smallest = 4;
 inline constexpr std::size_t largest = std::size_t{64} << 20;
 
-/// So many calls are timed as one, and their mean counts: those of few bytes end within twenty steps of the clock,
-/// which are 10 ns on AMD's processors, and reading it takes a quarter of such a call.
-[[nodiscard]] constexpr int calls_at_once(op what, std::size_t bytes) {
-  return called(what) == op::allreduce && what != op::step && bytes <= 1024 ? 64 : 1;
+/// How often a call is timed in a round; each time so many in a row, whose mean counts.
+struct repeats {
+  int times = 1;
+  int in_a_row = 1;
+};
+
+/// Allreduces of few bytes end within twenty steps of the clock, which are 10 ns on AMD's processors, and reading it
+/// takes a quarter of such a call: so many are timed as one.
+[[nodiscard]] inline repeats repeats_for(op what, std::size_t bytes) {
+  if (what == op::step) return {3000};  // with other programs on the cores, time slices come and go
+  if (called(what) == op::allreduce && bytes <= 1024) return {40, 64};
+  return {static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300))};
 }
 
-/// How often what is timed of a call of that size is repeated in a round.
-[[nodiscard]] inline int iterations_for(op what, std::size_t bytes) {
-  if (what == op::step) return 3000;  // with other programs on the cores, time slices come and go
-  if (calls_at_once(what, bytes) > 1) return 40;
-  return static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300));
+/// Before the first round, untimed.
+[[nodiscard]] inline repeats warm_up_for(op what, std::size_t bytes) {
+  const auto later = repeats_for(what, bytes);
+  return {std::min(10, later.times), later.in_a_row};
 }
-
-/// How often before the first round, untimed.
-[[nodiscard]] inline int warm_up_for(op what, std::size_t bytes) { return std::min(10, iterations_for(what, bytes)); }
 
 /// Some 15 us of computation that takes the same number of instructions each time.
 inline void work() {
@@ -76,14 +80,15 @@ void check_result(op what, int rank, int ranks, std::span<float> data, Call in_p
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-/// Two numbers for each of `iterations` calls with `data` at this rank; of steps for all of them together. When of each
+/// Two numbers for each of `count.times` with `data` at this rank; of steps for all of them together. When of each
 /// the largest of all ranks is taken, `seconds_of` makes times of them: of an allreduce that of its slowest rank; of
 /// the others, by which the ranks are not kept together, what it took from the first rank's call to the last one's
 /// return (the clock is the host's), and they meet at `barrier` before each call. Else a root that runs ahead, or a
-/// rank that comes when all is done, would hide it. Of calls timed as one (calls_at_once) each rank's mean.
+/// rank that comes when all is done, would hide it. Of calls in a row each rank's mean, with what is
+/// written before each.
 template <class Barrier, class Call>
-[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, std::span<float> data, int iterations, int at_once,
-                                                    Barrier barrier, Call call) {
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, std::span<float> data, repeats count, Barrier barrier,
+                                                    Call call) {
   const auto now = [] {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();
     return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
@@ -91,25 +96,25 @@ template <class Barrier, class Call>
   barrier();
   if (what == op::step) {
     const auto begin = now();
-    for (int i = 0; i < iterations; ++i) {
+    for (int i = 0; i < count.times; ++i) {
       work();
       call();
     }
-    return {0, (now() - begin) / iterations};
+    return {0, (now() - begin) / count.times};
   }
-  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(iterations));
-  const bool kept_together = what == op::allreduce || at_once > 1;
+  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(count.times));
+  const bool kept_together = what == op::allreduce || count.in_a_row > 1;
   for (std::size_t i = 0; i < stamps.size(); i += 2) {
     if (what == op::written) std::fill(data.begin(), data.end(), 0.0f);
     if (!kept_together) barrier();
     const auto begin = now();
-    for (int calls = 0; calls < at_once; ++calls) {
+    for (int calls = 0; calls < count.in_a_row; ++calls) {
       if (what == op::written && calls > 0) std::fill(data.begin(), data.end(), 0.0f);
       call();
     }
     const auto end = now();
     stamps[i] = kept_together ? 0 : -begin;
-    stamps[i + 1] = kept_together ? (end - begin) / at_once : end;
+    stamps[i + 1] = kept_together ? (end - begin) / count.in_a_row : end;
   }
   return stamps;
 }

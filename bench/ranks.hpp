@@ -30,11 +30,12 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Seconds of each of `iterations` calls with `data`. Collective over `ranks`; the same at every rank.
+/// Seconds of each of `count.times` calls, or their mean in a row, with `data`. Collective over `ranks`; the same at
+/// every rank.
 template <class Call>
-std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, int iterations, Call call) {
+std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, repeats count, Call call) {
   auto stamps = call_stamps(
-      what, data, iterations, calls_at_once(what, data.size_bytes()), [&] { muster::barrier(ranks); }, call);
+      what, data, count, [&] { muster::barrier(ranks); }, call);
   muster::allreduce(ranks, stamps, muster::max);
   return seconds_of(stamps);
 }

@@ -72,11 +72,11 @@ class rank_of_gloo {
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
   [[nodiscard]] std::vector<double> time(bench::op what, const std::string& name, std::span<float> data,
-                                         int iterations) const {
+                                         bench::repeats count) const {
     const call once = find(name, data);
     bench::check_result(bench::op::allreduce, rank_, ranks_, data, [&](std::span<float>) { once(); });
     auto stamps = bench::call_stamps(
-        what, data, iterations, bench::calls_at_once(what, data.size_bytes()),
+        what, data, count,
         [&] {
           gloo::BarrierOptions options(ways_[0]);
           gloo::barrier(options);
@@ -124,7 +124,7 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
     const auto list = turn->contender.empty() ? gloo.names() : std::vector<std::string>{turn->contender};
     for (const auto& name : list) {
       (void)gloo.time(turn->what, name, data, bench::warm_up_for(turn->what, turn->bytes));
-      const auto times = gloo.time(turn->what, name, data, bench::iterations_for(turn->what, turn->bytes));
+      const auto times = gloo.time(turn->what, name, data, bench::repeats_for(turn->what, turn->bytes));
       auto taken = *turn;
       taken.contender = name;
       if (rank == 0) bench::answer(taken, times);

@@ -58,12 +58,11 @@ class meeting {
     }
   }
 
-  /// Seconds of each of `iterations` calls at the slowest of them, timed as calls of `what` with as many bytes are; all
-  /// call it.
+  /// Seconds of each of `count.times` calls at the slowest of them, timed as calls of `what` are; all call it.
   template <class Call>
-  std::vector<double> times_of(op what, std::size_t bytes, int rank, int iterations, Call call) {
+  std::vector<double> times_of(op what, int rank, repeats count, Call call) {
     const auto stamps = call_stamps(
-        what, {}, iterations, calls_at_once(what, bytes), [&] { meet(); }, call);
+        what, {}, count, [&] { meet(); }, call);
     std::copy(stamps.begin(), stamps.end(), stamps_[static_cast<std::size_t>(rank)].begin());
     meet();
     std::vector<std::int64_t> slowest(stamps.size());

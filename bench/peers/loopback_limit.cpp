@@ -12,7 +12,7 @@ namespace {
 // Which of these is the fastest differs by size and machine.
 constexpr std::size_t windows[] = {std::size_t{128} << 10, std::size_t{256} << 10, std::size_t{512} << 10,
                                    std::size_t{1} << 20};
-constexpr int tries = 7;  // of each
+constexpr bench::repeats tries{7};  // of each
 struct alignas(64) line {
   char bytes[64];
 };
@@ -65,13 +65,13 @@ int main(int argc, char** argv) {
     end ends[] = {{between.ends[0], room.data()}, {between.ends[1], room.data()}};
     return bench::run_limit(
         argc, argv, "loopback_limit", bench::limit_ranks, [&](const bench::turn& now, bench::meeting& all, int rank) {
-          const auto times_with = [&](std::size_t window, int iterations) {
-            return all.times_of(now.what, now.bytes, rank, iterations, [&] { ends[rank].exchange(now.bytes, window); });
+          const auto times_with = [&](std::size_t window, bench::repeats count) {
+            return all.times_of(now.what, rank, count, [&] { ends[rank].exchange(now.bytes, window); });
           };
           (void)times_with(windows[0], bench::warm_up_for(now.what, now.bytes));
           const auto seconds = [&](std::size_t window) { return bench::median(times_with(window, tries)); };
           const auto fastest = std::ranges::min_element(windows, {}, seconds);  // the same at both
-          return times_with(*fastest, bench::iterations_for(now.what, now.bytes));
+          return times_with(*fastest, bench::repeats_for(now.what, now.bytes));
         });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());

@@ -15,7 +15,7 @@ void take_turns(bench::turns turns, int rank) {
     const auto count = turn->bytes / sizeof(float);
     if (data.size() != count) data = std::vector<float>(count);
     (void)bench::time_mpi(turn->what, data, bench::warm_up_for(turn->what, turn->bytes));
-    const auto times = bench::time_mpi(turn->what, data, bench::iterations_for(turn->what, turn->bytes));
+    const auto times = bench::time_mpi(turn->what, data, bench::repeats_for(turn->what, turn->bytes));
     if (rank == 0) bench::answer(*turn, times);
   }
 }

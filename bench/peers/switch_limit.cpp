@@ -62,10 +62,10 @@ int main(int argc, char** argv) {
   }
   crowd all(ranks);
   std::uint64_t calls = 0;
-  return bench::run_limit(
-      argc - 1, argv + 1, "switch_limit", ranks, [&](const bench::turn& now, bench::meeting& node_id, int rank) {
-        const auto once = [&] { all.call(now.what, rank, ++calls); };
-        (void)node_id.times_of(now.what, now.bytes, rank, bench::warm_up_for(now.what, now.bytes), once);
-        return node_id.times_of(now.what, now.bytes, rank, bench::iterations_for(now.what, now.bytes), once);
-      });
+  return bench::run_limit(argc - 1, argv + 1, "switch_limit", ranks,
+                          [&](const bench::turn& now, bench::meeting& node_id, int rank) {
+                            const auto once = [&] { all.call(now.what, rank, ++calls); };
+                            (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.what, now.bytes), once);
+                            return node_id.times_of(now.what, rank, bench::repeats_for(now.what, now.bytes), once);
+                          });
 }

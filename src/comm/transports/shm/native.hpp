@@ -107,7 +107,8 @@ class shm_native {
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 
-  void divide();
+  void divide(std::size_t bytes, std::size_t chunk, std::size_t in_a_round);
+  [[nodiscard]] std::uint64_t time_of(std::uint64_t round) const noexcept { return round + sequence_ * rounds_; }
   void lay_out_round(std::uint64_t round);
   void fold_round(std::uint64_t round);
   [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
@@ -134,7 +135,7 @@ class shm_native {
   std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
 
   // How the collective under way goes through the staging areas.
-  std::size_t chunk_ = 0;     // bytes of a block in a round
+  std::size_t chunk_ = 0;     // bytes of a block, or of all, in a round
   std::uint64_t rounds_ = 0;  // in all
   std::uint64_t depth_ = 0;   // in the area at a time
 

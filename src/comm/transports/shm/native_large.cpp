@@ -11,7 +11,8 @@ namespace {
 
 // Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
 constexpr std::uint64_t changing_rounds = 16;
-constexpr std::uint64_t broadcast_depth = 8;
+constexpr std::size_t page = 4096;
+constexpr std::size_t broadcast_pieces = 8;
 constexpr std::size_t largest_broadcast_chunk = std::size_t{256} << 10;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
 constexpr std::size_t visit_bytes = std::size_t{64} << 10;  // written between two looks at whether a rank gave up
@@ -73,7 +74,7 @@ bool shm_native::all_show() const noexcept {
 std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {
   // By turns in all of the area: the others have just read where the collective before was, and to write there costs
   // the most.
-  const std::uint64_t time = round + sequence_ * rounds_;
+  const std::uint64_t time = time_of(round);
   // The same place for the block of each other rank, counted from this one: ranks that change places meet there.
   const int nth = block == shm_.size() ? block : (block - by + shm_.size()) % shm_.size();
   const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
@@ -198,12 +199,11 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
 
 // ---- through the staging areas ----
 
-void shm_native::divide() {
-  constexpr std::size_t page = 4096;
-  const std::size_t largest = blocks_of(nullptr).at(shm_.size() - 1).size();
-  chunk_ = std::min(round_up(largest, page), staging_chunk_bytes(size()));
-  rounds_ = (largest + chunk_ - 1) / chunk_;
-  depth_ = staging_bytes(size()) / (chunk_ * (size() + 1));
+// So many bytes go in rounds of a chunk, or several, in each rank's area.
+void shm_native::divide(std::size_t bytes, std::size_t chunk, std::size_t in_a_round) {
+  chunk_ = chunk;
+  rounds_ = (bytes + chunk - 1) / chunk;
+  depth_ = staging_bytes(size()) / (chunk * in_a_round);
 }
 
 void shm_native::lay_out_round(std::uint64_t round) {
@@ -257,15 +257,15 @@ void shm_native::take_round(std::uint64_t round) {
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   const bool lays_out = s.call_->kind != collective::allgather;
   const bool takes = s.takes(s.shm_.rank(), (s.shm_.rank() + 1) % s.shm_.size());  // the folded blocks of others
-  s.divide();
-  const std::uint64_t rounds = s.rounds_;
+  const std::size_t largest = s.blocks_of(nullptr).at(s.shm_.size() - 1).size();
+  s.divide(largest, std::min(round_up(largest, page), staging_chunk_bytes(s.size())), s.size() + 1);
   const std::uint64_t depth = s.depth_;
 
   co_await f.until([&s] { return s.all_finished(s.staging_used_); });
   s.staging_used_ = s.sequence_;
   if (lays_out) s.lay_out_round(0);
-  for (std::uint64_t round = 0; round < rounds; ++round) {
-    if (lays_out && round + 1 < rounds) {
+  for (std::uint64_t round = 0; round < s.rounds_; ++round) {
+    if (lays_out && round + 1 < s.rounds_) {
       // What was laid out `depth` rounds before has been folded.
       if (round + 1 >= depth)
         co_await f.until([&s, round, depth] { return s.all_at(&slot_head::folded, round + 2 - depth); });
@@ -315,22 +315,20 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
   // So many pieces that reading overlaps with laying out, and not so many that each is only a message.
-  const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
-  const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
-  const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
-  const std::uint64_t places = staging_bytes(s.size()) / broadcast_chunk;
+  const std::size_t piece = round_up(bytes / broadcast_pieces, page);
+  s.divide(bytes, std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk), 1);
+  const std::uint64_t depth = s.depth_;
   if (s.shm_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
     s.staging_used_ = s.sequence_;
   }
-  for (std::uint64_t round = 0; round < rounds; ++round) {
-    const std::size_t begin = round * broadcast_chunk;
-    const std::size_t n = std::min(broadcast_chunk, bytes - begin);
-    // By turns in all of the area, as in `laid_out`.
-    std::byte* const chunk = s.shm_.staging(root) + (round + s.sequence_ * rounds) % places * broadcast_chunk;
+  for (std::uint64_t round = 0; round < s.rounds_; ++round) {
+    const std::size_t begin = round * s.chunk_;
+    const std::size_t n = std::min(s.chunk_, bytes - begin);
+    std::byte* const chunk = s.shm_.staging(root) + s.time_of(round) % depth * s.chunk_;  // as in `laid_out`
     if (s.shm_.rank() == root) {
-      if (round >= places)
-        co_await f.until([&s, round, places] { return s.all_at(&slot_head::taken, round + 1 - places); });
+      if (round >= depth)
+        co_await f.until([&s, round, depth] { return s.all_at(&slot_head::taken, round + 1 - depth); });
       copy_out(chunk, c.in + begin, n, bytes);  // past the cache if large: 5 times as fast between cores far apart
       s.reach(s.shm_.mine().given, round + 1);
     } else {

@@ -46,7 +46,9 @@ slot_layout::slot_layout(int ranks) noexcept {
 std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
   const slot_layout layout(ranks);
   void* const slot = memory.allocate(layout.total, cache_line);
-  std::memset(slot, 0, layout.fifos);  // memory that was used before
+  // Memory that was used before; nothing is expected of what lies between them.
+  std::memset(slot, 0, layout.small);
+  std::memset(static_cast<std::byte*>(slot) + layout.posts, 0, layout.fifos - layout.posts);
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
   auto& head = *static_cast<slot_head*>(slot);

@@ -1,7 +1,5 @@
 #include "transport.hpp"
 
-#include <muster/core/error.hpp>
-
 #include "../../timing.hpp"
 #include "connect.hpp"
 
