@@ -7,7 +7,8 @@
 #include "simulated_checks.hpp"
 #include "simulated_faults.hpp"
 #include "simulated_healing.hpp"
-#include "simulated_leases.hpp"
+#include "simulated_network.hpp"
+#include "simulated_work.hpp"
 
 namespace {
 

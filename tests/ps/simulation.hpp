@@ -1,6 +1,6 @@
 // The protocol of the parameter server over a simulated clock, network and store: one thread, everything drawn from a
-// seed. What happens to it is in simulated_faults.hpp, what is whole afterwards in simulated_healing.hpp, what must
-// hold in simulated_checks.hpp.
+// seed. Its network and store are in simulated_network.hpp, what workers do in simulated_work.hpp, what happens to it
+// in simulated_faults.hpp, what is whole afterwards in simulated_healing.hpp, what must hold in simulated_checks.hpp.
 #pragma once
 
 #include <algorithm>
@@ -243,128 +243,20 @@ class run {
   }
 
   // ---- network ----
-  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member node, const ps::message& what) {
-    const ps::node_id to = node.at;
-    const auto sender = processes_.find(from);
-    if (to >= 64 || (sender != processes_.end() && sender->second->is_cut_from(to))) return;
-    auto* const other = find_at(to);
-    if (other == nullptr || (chance(world_.loss) && now_ < time{} + whole_again)) return;
-    auto frame =
-        std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{.from = from, .to = node.incarnation, .map_version = map_version, .clock = clock},
-               frame->data());
-    ps::encode(what, frame->data() + ps::frame_head_bytes);
-    // As large payloads do, some come by themselves.
-    const bool apart = !what.payload.empty() && what.number % 3 == 0;
-    constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
-    const auto links = sender == processes_.end() ? links_ : sender->second->links;
-    const std::function<void(process&)> arrive = [this, frame, apart, bytes = what.payload.size()](process& one) {
-      if (chance(0.1)) look_for_map(one.node);  // what its sender knows may be in the store for long
-      const std::span<const std::byte> all(*frame);
-      apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
-    };
-    const int copies = chance(world_.duplicates) ? 2 : 1;
-    for (int i = 0; i < copies; ++i) arrive_later(chance(0.05) ? draw(0, 150) : draw(0, 3), other->node, links, arrive);
-  }
+  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member node, const ps::message& what);
   // What comes over connections that its receiver has left is lost; over newer ones than it uses it waits for it.
   void arrive_later(microseconds delay, ps::member node, std::uint64_t links,
-                    const std::function<void(process&)>& arrive) {
-    after(delay, node, [this, links, arrive](process& one) {
-      if (one.links == links) return arrive(one);
-      if (one.links < links) arrive_later(milliseconds(1), one.node, links, arrive);
-    });
-  }
+                    const std::function<void(process&)>& arrive);
   // All go over to new connections, one after another.
-  void change_links() {
-    ++links_;
-    tell("the processes connect again");
-    for (const auto& [node, its] : processes_) {
-      if (!its->alive) continue;
-      after(draw(0, 80), node, [links = links_](process& one) {
-        if (one.links >= links) return;
-        one.links = links;
-        one.send_again();
-      });
-    }
-  }
+  void change_links();
 
   // ---- the store ----
-  void look_for_map(ps::member node) {
-    if (!looking_.insert(node).second) return;
-    after(draw(1, 20), node, [this, node](process& one) {
-      looking_.erase(node);
-      one.learn(map_);
-    });
-  }
-  void swap(ps::member node, std::uint64_t expected, const ps::shard_map& next) {
-    ++swaps_under_way_;
-    at(now_ + draw(0, 6), {}, [this, node, expected, next](process&) {
-      --swaps_under_way_;
-      if (map_.version == expected) {
-        if (next.version <= expected) throw violation("a map is not newer than the one before");
-        const auto text = next.encode();
-        const auto read = ps::shard_map::decode(text);
-        if (!read || !(*read == next)) throw violation("a map is not read as it was written");
-        map_ = next;
-        check_map();
-      }
-      if (chance(0.05)) {  // the answer is lost
-        after(milliseconds(60), node, [](process& one) { one.swap_failed(); });
-      } else {
-        after(draw(0, 3), node, [this](process& one) { one.learn(map_); });
-      }
-      for (const auto& [other, its] : processes_) {
-        if (its->alive && chance(0.6)) look_for_map(other);
-      }
-    });
-  }
+  void look_for_map(ps::member node);
+  void swap(ps::member node, std::uint64_t expected, const ps::shard_map& next);
 
   // ---- what workers do ----
-  void work_later(ps::member node, microseconds delay) {
-    after(delay, node, [this, node](process& one) {
-      auto& self = dynamic_cast<worker_process&>(one);
-      work(self);
-      if (!self.done) work_later(node, draw(1, 6));
-    });
-  }
-  void work(worker_process& one) {
-    auto& core = one.core;
-    if (core.is_fenced()) return;
-    if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
-    if (world_.leases) return work_by_leases(one);
-    if (one.step == one.steps) {
-      if (core.unacknowledged() > 0) return;
-      one.done = true;
-      core.leave();
-      return;
-    }
-    if (!one.pushes_next) {
-      one.pushes_next = true;
-      for (auto n = 1 + random_.below(3); n > 0; --n) {
-        const auto range = static_cast<ps::range_id>(random_.below(world_.ranges));
-        const bool own = chance(0.5);
-        // Folded once all have closed the clock, so a bulk-synchronous pull cannot see what is of this one.
-        const bool bulk = world_.how.what == ps::consistency::kind::bulk;
-        const auto pull = core.pull(range, {}, own && !bulk, now_);
-        one.asked[pull] = {core.clock_now(), now_};
-        if (own && !bulk) one.own[pull] = core.pushed(range);
-      }
-      return;
-    }
-    one.pushes_next = false;
-    for (auto n = random_.below(5); n > 0; --n) {
-      const auto range = static_cast<ps::range_id>(random_.below(world_.ranges));
-      auto number = std::make_unique<std::uint64_t>(core.pushed(range) + 1);
-      const ps::message what{.payload = std::as_bytes(std::span(number.get(), 1))};
-      one.memory[{range, *number}] = std::move(number);
-      const auto sequence = core.push(range, what, now_);
-      clocks_[{range, one.node}].push_back(core.clock_now());
-      if (clocks_[{range, one.node}].size() != sequence) throw violation("a sequence was left out");
-      ++seen_.pushes;
-    }
-    core.next_clock();
-    ++one.step;
-  }
+  void work_later(ps::member node, microseconds delay);
+  void work(worker_process& one);
 
   // ---- what workers do that get their batches from servers ----
   void work_by_leases(worker_process& one);

@@ -1,11 +1,58 @@
-// Workers that get their batches from the servers, some of which join: what they do, and that each sample is used
-// once at every range.
+// What workers do in the simulation: they pull and push, or get their batches from the servers and some of them join;
+// and that each sample is used once at every range.
 #pragma once
 
 #include "data/order/batch_sampler.hpp"
 #include "simulation.hpp"
 
 namespace simulation {
+
+inline void run::work_later(ps::member node, microseconds delay) {
+  after(delay, node, [this, node](process& one) {
+    auto& self = dynamic_cast<worker_process&>(one);
+    work(self);
+    if (!self.done) work_later(node, draw(1, 6));
+  });
+}
+
+inline void run::work(worker_process& one) {
+  auto& core = one.core;
+  if (core.is_fenced()) return;
+  if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
+  if (world_.leases) return work_by_leases(one);
+  if (one.step == one.steps) {
+    if (core.unacknowledged() > 0) return;
+    one.done = true;
+    core.leave();
+    return;
+  }
+  if (!one.pushes_next) {
+    one.pushes_next = true;
+    for (auto n = 1 + random_.below(3); n > 0; --n) {
+      const auto range = static_cast<ps::range_id>(random_.below(world_.ranges));
+      const bool own = chance(0.5);
+      // Folded once all have closed the clock, so a bulk-synchronous pull cannot see what is of this one.
+      const bool bulk = world_.how.what == ps::consistency::kind::bulk;
+      const auto pull = core.pull(range, {}, own && !bulk, now_);
+      one.asked[pull] = {core.clock_now(), now_};
+      if (own && !bulk) one.own[pull] = core.pushed(range);
+    }
+    return;
+  }
+  one.pushes_next = false;
+  for (auto n = random_.below(5); n > 0; --n) {
+    const auto range = static_cast<ps::range_id>(random_.below(world_.ranges));
+    auto number = std::make_unique<std::uint64_t>(core.pushed(range) + 1);
+    const ps::message what{.payload = std::as_bytes(std::span(number.get(), 1))};
+    one.memory[{range, *number}] = std::move(number);
+    const auto sequence = core.push(range, what, now_);
+    clocks_[{range, one.node}].push_back(core.clock_now());
+    if (clocks_[{range, one.node}].size() != sequence) throw violation("a sequence was left out");
+    ++seen_.pushes;
+  }
+  core.next_clock();
+  ++one.step;
+}
 
 inline ps::order_plan plan_of(const world& of) {
   ps::order_plan plan;
