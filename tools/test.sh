@@ -32,8 +32,12 @@ sessions=${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/tests.$$
 mkdir -p "$sessions"
 trap 'rmdir "$sessions" "${sessions%/*}" 2>/dev/null || true' EXIT
 
-python=()
-if command -v dpkg-query >/dev/null; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi  # that which has the packages
+here=()   # where the packages above are
+parts=()  # which they are for: one that is left out since a package is missing is a failure
+if command -v dpkg-query >/dev/null; then
+  here=(-DPython3_EXECUTABLE=/usr/bin/python3)
+  for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP SERVE STACKING; do parts+=("-DMUSTER_WITH_$part=ON"); done
+fi
 
 passed=0 failed=0 skipped=0 retried=()
 
@@ -57,7 +61,7 @@ build_and_test() {
   say "building build/$preset"
   # Several files at a time: half the work for the compiler. The tests of the house build the library file by file.
   configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON \
-    "${python[@]}" "$@"
+    "${here[@]}" "$@"
   cmake --build "build/$preset" --parallel "$cores"
   say "testing build/$preset"
   rm -f "$report"
@@ -82,11 +86,11 @@ build_and_test() {
 }
 
 if $full; then
-  build_and_test release release-full -DMUSTER_BUILD_BENCHMARKS=ON
+  build_and_test release release-full -DMUSTER_BUILD_BENCHMARKS=ON "${parts[@]}"
   build_and_test asan asan
   build_and_test tsan tsan
 else
-  build_and_test release release -DMUSTER_BUILD_BENCHMARKS=ON
+  build_and_test release release -DMUSTER_BUILD_BENCHMARKS=ON "${parts[@]}"
 fi
 
 [ ${#retried[@]} -eq 0 ] || printf 'failed at first, passed when run again: %s\n' "${retried[@]}"
