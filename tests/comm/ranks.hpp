@@ -52,11 +52,13 @@ inline std::vector<fabric> every_fabric() {
 
 /// The ranks of a host, as threads: all see the one mapping of each rank's memory, so that a race between two of them
 /// is one on an address, which ThreadSanitizer sees. They outlive the transports over them.
-inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ranks) {
+/// `apart`: as if their cores had no cache in common.
+inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ranks, bool apart = false) {
   namespace shm = muster::detail;
   constexpr std::size_t reserve = std::size_t{256} << 20;
   const auto n = static_cast<std::size_t>(ranks);
-  const bool oversubscribed = n > std::max(1u, std::thread::hardware_concurrency());
+  auto cores = shm::allowed_cores();
+  if (apart) cores.back() = CPU_SETSIZE;  // there is no such core
   std::vector<std::unique_ptr<shm::segment>> segments;
   for (std::size_t r = 0; r < n; ++r) segments.push_back(std::make_unique<shm::segment>(reserve));
   std::vector<std::vector<shm::shm_host::peer>> peers(n);
@@ -66,8 +68,8 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   }
   std::vector<std::shared_ptr<shm::shm_host>> hosts;
   for (std::size_t r = 0; r < n; ++r) {
-    hosts.push_back(std::make_shared<shm::shm_host>(static_cast<int>(r), std::move(segments[r]), std::move(peers[r]),
-                                                    oversubscribed));
+    hosts.push_back(
+        std::make_shared<shm::shm_host>(static_cast<int>(r), std::move(segments[r]), std::move(peers[r]), cores));
   }
   return hosts;
 }
@@ -83,7 +85,7 @@ inline std::vector<std::uint64_t> host_of(int ranks) {
 /// Shared memory among ranks that are threads.
 class shared_memory {
  public:
-  explicit shared_memory(int ranks) : hosts_(make_hosts(ranks)) {
+  explicit shared_memory(int ranks, bool apart = false) : hosts_(make_hosts(ranks, apart)) {
     for (const auto& host : hosts_) {
       lanes_.push_back(muster::detail::shm_group::allocate_slot(host->own(), ranks));
       all_.push_back(host->rank());
@@ -137,7 +139,7 @@ class connections {
  public:
   connections(fabric over, int ranks)
       : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
-    if (over == fabric::shm) hosts_.push_back(std::make_unique<shared_memory>(ranks));
+    if (over == fabric::shm) hosts_.push_back(std::make_unique<shared_memory>(ranks, ranks % 2 == 1));
 #ifdef MUSTER_HAS_TCP
     if (over == fabric::tcp || over == fabric::hierarchical_over_tcp) job_.emplace(ranks);
 #endif

@@ -309,7 +309,7 @@ std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int 
     peers[r].process_handle = std::move(infos[r].process_handle);
     peers[r].process = static_cast<pid_t>(infos[r].said.process);
   }
-  return std::make_shared<shm_host>(rank, std::move(own), std::move(peers), size > std::max(CPU_COUNT(&cores), 1));
+  return std::make_shared<shm_host>(rank, std::move(own), std::move(peers), cores_of(cores));
 }
 
 }  // namespace muster::inline v0::detail

@@ -1,8 +1,9 @@
 #include "cores.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <string>
 
 #include "../../timing.hpp"
 
@@ -17,6 +18,21 @@ bool is_last_of_several(std::span<const std::uint32_t> seen, int rank) {
   return is_last && std::count(seen.begin(), seen.end(), here) > 1;
 }
 
+// Whether a core is in a list as the system writes it: 0-7,16,18-19.
+bool is_in(std::string_view list, std::uint32_t core) {
+  while (!list.empty()) {
+    const auto word = list.substr(0, list.find(','));
+    std::uint32_t first = 0;
+    const auto* const end = word.data() + word.size();
+    const auto behind = std::from_chars(word.data(), end, first).ptr;
+    std::uint32_t last = first;
+    if (behind != end && *behind == '-') std::from_chars(behind + 1, end, last);
+    if (core >= first && core <= last) return true;
+    list.remove_prefix(std::min(word.size() + 1, list.size()));
+  }
+  return false;
+}
+
 }  // namespace
 
 int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const std::uint32_t> allowed) {
@@ -29,15 +45,28 @@ int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const 
   return pays ? static_cast<int>(*emptiest) : -1;
 }
 
+std::vector<std::uint32_t> cores_of(const cpu_set_t& set) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) found.push_back(core);
+  }
+  return found;
+}
+
 std::vector<std::uint32_t> allowed_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  std::vector<std::uint32_t> found;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return found;
-  for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed)) found.push_back(core);
+  return ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? cores_of(allowed) : std::vector<std::uint32_t>();
+}
+
+bool share_a_cache(std::span<const std::uint32_t> cores, const std::filesystem::path& system) {
+  if (cores.empty()) return true;
+  const auto caches = system / ("cpu" + std::to_string(cores.front())) / "cache";
+  std::string list;
+  for (const char* const last : {"index3", "index2"}) {  // the second where there is no third level
+    if (std::ifstream file(caches / last / "shared_cpu_list"); std::getline(file, list)) break;
   }
-  return found;
+  return list.empty() || std::all_of(cores.begin(), cores.end(), [&](auto core) { return is_in(list, core); });
 }
 
 bool bind_to_core(std::uint32_t core) noexcept {

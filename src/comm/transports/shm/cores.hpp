@@ -1,7 +1,10 @@
-// On which cores ranks run, where there are more ranks than cores.
+// On which cores ranks run, and whether these share a cache.
 #pragma once
 
+#include <sched.h>
+
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -13,8 +16,16 @@ namespace muster::inline v0::detail {
 /// last, for the last rank of a core that has two more than that one.
 [[nodiscard]] int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const std::uint32_t> allowed);
 
+/// The cores of a set, in their order.
+[[nodiscard]] std::vector<std::uint32_t> cores_of(const cpu_set_t& set);
+
 /// The cores that the calling thread may run on, in their order; none where the system does not say.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cores();
+
+/// Whether one last-level cache serves all of these, by what the system writes of the first in that folder; true where
+/// it writes nothing.
+[[nodiscard]] bool share_a_cache(std::span<const std::uint32_t> cores,
+                                 const std::filesystem::path& system = "/sys/devices/system/cpu");
 
 /// Binds the calling thread, and all that it starts, to that core. False when the system does not allow it.
 bool bind_to_core(std::uint32_t core) noexcept;

@@ -5,10 +5,17 @@
 
 #include <algorithm>
 
+#include "cores.hpp"
+
 namespace muster::inline v0::detail {
 
-shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool oversubscribed)
-    : rank_(rank), own_(std::move(own)), peers_(std::move(peers)), oversubscribed_(oversubscribed) {
+shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers,
+                   std::span<const std::uint32_t> cores)
+    : rank_(rank),
+      own_(std::move(own)),
+      peers_(std::move(peers)),
+      oversubscribed_(peers_.size() > std::max<std::size_t>(cores.size(), 1)),
+      cores_apart_(!share_a_cache(cores)) {
   for (int r = 0; r < size(); ++r)
     sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].process_handle);
 }

@@ -7,11 +7,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <muster/core/clock.hpp>
 
+#include "../../../core/copy.hpp"
 #include "segment.hpp"
 
 namespace muster::inline v0::detail {
@@ -27,12 +29,19 @@ class shm_host {
   };
 
   /// `own` may outlive it: another host of the same process, with other peers, uses the same memory later.
-  shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool oversubscribed);
+  /// `cores`: on which any of the ranks may run; none if that is not known.
+  shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, std::span<const std::uint32_t> cores);
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
   /// More ranks than cores that they may run on.
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
+  /// Copies to where this rank writes and others read, each time: so many of `whole` bytes. Where cores share no cache,
+  /// a store to a line that another has read takes 26 ns, however many are under way, and one past the caches 2.4
+  /// (docs/lab-notes.md).
+  void put(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole = 0) const noexcept {
+    copy_out(to, from, bytes, cores_apart_ && bytes >= least_past_caches ? ~std::size_t{0} : whole);
+  }
   /// Whether every rank's death would be seen.
   [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
   [[nodiscard]] segment& own() noexcept { return *own_; }
@@ -59,10 +68,13 @@ class shm_host {
   void give_back(bool all) noexcept;
 
  private:
+  static constexpr std::size_t least_past_caches = 4096;  // less waits for its way to the memory and back
+
   int rank_;
   std::shared_ptr<segment> own_;
   std::vector<peer> peers_;
   bool oversubscribed_;
+  bool cores_apart_;  // they have no last-level cache in common
   bool sees_death_ = true;
   std::mutex mutex_;
   std::vector<retired> retired_;

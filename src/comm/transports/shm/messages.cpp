@@ -55,7 +55,7 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
   while (moved < bytes && room > 0) {
     const std::uint64_t at = head % size;
     const std::uint64_t n = std::min({bytes - moved, size - at, room});
-    copy_bytes(ring.bytes() + at, data + moved, n);
+    shm_.host().put(ring.bytes() + at, data + moved, n);
     moved += n;
     // A message takes whole lines, so that headers never cross the end; all but its last piece are whole lines.
     const std::uint64_t used = moved == bytes ? round_up(n, cache_line) : n;

@@ -9,11 +9,13 @@
 
 #include <muster/core/random.hpp>
 
+#include "../../../data/files.hpp"
 #include "catch.hpp"
 
 using muster::detail::allowed_cores;
 using muster::detail::emptier_core;
 using muster::detail::move_to_core;
+using muster::detail::share_a_cache;
 
 TEST_CASE("ranks that go where they are told to are spread evenly, and then they stay") {
   muster::random_stream random(11);
@@ -54,4 +56,27 @@ TEST_CASE("a thread that moves to another core may still run on all that it migh
     CHECK(allowed_cores() == allowed);
   }
   CHECK_FALSE(move_to_core(CPU_SETSIZE));
+}
+
+TEST_CASE("cores share a cache if the first one's list names them all, or there is none") {
+  const temporary_folder folder;
+  const std::filesystem::path system = folder / "cpu";
+  const std::vector<std::uint32_t> cores{2, 3, 18};
+  CHECK(share_a_cache(cores, system));
+  CHECK(share_a_cache({}, system));
+  const auto says = [&](const char* cache, const char* list) {
+    const auto of_cache = system / "cpu2" / "cache" / cache;
+    std::filesystem::create_directories(of_cache);
+    std::ofstream(of_cache / "shared_cpu_list") << list << '\n';
+    return share_a_cache(cores, system);
+  };
+  CHECK_FALSE(says("index2", "2,18"));
+  for (const char* const all : {"2-3,18", "0-63", "2,3,18", "0-3,16-19", "0,2-3,17-18,40"}) {
+    CAPTURE(all);
+    CHECK(says("index3", all));
+  }
+  for (const char* const others : {"2", "2-3", "2-3,16-17", "3-18", "0-1,2-3,19-31"}) {
+    CAPTURE(others);
+    CHECK_FALSE(says("index3", others));
+  }
 }

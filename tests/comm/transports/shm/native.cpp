@@ -23,6 +23,7 @@ using values = muster::buffer<std::uint32_t>;
 
 struct scenario {
   int ranks;
+  bool apart;                          // as if their cores had no cache in common
   std::uint64_t registered;            // a bit a rank: its buffers lie in memory of the transport
   std::vector<collective_call> calls;  // of all ranks, but for the buffers
 };
@@ -117,7 +118,7 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
   constexpr collective kinds[] = {collective::allreduce, collective::reduce, collective::reduce_scatter,
                                   collective::allgather, collective::broadcast};
   const std::uint64_t registered[] = {0, 0, ~std::uint64_t{0}, random.below(16)};  // none, all, some
-  scenario drawn{2 + static_cast<int>(random.below(3)), registered[random.below(4)], {}};
+  scenario drawn{2 + static_cast<int>(random.below(3)), random.below(2) == 0, registered[random.below(4)], {}};
   // Of medium size more than there are turns; of large ones, several chunks of each rank's block, most times.
   const bool medium = random.below(2) == 0;
   for (std::uint64_t k = 0; k < (medium ? 20 : 3); ++k) {
@@ -159,7 +160,7 @@ TEST_CASE("native collectives over shm give the same results in whatever order t
     muster::random_stream random(seed, round);
     const auto all = draw(random, sum);
     const auto n = static_cast<std::size_t>(all.ranks);
-    const test::shared_memory memory(all.ranks);
+    const test::shared_memory memory(all.ranks, all.apart);
     std::vector<std::unique_ptr<muster::detail::shm_transport>> transports(n);
     std::vector<std::thread> meeting;
     for (std::size_t r = 0; r < n; ++r)
