@@ -1,7 +1,6 @@
 #include "cores.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <string>
 
@@ -16,21 +15,6 @@ bool is_last_of_several(std::span<const std::uint32_t> seen, int rank) {
   const auto later = seen.subspan(static_cast<std::size_t>(rank) + 1);
   const bool is_last = std::find(later.begin(), later.end(), here) == later.end();
   return is_last && std::count(seen.begin(), seen.end(), here) > 1;
-}
-
-// Whether a core is in a list as the system writes it: 0-7,16,18-19.
-bool is_in(std::string_view list, std::uint32_t core) {
-  while (!list.empty()) {
-    const auto word = list.substr(0, list.find(','));
-    std::uint32_t first = 0;
-    const auto* const end = word.data() + word.size();
-    const auto behind = std::from_chars(word.data(), end, first).ptr;
-    std::uint32_t last = first;
-    if (behind != end && *behind == '-') std::from_chars(behind + 1, end, last);
-    if (core >= first && core <= last) return true;
-    list.remove_prefix(std::min(word.size() + 1, list.size()));
-  }
-  return false;
 }
 
 }  // namespace
@@ -60,13 +44,14 @@ std::vector<std::uint32_t> allowed_cores() {
 }
 
 bool share_a_cache(std::span<const std::uint32_t> cores, const std::filesystem::path& system) {
-  if (cores.empty()) return true;
-  const auto caches = system / ("cpu" + std::to_string(cores.front())) / "cache";
-  std::string list;
-  for (const char* const last : {"index3", "index2"}) {  // the second where there is no third level
-    if (std::ifstream file(caches / last / "shared_cpu_list"); std::getline(file, list)) break;
-  }
-  return list.empty() || std::all_of(cores.begin(), cores.end(), [&](auto core) { return is_in(list, core); });
+  const auto list_of = [&](std::uint32_t core) {  // the same text for each core of a cache
+    std::string list;
+    std::ifstream file(system / ("cpu" + std::to_string(core)) / "cache/index3/shared_cpu_list");
+    std::getline(file, list);
+    return list;
+  };
+  const std::string first = cores.empty() ? "" : list_of(cores.front());
+  return std::all_of(cores.begin(), cores.end(), [&](auto core) { return list_of(core) == first; });
 }
 
 bool bind_to_core(std::uint32_t core) noexcept {

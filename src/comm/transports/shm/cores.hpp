@@ -22,8 +22,8 @@ namespace muster::inline v0::detail {
 /// The cores that the calling thread may run on, in their order; none where the system does not say.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cores();
 
-/// Whether one last-level cache serves all of these, by what the system writes of the first in that folder; true where
-/// it writes nothing.
+/// Whether one third-level cache serves all of these, by what the system writes in that folder; true where it writes
+/// nothing. A file is read for each core until one differs.
 [[nodiscard]] bool share_a_cache(std::span<const std::uint32_t> cores,
                                  const std::filesystem::path& system = "/sys/devices/system/cpu");
 

@@ -36,9 +36,9 @@ class shm_host {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
   /// More ranks than cores that they may run on.
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
-  /// Copies to where this rank writes and others read, each time: so many of `whole` bytes. Where cores share no cache,
-  /// a store to a line that another has read takes 26 ns, however many are under way, and one past the caches 2.4
-  /// (docs/lab-notes.md).
+  /// Copies to memory that this rank writes and others read, over and over: `bytes` of `whole`. Where their cores share
+  /// no cache, a store to a line that another core has read takes 26 ns, however many are under way, and one past the
+  /// caches 2.4 (docs/lab-notes.md).
   void put(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole = 0) const noexcept {
     copy_out(to, from, bytes, cores_apart_ && bytes >= least_past_caches ? ~std::size_t{0} : whole);
   }
@@ -74,7 +74,7 @@ class shm_host {
   std::shared_ptr<segment> own_;
   std::vector<peer> peers_;
   bool oversubscribed_;
-  bool cores_apart_;  // they have no last-level cache in common
+  bool cores_apart_;  // two of them have no third-level cache in common
   bool sees_death_ = true;
   std::mutex mutex_;
   std::vector<retired> retired_;
