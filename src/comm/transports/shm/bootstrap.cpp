@@ -16,6 +16,7 @@
 #include <muster/core/hash.hpp>
 
 #include "../../timing.hpp"
+#include "cores.hpp"
 #include "host.hpp"
 
 namespace muster::inline v0::detail {
