@@ -1,6 +1,7 @@
 // The order of an epoch as a function of (seed, epoch, number of samples).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -33,7 +34,20 @@ class permutation {
     for (std::uint64_t i = 0; i < size; ++i) ids_[i] = static_cast<std::uint32_t>(i);
     constexpr std::uint64_t purpose = 0x7065726d75746174ULL;  // so that no other use of the seed meets these numbers
     random_stream random(mix(seed ^ purpose), epoch);
-    for (std::uint64_t i = size; i > 1; --i) std::swap(ids_[i - 1], ids_[random.below(i)]);
+    // What changes places does not say what is drawn: drawn `ahead` of that, lines of a large table are on their way.
+    constexpr std::uint64_t ahead = 64;
+    std::array<std::uint32_t, ahead> drawn;
+    std::uint64_t next = size;
+    const auto draw = [&] {
+      const auto place = static_cast<std::uint32_t>(random.below(next));
+      __builtin_prefetch(&ids_[place], 1);
+      drawn[next-- % ahead] = place;
+    };
+    while (next > 1 && size - next < ahead) draw();
+    for (std::uint64_t i = size; i > 1; --i) {
+      std::swap(ids_[i - 1], ids_[drawn[i % ahead]]);
+      if (next > 1) draw();
+    }
   }
 
   /// The number of samples.
