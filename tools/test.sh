@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Builds and runs the tests: installs what is missing (Debian), builds, runs CTest.
-usage='usage: tools/test.sh [--full]
+usage='usage: tools/test.sh [--library | --full]
 
 Builds muster (in build/release, warnings are errors) and runs every test of CTest but the long ones.
-  --full   also the long ones (soaks, benchmarks as smoke tests), and the tests under AddressSanitizer with
-           UndefinedBehaviorSanitizer (build/asan) and under ThreadSanitizer (build/tsan)
+  --library  of these, only the tests of the library and its programs (in build/library): without examples, serving, the
+             benchmarks and their platform
+  --full     also the long ones (soaks, benchmarks as smoke tests), and the tests under AddressSanitizer with
+             UndefinedBehaviorSanitizer (build/asan) and under ThreadSanitizer (build/tsan)
 Up to three tests that fail are run again with nothing beside them, and named if they pass then: a fault that is drawn
 may meet a moment that only a busy machine has. The last line is "N passed, M failed, K skipped"; the exit status is 0
 if nothing failed.'
-full=false
+what=all
 for argument in "$@"; do
   case $argument in
-    --full) full=true ;;
+    --library | --full) what=${argument#--} ;;
     --help) printf '%s\n' "$usage" && exit 0 ;;
     *) printf 'tools/test.sh: unknown argument %s\n%s\n' "$argument" "$usage" >&2 && exit 2 ;;
   esac
@@ -36,7 +38,8 @@ here=()   # where the packages above are
 parts=()  # which they are for: one that is left out since a package is missing is a failure
 if command -v dpkg-query >/dev/null; then
   here=(-DPython3_EXECUTABLE=/usr/bin/python3)
-  for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP SERVE STACKING; do parts+=("-DMUSTER_WITH_$part=ON"); done
+  for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP; do parts+=("-DMUSTER_WITH_$part=ON"); done
+  [ $what = library ] || parts+=(-DMUSTER_WITH_SERVE=ON -DMUSTER_WITH_STACKING=ON)
 fi
 
 passed=0 failed=0 skipped=0 retried=()
@@ -60,8 +63,7 @@ build_and_test() {
   shift 2
   say "building build/$preset"
   # Several files at a time: half the work for the compiler. The tests of the house build the library file by file.
-  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON \
-    "${here[@]}" "$@"
+  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON "${here[@]}" "$@"
   cmake --build "build/$preset" --parallel "$cores"
   say "testing build/$preset"
   rm -f "$report"
@@ -85,13 +87,15 @@ build_and_test() {
   passed=$((passed + all - left_out - bad)) skipped=$((skipped + left_out)) failed=$((failed + bad))
 }
 
-if $full; then
-  build_and_test release release-full -DMUSTER_BUILD_BENCHMARKS=ON "${parts[@]}"
-  build_and_test asan asan
-  build_and_test tsan tsan
-else
-  build_and_test release release -DMUSTER_BUILD_BENCHMARKS=ON "${parts[@]}"
-fi
+case $what in
+  library) build_and_test library library "${parts[@]}" ;;
+  full)
+    build_and_test release release-full "${parts[@]}"
+    build_and_test asan asan
+    build_and_test tsan tsan
+    ;;
+  *) build_and_test release release "${parts[@]}" ;;
+esac
 
 [ ${#retried[@]} -eq 0 ] || printf 'failed at first, passed when run again: %s\n' "${retried[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"
