@@ -31,15 +31,17 @@ def read(paths, cores):
                 _add(made, Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
     if not made.services:
         raise Refusal(f"'{paths[0]}' describes no service (it has no InferenceService); add one")
-    _fits(made.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas, or give --cores")
+    _fits(made.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas or a replica's cpu, or give --cores")
     for account, limit in made.limits.items():
         its = [each for each in made.services.values() if each.account == account]
-        _fits(its, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas, or raise requests.cpu")
+        _fits(its, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas or a replica's cpu, or raise requests.cpu")
     return made
 
 
 def _fits(services, cores, needs, there, suggestion):
-    least = sum(each.minimum * each.revision.cores for each in services)
+    """What always runs, and one replica of each: a service of no minReplicas has one when requests come."""
+    always = sum(each.minimum * each.revision.cores for each in services)
+    least = max([always, *(each.revision.cores for each in services)])
     if least > cores:
         raise Refusal(f"{needs} {least:g} cores at least (minReplicas, and resources of a replica) and {there} {cores:g}; {suggestion}")
 

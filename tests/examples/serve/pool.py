@@ -295,6 +295,7 @@ class Files(PoolCase):
                                (service("a", {**good, "minReplica": 1}), "unknown key 'minReplica' (known: "),
                                (service("a", {**good, "minReplicas": 3, "maxReplicas": 2}), "'maxReplicas' cannot be 2"),
                                (service("a", {**good, "minReplicas": 6}), "need 6 cores at least"),
+                               (service("a", {**good, "minReplicas": 0, "containers": [{"command": ["a"], "resources": {"requests": {"cpu": 6}}}]}), "need 6 cores at least"),
                                (service("a", {**good, "scaleMetric": "memory"}), "'scaleMetric' cannot be 'memory'"),
                                (service("a", {**good, "canaryTrafficPercent": 101}), "'canaryTrafficPercent' cannot be '101'"),
                                (service("a", {**good, "transformer": {}}), "unknown key 'transformer'"),
