@@ -69,7 +69,7 @@ build_and_test() {
   rm -f "$report"
   # More at a time than there are cores: what most of them do is wait, for a process to die or a deadline to pass. Those
   # that compute say for how many (PROCESSORS).
-  ctest --preset "$tests" --parallel $((cores * 3)) --output-junit "$report" || true  # the report tells what failed
+  ctest --preset "$tests" --parallel $((cores * 4)) --output-junit "$report" || true  # the report tells what failed
   [ -s "$report" ] || die "ctest wrote no report (see above)"
   # A test that could not be run (no such program, a failed fixture) stands in the report as skipped: it has failed.
   local all good left_out bad

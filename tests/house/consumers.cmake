@@ -85,7 +85,7 @@ set_tests_properties("house: run headers over shm" PROPERTIES TIMEOUT 60 PROCESS
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
   OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
-  COMMAND ${two_ranks} ${consumers_build}/add_subdirectory/consumer ${two_threads})
+  COMMAND ${consumers_build}/add_subdirectory/consumer --ranks 2)
 
 find_program(make_program NAMES gmake make)
 find_program(pkgconfig_program NAMES pkgconf pkg-config)
