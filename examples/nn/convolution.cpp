@@ -36,9 +36,11 @@ std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const
   }
 #endif
   std::string known;
-  for (const auto name : convolution_names()) known += (known.empty() ? "" : ", ") + std::string(name);
+  for (const auto name : convolution_names()) {
+    known.append(known.empty() ? "" : ", ").append(name).append(name == "onednn" ? " for float" : "");
+  }
   throw muster::configuration_error("there is no way '" + std::string(backend) + "' to convolve (this build has " +
-                                    known + ", and onednn for float only); use one of these");
+                                    known + "); use one of these");
 }
 
 template std::unique_ptr<convolution<float>> make_convolution<float>(std::string_view, const convolution_shape&,

@@ -176,7 +176,11 @@ class Pool:
 
     async def _reload(self):
         try:
-            self.described = read(self.files, self.cores)
+            described = read(self.files, self.cores)
+            for name, each in self.deployments.items():
+                if name in described.services and described.services[name].is_grpc != each.service.is_grpc:
+                    raise Refusal(f"{name} cannot change between http1 and h2c while its replicas run (HAProxy speaks one of them to all); rename it")
+            self.described = described
         except Refusal as error:
             self.say(f"the files are left as they were: {error}")
             return

@@ -1,8 +1,10 @@
 // Stores of every kind to test, here and in other processes.
 #pragma once
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cerrno>
@@ -101,9 +103,19 @@ class etcd_process {
   [[nodiscard]] const std::string& address() const { return address_; }
 
  private:
+  /// It stays bound until this process ends, and nothing listens at it: the system gives it to no other program, and
+  /// one that sets SO_REUSEADDR, as an etcd does, can listen at it.
   static std::string free_port() {
-    const muster::store_server there("127.0.0.1:0", "");
-    return std::to_string(there.port());
+    const int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int yes = 1;
+    sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    socklen_t size = sizeof at;
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    if (setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 || bind(held, address, size) != 0 ||
+        getsockname(held, address, &size) != 0) {
+      throw std::runtime_error("no port is free");
+    }
+    return std::to_string(ntohs(at.sin_port));
   }
   void await(int what) const {
     siginfo_t happened;

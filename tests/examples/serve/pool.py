@@ -344,6 +344,11 @@ class Files(PoolCase):
         self.describe(service("a", slow(more={"minReplicas": 9})))
         self.pool.send_signal(signal.SIGHUP)
         self.says("the files are left as they were: services.yaml: the services need 9 cores")
+        other = slow(more={"minReplicas": 1, "maxReplicas": 1})
+        other["containers"][0]["ports"] = [{"name": "h2c"}]
+        self.describe(service("a", other))
+        self.pool.send_signal(signal.SIGHUP)
+        self.says("the files are left as they were: a cannot change between http1 and h2c")
         self.assertEqual(self.post("/v1/models/a:predict")[0], 200)
         self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # instead of a
         self.pool.send_signal(signal.SIGHUP)
