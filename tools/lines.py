@@ -44,6 +44,9 @@ def functions_of(text):
             head = number  # of a list of parameters or initialisers it is the last line that ends with a brace
             while head and (lines[head - 1].endswith((",", "(")) or lines[head].lstrip().startswith(":")):
                 head -= 1
+            if lines[head].lstrip().startswith("requires(const"):  # of a concept
+                number += 1
+                continue
             left = re.match(r"\s*", lines[head])[0]
             end = next((n for n in range(number + 1, len(lines)) if lines[n].startswith(left + "}")), number)
             yield end - head + 1, head + 1
