@@ -9,8 +9,6 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Ranks change places in the first rounds alone: later ones wait for memory, and took a tenth longer with it (64 MiB).
-constexpr std::uint64_t changing_rounds = 16;
 constexpr std::size_t page = 4096;
 constexpr std::size_t broadcast_pieces = 8;
 constexpr std::size_t largest_broadcast_chunk = std::size_t{256} << 10;
@@ -78,8 +76,7 @@ std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept
   // The same place for the block of each other rank, counted from this one: ranks that change places meet there.
   const int nth = block == shm_.size() ? block : (block - by + shm_.size()) % shm_.size();
   const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
-  const int at = round < changing_rounds ? shm_.place_of(by, time / depth_) : by;
-  return shm_.staging(at) + place * chunk_;
+  return shm_.staging(shm_.place_of(by, time / depth_)) + place * chunk_;
 }
 
 std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, shm_.size()); }
