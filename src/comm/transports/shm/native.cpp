@@ -273,7 +273,8 @@ std::byte* shm_native::shown_by(int rank) noexcept {
                        kind == collective::scatter;
   // A few lines that one rank alone writes are still in its cache when their turn comes again: in twice as many places
   // they would not be.
-  const int place = one_way && plan_.fits ? rank : shm_.place_of(rank, sequence_ / slot_head::turns);
+  const bool stays = shm_.size() > 2 || (one_way && plan_.fits);
+  const int place = stays ? rank : shm_.place_of(rank, sequence_ / slot_head::turns, 1);
   return shm_.small(place, sequence_);
 }
 

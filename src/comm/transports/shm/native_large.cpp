@@ -73,10 +73,11 @@ std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept
   // By turns in all of the area: the others have just read where the collective before was, and to write there costs
   // the most.
   const std::uint64_t time = time_of(round);
-  // The same place for the block of each other rank, counted from this one: ranks that change places meet there.
-  const int nth = block == shm_.size() ? block : (block - by + shm_.size()) % shm_.size();
+  // The same place for the block of each other rank, counted from this one: whoever read there writes there next.
+  const int ranks = shm_.size();
+  const int nth = block == ranks ? block : (block - by + ranks) % ranks;
   const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
-  return shm_.staging(shm_.place_of(by, time / depth_)) + place * chunk_;
+  return shm_.staging(shm_.place_of(by, time / depth_, nth == ranks ? 1 : nth)) + place * chunk_;
 }
 
 std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, shm_.size()); }

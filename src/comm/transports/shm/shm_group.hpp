@@ -133,10 +133,12 @@ class shm_group {
     return start(rank) + layout_.small + sequence % slot_head::turns * shown_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
-  /// The rank whose slot `rank` writes into for others to read, when it uses a place for that time. Two ranks change
-  /// places: to write lines that the other wrote last costs a quarter of those that it has read (AMD Zen 4).
-  [[nodiscard]] int place_of(int rank, std::uint64_t time) const noexcept {
-    return size() == 2 && time % 2 == 1 ? 1 - rank : rank;
+  /// The rank whose slot `rank` writes into for the rank `reader` behind it, when it uses a place for that time: it was
+  /// that reader's before. To write lines that another wrote last costs a quarter of those that it has read (AMD Zen
+  /// 4), and a tenth where their cores share no cache.
+  [[nodiscard]] int place_of(int rank, std::uint64_t time, int reader) const noexcept {
+    const int behind = static_cast<int>(time % static_cast<unsigned>(size())) * reader % size();
+    return rank >= behind ? rank - behind : rank - behind + size();
   }
   [[nodiscard]] post& posts(int from, int to) noexcept {
     return reinterpret_cast<post*>(start(from) + layout_.posts)[to];
