@@ -73,7 +73,7 @@ std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept
   // By turns in all of the area: the others have just read where the collective before was, and to write there costs
   // the most.
   const std::uint64_t time = time_of(round);
-  // The same place for the block of each other rank, counted from this one: whoever read there writes there next.
+  // The same place for the block of each other rank, counted from this one: the rank that read there writes there next.
   const int ranks = shm_.size();
   const int nth = block == ranks ? block : (block - by + ranks) % ranks;
   const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
