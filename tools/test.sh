@@ -35,12 +35,13 @@ mkdir -p "$sessions"
 trap 'rmdir "$sessions" "${sessions%/*}" 2>/dev/null || true' EXIT
 
 here=()   # where the packages above are
-parts=()  # which they are for: one that is left out since a package is missing is a failure
+parts=()  # what is tested, whatever the folder was configured for: one that is left out since a package is missing is a failure
 if command -v dpkg-query >/dev/null; then
   here=(-DPython3_EXECUTABLE=/usr/bin/python3)
   for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP; do parts+=("-DMUSTER_WITH_$part=ON"); done
   [ $what = library ] || parts+=(-DMUSTER_WITH_SERVE=ON -DMUSTER_WITH_STACKING=ON)
 fi
+[ $what = library ] || parts+=(-DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_BENCHMARKS=ON)
 
 passed=0 failed=0 skipped=0 retried=()
 
@@ -63,7 +64,8 @@ build_and_test() {
   shift 2
   say "building build/$preset"
   # Several files at a time: half the work for the compiler. The tests of the house build the library file by file.
-  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON "${here[@]}" "$@"
+  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON \
+    "${here[@]}" "$@"
   cmake --build "build/$preset" --parallel "$cores"
   say "testing build/$preset"
   rm -f "$report"
@@ -91,8 +93,8 @@ case $what in
   library) build_and_test library library "${parts[@]}" ;;
   full)
     build_and_test release release-full "${parts[@]}"
-    build_and_test asan asan
-    build_and_test tsan tsan
+    build_and_test asan asan -DMUSTER_BUILD_EXAMPLES=ON
+    build_and_test tsan tsan -DMUSTER_BUILD_EXAMPLES=ON
     ;;
   *) build_and_test release release "${parts[@]}" ;;
 esac

@@ -74,6 +74,7 @@ std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept
   // the most.
   const std::uint64_t time = time_of(round);
   // The same place for the block of each other rank, counted from this one: the rank that read there writes there next.
+  // What is folded, which all read, goes to the next rank's.
   const int ranks = shm_.size();
   const int nth = block == ranks ? block : (block - by + ranks) % ranks;
   const std::size_t place = time % depth_ * (size() + 1) + static_cast<std::size_t>(nth);
