@@ -272,8 +272,7 @@ std::byte* shm_native::shown_by(int rank) noexcept {
   const bool one_way = kind == collective::broadcast || kind == collective::reduce || kind == collective::gather ||
                        kind == collective::scatter;
   // A few lines that one rank alone writes are still in its cache when their turn comes again: in twice as many places
-  // they would not be. More than two ranks all read it: which of them
-  // writes there next is the same.
+  // they would not be. More than two ranks all read it: which of them writes there next is the same.
   const bool stays = shm_.size() > 2 || (one_way && plan_.fits);
   const int place = stays ? rank : shm_.place_of(rank, sequence_ / slot_head::turns, 1);
   return shm_.small(place, sequence_);
