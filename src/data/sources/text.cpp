@@ -78,10 +78,7 @@ surveyed_text survey(std::string_view text, const text_format& format, std::size
     for (const std::uint64_t one : digests) sum.add(one);
     made.content = sum.value();
     if (total.quotes && !quotes) continue;
-    for (text_survey& before : made.before) {
-      before.quotes = total.quotes;
-      before.comments = total.comments;
-    }
+    for (text_survey& before : made.before) before.quotes = total.quotes;
     return made;
   }
 }
@@ -147,7 +144,6 @@ text_survey& text_survey::operator+=(const text_survey& other) {
   entries += other.entries;
   largest = std::max(largest, other.largest);
   quotes = quotes || other.quotes;
-  comments = comments || other.comments;
   return *this;
 }
 

@@ -30,7 +30,6 @@ struct text_survey {
   std::uint64_t entries = 0;
   std::uint64_t largest = 0;  // index, as written
   bool quotes = false;        // whether rows may hold newlines
-  bool comments = false;      // whether lines may end before their newline
 
   text_survey& operator+=(const text_survey& other);
 };
@@ -50,7 +49,7 @@ class text_format {
   [[nodiscard]] virtual text_survey look_over(std::string_view piece) const = 0;
   /// The features of all of it, and whether they are dense; a data_error for text without rows.
   [[nodiscard]] virtual std::pair<std::size_t, bool> shape(const text_survey& total) const = 0;
-  /// Parses a piece that `before` comes before, which tells of the whole text whether it has quotes or comments.
+  /// Parses a piece that `before` comes before, which tells of the whole text whether it has quotes.
   virtual void parse(std::string_view piece, const text_survey& before, const row_places& to) const = 0;
 
   const std::string file;  ///< for errors

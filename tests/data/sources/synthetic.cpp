@@ -75,7 +75,7 @@ TEST_CASE("the model behind epsilon is right in 91 cases of 100, on training and
 
 TEST_CASE("epsilon has the same bits everywhere") {
   const auto data = muster::synthetic_epsilon(1000, 1);
-  CHECK(data.digest() == 0xa71694544f987eb7);
+  CHECK(data.digest() == 0x32ea9eda0f217ab9);
   CHECK(std::bit_cast<std::uint32_t>(data.row(0)[0]) == 0xbefd7525);
   CHECK(std::bit_cast<std::uint32_t>(data.row(999)[1999]) == 0x3ac2fe0c);
 }

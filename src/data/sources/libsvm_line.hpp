@@ -1,0 +1,149 @@
+// A line of LIBSVM text, and what errors say of it; private to muster's own sources.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <muster/core/error.hpp>
+#include "decimal.hpp"
+#include "text.hpp"
+
+namespace muster::inline v0::detail::libsvm {
+
+inline constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::ptrdiff_t few_digits = 9;    // of an index, which then is not too large
+inline constexpr std::ptrdiff_t most_digits = 19;  // of an index, with zeros before it: 64 bits hold them
+
+inline bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+/// The digit that a character is; 10 or more if it is none.
+inline unsigned digit_at(const char* p) { return unsigned{static_cast<unsigned char>(*p)} - '0'; }
+
+inline const char* skip_blanks(const char* p) {
+  while (digit_at(p) >= 10 && is_blank(*p)) ++p;
+  return p;
+}
+
+/// Whether a line ends here: at its newline, a carriage return before that, or a comment. A text that is parsed ends
+/// with a newline, so that loops over blanks and digits stop.
+inline bool ends_line(const char* p) { return *p == '\n' || *p == '#' || (*p == '\r' && p[1] == '\n'); }
+
+inline bool ends_word(const char* p) { return is_blank(*p) || ends_line(p); }
+
+/// A line up to where it ends.
+struct line_of_text {
+  const char* begin;
+  const char* end;
+
+  bool blank() const { return std::find_if_not(begin, end, is_blank) == end; }
+};
+
+/// Most files have no comments, and are not searched for them line by line.
+inline bool has_comments(std::string_view text) { return std::memchr(text.data(), '#', text.size()) != nullptr; }
+
+/// Takes the first line off `rest`, which is not empty.
+inline line_of_text take_line(std::string_view& rest, bool comments) {
+  const char* const begin = rest.data();
+  const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
+  const char* end = newline != nullptr ? newline : begin + rest.size();
+  rest.remove_prefix(static_cast<std::size_t>(end - begin) + (newline != nullptr ? 1 : 0));
+  if (end != begin && end[-1] == '\r') --end;
+  if (!comments) return {begin, end};
+  const auto* comment = static_cast<const char*>(std::memchr(begin, '#', static_cast<std::size_t>(end - begin)));
+  return {begin, comment != nullptr ? comment : end};
+}
+
+/// A line of a text that is parsed.
+struct line_place {
+  const std::string& file;
+  std::uint64_t number;
+  std::string_view rest;  // of the text, from the line on
+};
+
+/// The words of an error about the word that `p` is in or at the start of.
+class complaint {
+ public:
+  explicit complaint(line_place at) : file_(at.file), number_(at.number), line_(take_line(at.rest, true)) {}
+
+  [[noreturn]] void fail(const char* at, const std::string& text) const {
+    throw data_error({file_, number_, static_cast<std::uint64_t>(at - line_.begin) + 1}, text);
+  }
+
+  // The word that starts at `p`, in quotes.
+  std::string quote(const char* p) const { return quoted({p, static_cast<std::size_t>(end_of_word(p) - p)}); }
+
+  const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
+
+  [[noreturn]] void bad_label(const char* p) const { bad_number(p, "label " + quote(p)); }
+
+  // Something is wrong with the index of the word at `p`; `previous` is the index before it, or 0.
+  [[noreturn]] void bad_index(const char* p, std::uint64_t previous) const {
+    const std::string word = quote(p);
+    if (std::string_view(p, static_cast<std::size_t>(line_.end - p)).starts_with("qid:")) {
+      fail(p,
+           word + " belongs to ranking data (this reader knows classification and regression); remove the qid words");
+    }
+    const char* const end = std::find_if_not(p, line_.end, is_digit);
+    if (std::find(p, end_of_word(p), ':') == end_of_word(p)) {
+      fail(p, word + " is not a feature (a feature is index:value, without blanks); correct the line");
+    }
+    if (end == p || *end != ':') {
+      fail(p, "bad index in " + word + " (an index is a whole number from 1 on); correct the line");
+    }
+    const char* leading = std::find_if(p, end, [](char c) { return c != '0'; });
+    std::uint64_t index = 0;
+    for (; leading != end && index <= largest_index; ++leading) {
+      index = index * 10 + static_cast<std::uint64_t>(*leading - '0');
+    }
+    if (index > largest_index || end - p > most_digits) {
+      fail(p, "index in " + word + " is too large (at most 4294967295); renumber the features");
+    }
+    if (index == 0) {
+      fail(p, "index 0 in " + word + " (LIBSVM counts features from 1); add 1 to every index of the file");
+    }
+    if (index == previous) {
+      fail(p, "index " + std::to_string(index) + " is there twice, again in " + word +
+                  " (a feature has one value); remove one of them");
+    }
+    fail(p, "index " + std::to_string(index) + " in " + word + " is out of order (it follows " +
+                std::to_string(previous) + ", and indices ascend); sort the features of the line");
+  }
+
+  [[noreturn]] void bad_value(const char* p, std::uint64_t index) const {
+    const std::string of = " of feature " + std::to_string(index);
+    if (p == end_of_word(p)) {
+      fail(p, "no value" + of + " (a feature is index:value, without blanks); correct the line");
+    }
+    bad_number(p, "value " + quote(p) + of);
+  }
+
+ private:
+  [[noreturn]] void bad_number(const char* p, const std::string& what) const {
+    const char* const end = end_of_word(p);
+    float value = 0;
+    const auto [ptr, code] = parse_float(p, end, value);
+    if (code == std::errc::result_out_of_range && ptr == end) {
+      fail(p, what + " is too large (a float32 reaches 3.4e38); scale it or correct the line");
+    }
+    const char* const letters = p + (p != end && (*p == '-' || *p == '+') ? 1 : 0);
+    const auto [behind, known] = std::from_chars(letters, end, value);
+    if (known == std::errc() && behind == end && !std::isfinite(value)) {
+      fail(p, what + " is not finite (training needs finite numbers); remove it or correct the line");
+    }
+    fail(p, what + " is not a number (it is a decimal such as -1, 0.25 or 1e-3); correct the line");
+  }
+
+  const std::string& file_;
+  std::uint64_t number_;
+  line_of_text line_;
+};
+
+}  // namespace muster::inline v0::detail::libsvm
