@@ -98,7 +98,7 @@ std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block, std:
 class shm_native::visit {
  public:
   explicit visit(shm_native& guest) noexcept : writing_(guest.shm_.mine().writing) {
-    writing_.store(1, std::memory_order_seq_cst);
+    writing_.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     welcome_ = !guest.somebody_revoked();
   }

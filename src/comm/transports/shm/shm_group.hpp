@@ -89,13 +89,13 @@ struct slot_head {
   std::atomic<std::uint64_t> taken;
   alignas(apart) std::atomic<std::uint64_t> claimed;
   alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
-  std::atomic<std::uint32_t> revoked;                  // it gave up: its memory is not to be used any more
   std::atomic<std::uint32_t> writing;                  // it is writing into the memory of others just now
   std::atomic<std::uint32_t> core;  // where it ran when it came last, if there are more ranks than cores
   bool can_be_asymmetric;           // sleepers can make its writes visible; otherwise each writer does
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                   // raised with every control message to it
   std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more
+  std::atomic<std::uint32_t> revoked;                // it gave up: its memory is not to be used any more
 };
 
 /// Where things lie in a slot of a group of `ranks`, the same in all of them.
