@@ -1,6 +1,7 @@
 // How a buffer is cut into one block a rank.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -28,6 +29,15 @@ namespace detail {
 /// system copies a large piece faster than as many bytes in small ones by turns. A few still fit the caches. A
 /// constant, because all ranks have to agree on it.
 inline constexpr std::size_t exchange_piece = 524288;
+
+/// In how many pieces so many bytes go, one at least; and the k-th of them.
+[[nodiscard]] constexpr std::size_t pieces_of(std::size_t bytes) noexcept {
+  return bytes <= exchange_piece ? 1 : (bytes - 1) / exchange_piece + 1;
+}
+template <class Byte>
+[[nodiscard]] constexpr std::span<Byte> piece_of(std::span<Byte> whole, std::size_t k) noexcept {
+  return whole.subspan(k * exchange_piece, std::min(exchange_piece, whole.size() - k * exchange_piece));
+}
 
 /// `count` elements at `data`, cut into `parts` blocks.
 struct blocks {

@@ -5,8 +5,7 @@
 #include <cstring>
 #include <memory>
 
-#include <muster/comm/block.hpp>
-#include <muster/comm/task.hpp>
+#include <muster/comm/algorithms/exchange.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -32,7 +31,7 @@ inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const 
   if (!mine.empty()) std::memcpy(out, mine.data(), mine.size());
   for (int step = 1; step < n; ++step) {
     const int to = (me + step) % n;
-    co_await f.exchange(to, in.at(to), (me + n - step) % n, {out, mine.size()}, &how);
+    co_await exchange_pieces(f, to, in.at(to), (me + n - step) % n, {out, mine.size()}, how);
   }
   how.finish(out, mine.size(), n);
 }
@@ -103,14 +102,8 @@ class direct_exchange {
 
   // Peers in the order in which their pieces are combined: from the next rank on.
   [[nodiscard]] int rank_of(std::size_t j) const { return (f_.rank() + 1 + static_cast<int>(j)) % f_.size(); }
-  [[nodiscard]] std::size_t pieces_of(int rank) const {
-    return std::max<std::size_t>((data_.at(rank).size() + exchange_piece - 1) / exchange_piece, 1);
-  }
-  [[nodiscard]] std::span<std::byte> piece(int rank, std::size_t k) const {
-    const auto block = data_.at(rank);
-    const std::size_t first = std::min(k * exchange_piece, block.size());
-    return block.subspan(first, std::min(exchange_piece, block.size() - first));
-  }
+  [[nodiscard]] std::size_t pieces_of(int rank) const { return detail::pieces_of(data_.at(rank).size()); }
+  [[nodiscard]] std::span<std::byte> piece(int rank, std::size_t k) const { return piece_of(data_.at(rank), k); }
   [[nodiscard]] request& slot(std::size_t j, lane which, std::size_t index) {
     return requests_[(j * lanes + which) * in_flight + index % in_flight];
   }

@@ -16,7 +16,7 @@ inline task halving_reduce_scatter(executor& f, folding fold, blocks data, const
     const bool lower = (number & width) == 0;
     const auto low = data.between(first, first + width);
     const auto high = data.between(first + width, first + 2 * width);
-    co_await f.exchange(partner, lower ? high : low, partner, lower ? low : high, &how);
+    co_await exchange_pieces(f, partner, lower ? high : low, partner, lower ? low : high, how);
     if (!lower) first += width;
   }
 }

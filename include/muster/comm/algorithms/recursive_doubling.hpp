@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include <muster/comm/block.hpp>
-#include <muster/comm/task.hpp>
+#include <muster/comm/algorithms/exchange.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -26,37 +25,6 @@ struct folding {
   int power;
   int extra;
 };
-
-/// This rank and its partner combine what they have, each into its own: in pieces, two under way at a time. A piece is
-/// combined where it lies as soon as it has been sent from there, and else put aside until then.
-inline task exchange_combine(executor& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {
-  const std::size_t count = std::max<std::size_t>((bytes + exchange_piece - 1) / exchange_piece, 1);
-  const auto size_of = [bytes](std::size_t k) { return std::min(exchange_piece, bytes - k * exchange_piece); };
-  std::byte* const aside = f.scratch(2 * std::min(bytes, exchange_piece));
-  request sending[2];
-  request receiving[2];
-  bool in_place[2] = {};
-  for (std::size_t k = 0; k <= count; ++k) {
-    if (k < count) {
-      std::byte* const here = data + k * exchange_piece;
-      request& in = receiving[k % 2];
-      f.send(sending[k % 2], partner, here, size_of(k));
-      in_place[k % 2] = executor::is_over(sending[k % 2]);
-      if (in_place[k % 2]) {
-        f.receive_combine(in, partner, here, size_of(k), how);
-      } else {
-        f.receive(in, partner, aside + k % 2 * exchange_piece, size_of(k));
-      }
-    }
-    if (k == 0) continue;
-    const std::size_t last = (k - 1) % 2;
-    co_await f.done(receiving[last]);
-    co_await f.done(sending[last]);
-    if (!in_place[last]) {
-      how.combine(data + (k - 1) * exchange_piece, aside + last * exchange_piece, size_of(k - 1), partner < f.rank());
-    }
-  }
-}
 
 /// log2 N rounds of the whole buffer. Partners combine in the order of their ranks, so both get the same bits, and by
 /// induction all ranks do.

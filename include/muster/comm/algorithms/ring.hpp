@@ -2,8 +2,7 @@
 // Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002: the bandwidth-optimal allreduce.
 #pragma once
 
-#include <muster/comm/block.hpp>
-#include <muster/comm/task.hpp>
+#include <muster/comm/algorithms/exchange.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -16,7 +15,7 @@ inline task ring_reduce_scatter(executor& f, blocks data, const reduction& how) 
   const int next = (me + 1) % n;
   const int previous = (me + n - 1) % n;
   for (int step = 1; step < n; ++step) {
-    co_await f.exchange(next, data.at(me - step), previous, data.at(me - step - 1), &how);
+    co_await exchange_pieces(f, next, data.at(me - step), previous, data.at(me - step - 1), how);
   }
   const auto mine = data.at(me);
   how.finish(mine.data(), mine.size(), n);

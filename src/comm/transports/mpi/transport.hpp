@@ -20,6 +20,7 @@ inline constexpr transport_abilities mpi_abilities{
     .name = "mpi",
     .native_collectives = true,
     .any_source = true,
+    .combines_whole = true,
     .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 
 /// One rank of a communicator. A message is an envelope with the signature and, if it is small, the payload behind it
