@@ -1,7 +1,6 @@
 // How a buffer is cut into one block a rank.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -36,7 +35,8 @@ inline constexpr std::size_t exchange_piece = 524288;
 }
 template <class Byte>
 [[nodiscard]] constexpr std::span<Byte> piece_of(std::span<Byte> whole, std::size_t k) noexcept {
-  return whole.subspan(k * exchange_piece, std::min(exchange_piece, whole.size() - k * exchange_piece));
+  const auto rest = whole.subspan(k * exchange_piece);
+  return rest.size() < exchange_piece ? rest : rest.first(exchange_piece);
 }
 
 /// `count` elements at `data`, cut into `parts` blocks.
