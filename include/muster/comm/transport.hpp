@@ -81,7 +81,7 @@ struct transport_abilities {
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
   bool moves_buffers = false;      ///< `transport::move_buffer` says yes
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
-  bool combines_whole = false;     ///< a message is combined once all of it is there: better are several pieces
+  bool combines_whole = false;     ///< a message is held and combined when all of it is there: large ones go in pieces
   transport_costs costs;
 };
 

@@ -16,8 +16,9 @@ namespace muster::inline v0::detail {
 
 inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part of the digest's definition
 
-/// The digest of one block as four chains of two words a step, each folding a product of 128 bits (the step of wyhash,
-/// https://github.com/wangyi-fudan/wyhash): at the speed of memory, which one chain would wait for.
+/// The digest of one block, at the speed of memory: two words a step are multiplied, and the halves of the product
+/// folded (the step of wyhash, https://github.com/wangyi-fudan/wyhash), in four chains, since one alone would wait for
+/// its own multiplications.
 inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
   __extension__ using wide = unsigned __int128;
   std::array<std::uint64_t, 4> lanes{mix(1), mix(2), mix(3), mix(4)};

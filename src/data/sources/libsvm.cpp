@@ -64,7 +64,8 @@ template <class Store>
       complaint(line).bad_index(p, previous);
     }
     ++q;
-    // Flags and counts: most sparse data. That other values begin with a sign or a digit is a branch as good as random.
+    // Flags and counts: most sparse data. What ends a line is not above '#', so there is a character behind one that
+    // is. That other values begin with a sign or a digit is a branch as good as random.
     if (const auto digit = digit_at(q); *q > '#' && ends_word(q + 1) && digit < 10) {
       after = q + 1;
       store(static_cast<std::uint32_t>(index - 1), static_cast<float>(static_cast<int>(digit)));

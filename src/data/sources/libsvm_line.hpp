@@ -27,6 +27,7 @@ inline bool is_blank(char c) { return c == ' ' || c == '\t'; }
 /// The digit that a character is; 10 or more if it is none.
 inline unsigned digit_at(const char* p) { return unsigned{static_cast<unsigned char>(*p)} - '0'; }
 
+/// Asks for a digit first, as what parses the next word does: the compiler then asks once.
 inline const char* skip_blanks(const char* p) {
   while (digit_at(p) >= 10 && is_blank(*p)) ++p;
   return p;

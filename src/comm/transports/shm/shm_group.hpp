@@ -95,7 +95,9 @@ struct slot_head {
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                   // raised with every control message to it
   std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more
-  std::atomic<std::uint32_t> revoked;                // it gave up: its memory is not to be used any more
+  // It gave up: its memory is not to be used any more. Others ask before they write there, so this line, which is
+  // seldom written, has it.
+  std::atomic<std::uint32_t> revoked;
 };
 
 /// Where things lie in a slot of a group of `ranks`, the same in all of them.
