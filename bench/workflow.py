@@ -11,7 +11,7 @@ import tempfile
 import time
 
 PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
-FLOW = [sys.executable, "-m", "muster_bench.flow"]
+FLOW = [sys.executable, "-m", "muster_flow"]
 
 
 def timed(words, folder):

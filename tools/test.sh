@@ -63,7 +63,7 @@ build_and_test() {
   local preset=$1 tests=$2 report=$PWD/build/$1/test-report.xml
   shift 2
   say "building build/$preset"
-  # Several files at a time: half the work for the compiler. The tests of the house build the library file by file.
+  # Several files at a time: half the work for the compiler. tests/repository builds the library file by file.
   configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON \
     "${here[@]}" "$@"
   cmake --build "build/$preset" --parallel "$cores"

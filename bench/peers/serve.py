@@ -203,7 +203,7 @@ class Bench:
         """Runs a server; gives what loads it for some seconds."""
         words, path, headers, body = self.server(name, batch, port)
         log = open(self.folder / f"{name}.log", "w")
-        running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT / "bench/platform")})
+        running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT / "python")})
         url = f"http://127.0.0.1:{port}{path}"
         try:
             end = time.monotonic() + 40

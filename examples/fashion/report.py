@@ -10,7 +10,7 @@ from fashion import CLASSES, read_idx
 from matplotlib import pyplot
 from muster_bench import figures, html
 from muster_bench.files import write_whole
-from muster_bench.flow.select import record_of
+from muster_flow.select import record_of
 
 WRONG = 24    # samples that are shown
 

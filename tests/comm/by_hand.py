@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/platform/muster_bench/presets"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python/muster_bench/presets"))
 from ports import free_port  # noqa: E402
 
 program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]

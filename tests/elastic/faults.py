@@ -43,7 +43,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/platform/muster_bench/presets"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/muster_bench/presets"))
 from ports import free_port  # noqa: E402
 from ranks import DEADLINE, Failure, Process  # noqa: E402
 

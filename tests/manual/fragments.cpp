@@ -1,5 +1,5 @@
 // The pieces of C++ in the manual's pages, each where what it uses is declared: this file is compiled, and not run.
-// tests/house/manual.py cuts them out (PAGE_NUMBER.inc) and looks that none is left out.
+// tests/repository/manual.py cuts them out (PAGE_NUMBER.inc) and looks that none is left out.
 #include <cstring>
 #include <filesystem>
 #include <functional>

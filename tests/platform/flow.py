@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import bench
-from muster_bench.flow import workflow, wrapper
-from muster_bench.flow.store import Store
+from muster_flow import workflow, wrapper
+from muster_flow.store import Store
 
 
 class Case(bench.Case):
-    runner, name = [sys.executable, "-m", "muster_bench.flow"], "muster-flow"
+    runner, name = [sys.executable, "-m", "muster_flow"], "muster-flow"
 
     def workflow(self, steps, top=""):
         return self.write("workflow.yaml", f"muster-flow: 1\nname: of the test\n{top}\nsteps:\n{steps}\n")

@@ -12,7 +12,7 @@ import unittest
 
 from bench import HERE
 from flow import Case
-from muster_bench.flow import ends
+from muster_flow import ends
 from muster_bench.process import Outcome
 
 CNN = "{command} --data cifar-like:{images} --epochs {{epochs}} --checkpoint {{checkpoint}} {{resume}} --save {{model}} --batch 20"

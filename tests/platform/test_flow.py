@@ -268,7 +268,7 @@ class Runs(Case):
             return self.workflow(f"""
   train: {{each: {{{each}}}, command: [python3, {train}, '{{accuracy}}', '{{model}}'], outputs: {{model: 'models/{{accuracy}}'}}}}
   select:
-    command: "{{python}} -m muster_bench.flow select --repository {{here}}/repository --name m --at-least {least} --json {{selected}} {{*models}}"
+    command: "{{python}} -m muster_flow select --repository {{here}}/repository --name m --at-least {least} --json {{selected}} {{*models}}"
     inputs: {{models: '{{train.model}}'}}
     outputs: {{selected: selected.json}}
     environment: {{PYTHONPATH: '{{platform}}'}}
@@ -307,7 +307,7 @@ class Runs(Case):
             return self.workflow(f"""
   train: {{command: [python3, {train}, '{accuracy}', '{{model}}', '{size}'], outputs: {{model: model}}}}
   select:
-    command: "{{python}} -m muster_bench.flow select --repository {repository} --name m {{model}}"
+    command: "{{python}} -m muster_flow select --repository {repository} --name m {{model}}"
     inputs: {{model: model}}
     environment: {{PYTHONPATH: '{{platform}}'}}
 """)

@@ -159,7 +159,7 @@ class Manual(Case):
         kubectl("delete", "secret", "muster-token")
         kubectl("delete", "pvc", "muster-results")
         kubectl("patch", "pv", "shared", "-p", '{"spec":{"claimRef":null}}')
-        path = f"{BUILD}/bench/platform:{os.environ['PATH']}"
+        path = f"{BUILD}/python:{os.environ['PATH']}"
         done = subprocess.run(["bash", "-euxo", "pipefail", "-c", script], cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=2 * PATIENCE)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-3000:])
         print(done.stdout, file=sys.stderr)

@@ -146,7 +146,7 @@ spec: {{accessModes: [ReadWriteMany], storageClassName: small, resources: {{requ
         path = self.write("config", re.sub('token: "[^"]*"', f'token: "{token}"', config))
         file = self.file(["sh", "-c", "echo it runs"], ", elastic: true, secret: muster-token")
         self.refused("run", file, "--out", self.out / "out", says=[f'User "{account}" cannot list resource', "kubernetes-role.yaml"], KUBECONFIG=str(path))
-        kubectl("apply", "-f", ROOT / "bench/platform/kubernetes-role.yaml")
+        kubectl("apply", "-f", ROOT / "packaging/kubernetes-role.yaml")
         self.addCleanup(kubectl, "delete", "role/muster-bench", "rolebinding/muster-bench")
         kubectl("create", "rolebinding", "muster-bench", "--role=muster-bench", "--serviceaccount=default:starter")
         self.ran(file, KUBECONFIG=str(path))

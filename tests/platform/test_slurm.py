@@ -179,8 +179,8 @@ steps:
     inputs: {{trained: "{{train.model}}"}}
     outputs: {{copy: copy}}
 """)
-        environment = {**self.environment, "PYTHONPATH": str(ROOT / "bench/platform")}
-        words = [sys.executable, "-m", "muster_bench.flow", "run", file, "--out", self.folder / "out", "--slurm", "--account=all --qos=low"]
+        environment = {**self.environment, "PYTHONPATH": str(ROOT / "python")}
+        words = [sys.executable, "-m", "muster_flow", "run", file, "--out", self.folder / "out", "--slurm", "--account=all --qos=low"]
         with (self.folder / "flow.out").open("w") as log:
             flow = subprocess.Popen([str(word) for word in words], env=environment, stdout=log, stderr=subprocess.STDOUT)
         self.addCleanup(flow.wait)
@@ -198,7 +198,7 @@ steps:
         self.assertEqual(copy.read_bytes(), self.undisturbed(3))
 
     def test_jobs_that_slurm_does_not_know_have_failed(self):
-        words = [sys.executable, "-I", "-S", ROOT / "bench/platform/muster_bench/flow/slurm_status.py"]
+        words = [sys.executable, "-I", "-S", ROOT / "python/muster_flow/slurm_status.py"]
         ended = self.submit("ended", ["true"])
         self.await_end(ended)
         failed = self.submit("failed", ["false"])

@@ -139,7 +139,7 @@ class Watches(Case):
     resources: {{cpus-per-rank: 0.5}}
     environment: {{OMPI_MCA_rmaps_base_oversubscribe: "1"}}
   select:
-    command: "{{python}} -m muster_bench.flow select --repository {{out}}/repository --name m --json {{selected}} {{model}}"
+    command: "{{python}} -m muster_flow select --repository {{out}}/repository --name m --json {{selected}} {{model}}"
     inputs: {{model: model.muster}}
     outputs: {{selected: selected.json}}
     environment: {{PYTHONPATH: "{{platform}}"}}

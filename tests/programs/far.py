@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/platform/muster_bench/presets"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python/muster_bench/presets"))
 from ports import free_port  # noqa: E402  (there presets use it too)
 from swift_server import swift, wait_for  # noqa: E402
 

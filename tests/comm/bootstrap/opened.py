@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/platform/muster_bench/presets"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python/muster_bench/presets"))
 from ports import free_port  # noqa: E402
 
 program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]

@@ -19,7 +19,7 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/platform/muster_bench/presets"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python/muster_bench/presets"))
 from ports import free_port  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])

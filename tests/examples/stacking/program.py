@@ -17,7 +17,7 @@ import unittest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 PROGRAM, SOURCES = os.environ["MUSTER_TEST_STACKING"], pathlib.Path(os.environ["MUSTER_TEST_SOURCES"])
-sys.path.insert(0, str(SOURCES / "bench/platform/muster_bench/presets"))
+sys.path.insert(0, str(SOURCES / "python/muster_bench/presets"))
 try:
     import grpc
     import numpy

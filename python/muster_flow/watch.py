@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 
-from .. import files, process
-from ..errors import INTERRUPTED, Busy, Refusal
-from ..runner import signals
+from muster_bench import files, process
+from muster_bench.errors import INTERRUPTED, Busy, Refusal
+from muster_bench.runner import signals
 from . import engine, wrapper
 from .store import signature
 from .workflow import next_of

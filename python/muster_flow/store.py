@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 import time
 
-from ..errors import Refusal
-from ..files import Digests, digest_of, make_folder, read_json, write_json, writing
-from ..text import PLACEHOLDER
+from muster_bench.errors import Refusal
+from muster_bench.files import Digests, digest_of, make_folder, read_json, write_json, writing
+from muster_bench.text import PLACEHOLDER
 
 
 class Missing(Exception):

@@ -10,9 +10,9 @@ import threading
 import time
 import types
 
-from .. import files, launchers, process
-from ..errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
-from ..runner import signals
+from muster_bench import files, launchers, process
+from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from muster_bench.runner import signals
 from . import slurm_status, wrapper
 from .store import Store
 

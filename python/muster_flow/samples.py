@@ -16,7 +16,7 @@ class Sampler:
         self.peak, self._with_network, self._cpu, self._at = 0, with_network, {}, time.monotonic()
 
     def sample(self):
-        from .. import owner  # here, for small steps end before their first sample
+        from muster_bench import owner  # here, for small steps end before their first sample
         memory, cpu, processes = 0, {}, owner.descendants()
         for process in processes:
             try:

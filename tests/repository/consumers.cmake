@@ -15,19 +15,19 @@ endif()
 set(unity -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12)
 set(strict -DCMAKE_PROJECT_INCLUDE=${consumers}/strict.cmake)
 
-add_test(NAME "house: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
+add_test(NAME "repository: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
-set_tests_properties("house: install" PROPERTIES TIMEOUT 60 COST 100 FIXTURES_SETUP stage)
+set_tests_properties("repository: install" PROPERTIES TIMEOUT 60 COST 100 FIXTURES_SETUP stage)
 
-add_test(NAME "house: the package exports no flag of ours" COMMAND ${CMAKE_COMMAND} -D stage=${stage}
+add_test(NAME "repository: the package exports no flag of ours" COMMAND ${CMAKE_COMMAND} -D stage=${stage}
   -D source=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/exported_flags.cmake)
-set_tests_properties("house: the package exports no flag of ours" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED stage)
+set_tests_properties("repository: the package exports no flag of ours" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED stage)
 
 # muster_add_consumer(<name> SOURCE <folder> [OPTIONS <for cmake>...] [TARGETS <to build>...] [NEEDS <fixture>])
 # A test that configures and builds the project in <folder>; those that run it require the fixture consumer_<name>.
 function(muster_add_consumer name)
   cmake_parse_arguments(PARSE_ARGV 1 consumer "" "SOURCE;NEEDS" "OPTIONS;TARGETS")
-  set(test "house: build ${name}")
+  set(test "repository: build ${name}")
   add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -D "source=${consumer_SOURCE}" -D "build=${consumers_build}/${name}"
     -D "options=${consumer_options};${consumer_OPTIONS}" -D "targets=${consumer_TARGETS}"
     -P ${CMAKE_CURRENT_SOURCE_DIR}/build_consumer.cmake)
@@ -38,7 +38,7 @@ endfunction()
 # muster_run_consumer(<name> COMMAND <words>...): runs what was built.
 function(muster_run_consumer name)
   cmake_parse_arguments(PARSE_ARGV 1 consumer "" "FIXTURE" "COMMAND")
-  set(test "house: run ${name}")
+  set(test "repository: run ${name}")
   add_test(NAME ${test} COMMAND ${consumer_COMMAND})
   set_tests_properties(${test} PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_${consumer_FIXTURE}
     ENVIRONMENT "${MUSTER_MPIRUN_ENVIRONMENT}")
@@ -61,25 +61,25 @@ muster_add_consumer(find_package_comm SOURCE ${consumers}/find_package_comm NEED
 muster_run_consumer(find_package_comm FIXTURE find_package_comm
   COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 
-set(test "house: a program that links comm alone knows no setting of training")
+set(test "repository: a program that links comm alone knows no setting of training")
 add_test(NAME ${test} COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_find_package_comm
   ENVIRONMENT MUSTER_OPTIMIZER=sgd PASS_REGULAR_EXPRESSION "unknown variable MUSTER_OPTIMIZER is ignored")
 
 # Without a library of muster's: the installed headers and threads are enough, for ranks as threads and as processes.
-add_test(NAME "house: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
+add_test(NAME "repository: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
   ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers)
-set_tests_properties("house: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
+set_tests_properties("repository: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
 # docs/building.md lists these as what trains so.
 foreach(how "--ranks 1" "--ranks 3" "--ranks 2 --optimizer adam" "--ranks 2 --compress topk:0.5" "--ranks 2 --mode local-sgd:2"
     "--ranks 3 --mode gossip:ring" "--ranks 2 --virtual-shards 4" "--ranks 3 --mode ps")
   separate_arguments(words UNIX_COMMAND "${how}")
   muster_run_consumer("headers ${how}" FIXTURE headers COMMAND ${CMAKE_BINARY_DIR}/tests/consumer_headers ${words})
-  set_tests_properties("house: run headers ${how}" PROPERTIES PASS_REGULAR_EXPRESSION "have learnt the line")
+  set_tests_properties("repository: run headers ${how}" PROPERTIES PASS_REGULAR_EXPRESSION "have learnt the line")
 endforeach()
-add_test(NAME "house: run headers over shm" COMMAND Python3::Interpreter ${consumers}/headers.py
+add_test(NAME "repository: run headers over shm" COMMAND Python3::Interpreter ${consumers}/headers.py
   ${CMAKE_BINARY_DIR}/tests/consumer_headers)
-set_tests_properties("house: run headers over shm" PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers
+set_tests_properties("repository: run headers over shm" PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers
   PASS_REGULAR_EXPRESSION "2 ranks over shm have learnt the line")
 
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
@@ -93,7 +93,7 @@ if(make_program AND pkgconfig_program)
   # muster_add_make_consumer(<name> PC <folder of the .pc files> PACKAGE <its name> NEEDS <fixture>)
   function(muster_add_make_consumer name)
     cmake_parse_arguments(PARSE_ARGV 1 consumer "" "PC;PACKAGE;NEEDS" "")
-    set(test "house: build ${name}")
+    set(test "repository: build ${name}")
     add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG=${pkgconfig_program}
       PKG_CONFIG_PATH=${consumer_PC} ${make_program} -B -C ${consumers}/pkg_config OUT=${consumers_build}/${name}
       CXX=${CMAKE_CXX_COMPILER} PACKAGE=${consumer_PACKAGE})
@@ -132,9 +132,9 @@ endforeach()
 muster_add_consumer(core_only SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset core-only ${nothing_found} ${unity})
 if(make_program AND pkgconfig_program)
   set(deep_stage ${consumers_build}/core_only_stage)
-  add_test(NAME "house: install core_only" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/core_only
+  add_test(NAME "repository: install core_only" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/core_only
     -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
-  set_tests_properties("house: install core_only" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_core_only
+  set_tests_properties("repository: install core_only" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_core_only
     FIXTURES_SETUP core_only_stage)
   muster_add_make_consumer(pkg_config_comm PC ${deep_stage}/lib/x86_64-linux-gnu/pkgconfig PACKAGE muster-comm
     NEEDS core_only_stage)

@@ -12,7 +12,7 @@ from .files import make_folder, write_whole
 from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow's too)
 
 KINDS = ("slurm", "ssh", "kubernetes")
-SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
+SSH_HOME = "/home/mpiuser"        # of the image: see packaging/Dockerfile
 SECRET = "muster-token"           # its keys are variables of the pods of elastic jobs: MUSTER_TOKEN
 
 
@@ -155,7 +155,7 @@ def ssh(run, results, *_):
 
 def kubernetes(run, results, image, elastic, share):
     if not image:
-        raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
+        raise Refusal("pods need an image (--image is left out); build one with packaging/Dockerfile and name it")
     if elastic and share.queue:
         raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
     if elastic:

@@ -14,7 +14,7 @@ def problems(text, root):
     table = text[text.index("| layer |"):].split("\n\n")[0]
     layers = {row[1]: re.findall(r"\w+", row[2]) for row in re.finditer(r"^\| (?!layer)(\w+) \|([\w, ]*)\|", table, re.M)}
     if layers != scan.LAYERS:
-        yield f"its layers are {layers} (tests/house/scan.py has {scan.LAYERS})"
+        yield f"its layers are {layers} (tests/repository/scan.py has {scan.LAYERS})"
     for path in set(re.findall(r"`((?:src|include|tools|tests)/[^`]*\.\w+)`", text)):
         if not (root / path).is_file():
             yield f"{path} is not there"

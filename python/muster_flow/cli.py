@@ -5,9 +5,9 @@ import os
 import shlex
 import time
 
-from .. import files
-from ..document import parse
-from ..errors import FINISHED, Refusal, closest, listed
+from muster_bench import files
+from muster_bench.document import parse
+from muster_bench.errors import FINISHED, Refusal, closest, listed
 from . import select, workflow
 from .store import Store
 

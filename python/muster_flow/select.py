@@ -3,8 +3,8 @@ import fcntl
 import pathlib
 import shutil
 
-from ..errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
-from ..files import Digests, make_folder, read_json, remove_tree, write_json, writing
+from muster_bench.errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
+from muster_bench.files import Digests, make_folder, read_json, remove_tree, write_json, writing
 
 MODEL = "model.muster"
 NOTE = "selected.json"   # beside the model: what it is

@@ -1,7 +1,7 @@
-"""muster-flow, which is also python3 -m muster_bench.flow."""
+"""muster-flow, which is also python3 -m muster_flow."""
 import sys
 
-from ..entry import start
+from muster_bench.entry import start
 
 
 def run():

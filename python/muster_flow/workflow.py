@@ -4,10 +4,10 @@ import graphlib
 import pathlib
 import re
 
-from ..document import Section, load
-from ..errors import Refusal, closest, listed
-from ..template import read_launcher, read_limits, read_resources
-from ..text import fill, value_text, words_of
+from muster_bench.document import Section, load
+from muster_bench.errors import Refusal, closest, listed
+from muster_bench.template import read_launcher, read_limits, read_resources
+from muster_bench.text import fill, value_text, words_of
 from .steps import Flow, Step, Training
 
 FORMAT = 1

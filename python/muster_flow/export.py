@@ -5,10 +5,10 @@ import shlex
 import types
 import urllib.parse
 
-from .. import clusters
-from ..errors import Refusal
-from ..files import digest_of, make_folder, write_whole
-from ..text import fill, fill_words, value_text
+from muster_bench import clusters
+from muster_bench.errors import Refusal
+from muster_bench.files import digest_of, make_folder, write_whole
+from muster_bench.text import fill, fill_words, value_text
 from .ends import PEERS
 
 QUEUE = "muster"
@@ -16,7 +16,7 @@ DIGEST = "/tmp/digest"       # of a step's outputs, by which those that need it 
 DIGITS = 16                  # of it
 LONGEST_KEY = 253            # of an entry of a ConfigMap
 AGE = 365 * 86400            # seconds that Argo keeps what is memoized by content
-PLATFORM = "/opt/muster/share/muster/bench"   # of the image: see bench/platform/Dockerfile
+PLATFORM = "/opt/muster/share/muster/python"   # of the image: see packaging/Dockerfile
 SENSOR = "operate-workflow-sa"   # the account of Argo Events' manual, which may submit workflows
 FORMAT = "muster"            # of models, as a serving runtime names what it can serve
 

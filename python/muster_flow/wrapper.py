@@ -13,12 +13,12 @@ import threading
 import time
 import types
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from muster_bench import files, holding, launchers, process  # noqa: E402
 from muster_bench.errors import FAILED_RUNS, FINISHED, Refusal  # noqa: E402
-from muster_bench.flow import ends, steps  # noqa: E402
-from muster_bench.flow.samples import Sampler  # noqa: E402
-from muster_bench.flow.store import Missing, Store, signature  # noqa: E402
+from muster_flow import ends, steps  # noqa: E402
+from muster_flow.samples import Sampler  # noqa: E402
+from muster_flow.store import Missing, Store, signature  # noqa: E402
 from muster_bench.live import Look  # noqa: E402
 
 EVERY = 2.0        # seconds between two samples

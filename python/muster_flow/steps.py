@@ -7,9 +7,9 @@ import shlex
 import sys
 import types
 
-from ..text import fill, fill_words
+from muster_bench.text import fill, fill_words
 
-PLATFORM = str(pathlib.Path(__file__).resolve().parents[2])
+PLATFORM = str(pathlib.Path(__file__).resolve().parents[1])
 
 
 @dataclasses.dataclass
