@@ -69,8 +69,8 @@ configure() {
   cmake --preset "$preset" -B "$folder" "${generator[@]}" "${compiler[@]}" "$@"
 }
 
-# What compiling any of it needs, and what running on several ranks does.
+# Packages that the library and its main programs are built with, and mpirun.
 build_packages=(g++ cmake make pkg-config libopenmpi-dev openmpi-bin libeigen3-dev libtbb-dev libcli11-dev
   nlohmann-json3-dev zlib1g-dev libssl-dev libpmix-dev libzstd-dev libjpeg-dev libpq-dev libcurl4-openssl-dev
-  libsqlite3-dev libboost-dev libsimdjson-dev libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc liblinear-dev libhiredis-dev)
+  libboost-dev libsimdjson-dev)
 cores=$(nproc)

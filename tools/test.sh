@@ -1,28 +1,36 @@
 #!/usr/bin/env bash
 # Builds and runs the tests: installs what is missing (Debian), builds, runs CTest.
-usage='usage: tools/test.sh [--library | --full]
+usage='usage: tools/test.sh [--quick | --all | --full]
 
-Builds muster (in build/release, warnings are errors) and runs every test of CTest but the long ones.
-  --library  of these, only the tests of the library and its programs (in build/library): without examples, serving, the
-             benchmarks and their platform
-  --full     also the long ones (soaks, benchmarks as smoke tests), and the tests under AddressSanitizer with
-             UndefinedBehaviorSanitizer (build/asan) and under ThreadSanitizer (build/tsan)
-Up to three tests that fail are run again with nothing beside them, and named if they pass then: a fault that is drawn
-may meet a moment that only a busy machine has. The last line is "N passed, M failed, K skipped"; the exit status is 0
-if nothing failed.'
-what=all
+Builds muster in build/release (warnings are errors) and runs a tier of its tests:
+  --quick  tests of the layers, the shortest ones, and checks of the sources: before each commit
+           (none) library, programs, examples, serving, benchmark platform: before a pull request
+  --all    also the benchmarks, stacking, Slurm, Kubernetes exports, Swift, MariaDB, PostgreSQL, a browser: what CI runs
+  --full   also the long ones (soaks), and the tests under AddressSanitizer with UndefinedBehaviorSanitizer (build/asan)
+           and under ThreadSanitizer (build/tsan)
+docs/testing.md describes the tiers. Up to three tests that fail run again with no other test beside them, and are named
+if they pass then. The last line is "N passed, M failed, K skipped"; the exit status is 0 if none failed.'
+tier=default
 for argument in "$@"; do
   case $argument in
-    --library | --full) what=${argument#--} ;;
+    --quick | --all | --full) tier=${argument#--} ;;
     --help) printf '%s\n' "$usage" && exit 0 ;;
     *) printf 'tools/test.sh: unknown argument %s\n%s\n' "$argument" "$usage" >&2 && exit 2 ;;
   esac
 done
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-install_missing "${build_packages[@]}" ccache clang catch2 libbenchmark-dev libdnnl-dev python3 python3-yaml \
-  python3-matplotlib python3-optuna python3-psycopg2 python3-jsonschema python3-croniter python3-venv python3-setuptools python3-wheel elfutils etcd-server haproxy nginx redis-server python3-redis python3-sklearn python3-grpcio swift swift-account swift-container swift-object swift-proxy python3-swift openssl iproute2 iptables python3-onnx \
-  doxygen codespell snakemake dataset-fashion-mnist munge slurmctld slurmd slurmdbd slurm-client mariadb-server-core mariadb-client-core python3-aiohttp python3-prometheus-client prometheus chromium python3-kubernetes containerd runc containernetworking-plugins conntrack
+test_packages=(ccache clang clang-format clang-tidy catch2 codespell doxygen etcd-server haproxy iproute2 iptables
+  libsqlite3-dev nginx openssl python3 python3-aiohttp python3-matplotlib python3-prometheus-client python3-yaml
+  snakemake)
+all_packages=(chromium conntrack containerd containernetworking-plugins dataset-fashion-mnist elfutils libbenchmark-dev
+  libdnnl-dev libgrpc++-dev libhiredis-dev liblinear-dev libprotobuf-dev mariadb-client-core mariadb-server-core munge
+  postgresql prometheus protobuf-compiler-grpc python3-croniter python3-grpcio python3-jsonschema python3-kubernetes python3-onnx
+  python3-optuna python3-psycopg2 python3-redis python3-setuptools python3-sklearn python3-swift python3-venv
+  python3-wheel redis-server runc slurm-client slurmctld slurmd slurmdbd swift swift-account swift-container swift-object
+  swift-proxy)
+install_missing "${build_packages[@]}" "${test_packages[@]}"
+case $tier in all | full) install_missing "${all_packages[@]}" ;; esac
 exec </dev/null  # nothing below asks anything
 for variable in "${!MUSTER_@}"; do  # the tests choose their own settings; MUSTER_TEST_* says where their data is
   [[ $variable == MUSTER_TEST_* ]] || unset "$variable"
@@ -35,13 +43,23 @@ mkdir -p "$sessions"
 trap 'rmdir "$sessions" "${sessions%/*}" 2>/dev/null || true' EXIT
 
 here=()   # where the packages above are
-parts=()  # what is tested, whatever the folder was configured for: one that is left out since a package is missing is a failure
+parts=()  # what is built, whatever the folder was configured for: a part left out since a package is missing is a failure
 if command -v dpkg-query >/dev/null; then
   here=(-DPython3_EXECUTABLE=/usr/bin/python3)
-  for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP; do parts+=("-DMUSTER_WITH_$part=ON"); done
-  [ $what = library ] || parts+=(-DMUSTER_WITH_SERVE=ON -DMUSTER_WITH_STACKING=ON)
+  for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP SERVE; do parts+=("-DMUSTER_WITH_$part=ON"); done
 fi
-[ $what = library ] || parts+=(-DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_BENCHMARKS=ON)
+case $tier in
+  all | full) parts+=(-DMUSTER_BUILD_BENCHMARKS=ON -DMUSTER_WITH_STACKING=ON -DMUSTER_WITH_NCCL=AUTO) ;;
+  *) parts+=(-DMUSTER_BUILD_BENCHMARKS=OFF -DMUSTER_WITH_STACKING=OFF -DMUSTER_WITH_NCCL=OFF) ;;
+esac
+
+# The label of a test is the first tier that runs it; a test without a label is in the default tier.
+case $tier in
+  quick) tests=(-L '^quick$') ;;
+  default) tests=(-LE '^(all|long)$') ;;
+  all) tests=(-LE '^long$') ;;
+  full) tests=() ;;
+esac
 
 passed=0 failed=0 skipped=0 retried=()
 
@@ -58,20 +76,23 @@ for case in tree.parse(sys.argv[1]).iter("testcase"):
 END
 }
 
-# build_and_test PRESET TEST_PRESET OPTION...
+# build_and_test PRESET OPTION...: builds the preset, runs the tests of the tier, and adds to the counts.
 build_and_test() {
-  local preset=$1 tests=$2 report=$PWD/build/$1/test-report.xml
-  shift 2
+  local preset=$1 report=$PWD/build/$1/test-report.xml
+  shift
   say "building build/$preset"
   # Several files at a time: half the work for the compiler. tests/repository builds the library file by file.
   configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON \
     "${here[@]}" "$@"
-  cmake --build "build/$preset" --parallel "$cores"
+  local targets=()
+  [ $tier != quick ] || targets=(--target quick)
+  cmake --build "build/$preset" --parallel "$cores" "${targets[@]}"
   say "testing build/$preset"
   rm -f "$report"
-  # More at a time than there are cores: what most of them do is wait, for a process to die or a deadline to pass. Those
-  # that compute say for how many (PROCESSORS).
-  ctest --preset "$tests" --parallel $((cores * 4)) --output-junit "$report" || true  # the report tells what failed
+  # More tests at a time than there are cores: most tests wait, for a process to die or a deadline to pass. Tests that
+  # compute name the number of cores (PROCESSORS).
+  local run=(ctest --test-dir "build/$preset" --output-on-failure --no-tests=error "${tests[@]}")
+  "${run[@]}" --parallel $((cores * 4)) --output-junit "$report" || true  # the report names the failures
   [ -s "$report" ] || die "ctest wrote no report (see above)"
   # A test that could not be run (no such program, a failed fixture) stands in the report as skipped: it has failed.
   local all good left_out bad
@@ -81,7 +102,7 @@ build_and_test() {
   [ "$bad" -eq 0 ] || failures "$report"
   if [ "$bad" -gt 0 ] && [ "$bad" -le 3 ]; then
     say "testing build/$preset: what failed, again"
-    if ctest --preset "$tests" --rerun-failed; then
+    if "${run[@]}" --rerun-failed; then
       mapfile -t -O ${#retried[@]} retried < <(sed -n 's/.*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$report")
       bad=0
     fi
@@ -89,15 +110,12 @@ build_and_test() {
   passed=$((passed + all - left_out - bad)) skipped=$((skipped + left_out)) failed=$((failed + bad))
 }
 
-case $what in
-  library) build_and_test library library "${parts[@]}" ;;
-  full)
-    build_and_test release release-full "${parts[@]}"
-    build_and_test asan asan -DMUSTER_BUILD_EXAMPLES=ON
-    build_and_test tsan tsan -DMUSTER_BUILD_EXAMPLES=ON
-    ;;
-  *) build_and_test release release "${parts[@]}" ;;
-esac
+build_and_test release -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}"
+if [ $tier = full ]; then
+  tests=(-LE '^long$')
+  build_and_test asan -DMUSTER_BUILD_EXAMPLES=ON
+  build_and_test tsan -DMUSTER_BUILD_EXAMPLES=ON
+fi
 
 [ ${#retried[@]} -eq 0 ] || printf 'failed at first, passed when run again: %s\n' "${retried[@]}"
 echo "$passed passed, $failed failed, $skipped skipped"

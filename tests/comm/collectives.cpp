@@ -34,25 +34,25 @@ void compare_with_oracle(test::fabric over, std::uint64_t cases) {
 
 }  // namespace
 
-TEST_CASE("every collective equals its oracle over local", "[oracle]") {
+TEST_CASE("every collective equals its oracle over local", "[oracle][slow]") {
   compare_with_oracle(test::fabric::local, 9000);
 }
-TEST_CASE("every collective equals its oracle over hosts", "[oracle]") {
+TEST_CASE("every collective equals its oracle over hosts", "[oracle][slow]") {
   compare_with_oracle(test::fabric::hierarchical, 4500);
 }
 #ifdef MUSTER_HAS_TCP
-TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracle]") {
+TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracle][slow]") {
   compare_with_oracle(test::fabric::hierarchical_over_tcp, 1500);
 }
 #endif
-TEST_CASE("every collective equals its oracle over shm", "[oracle]") { compare_with_oracle(test::fabric::shm, 9000); }
+TEST_CASE("every collective equals its oracle over shm", "[oracle][slow]") { compare_with_oracle(test::fabric::shm, 9000); }
 #ifdef MUSTER_HAS_TCP
-TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_with_oracle(test::fabric::tcp, 4500); }
+TEST_CASE("every collective equals its oracle over tcp", "[oracle][slow]") { compare_with_oracle(test::fabric::tcp, 4500); }
 #endif
 
 // The root of a broadcast and the leaves of a reduction wait for no rank: how far they get ahead is for the transport
 // to bound.
-TEST_CASE("what a rank has sent stays until the slowest has it") {
+TEST_CASE("what a rank has sent stays until the slowest has it", "[slow]") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   using muster::collective;
   for (const int ranks : {2, 3, 5}) {
@@ -76,7 +76,7 @@ TEST_CASE("what a rank has sent stays until the slowest has it") {
   }
 }
 
-TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
+TEST_CASE("large buffers equal the oracle by every algorithm of allreduce", "[slow]") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 5}) {
     for (const std::uint32_t registered : {0u, 0xffu}) {
@@ -132,7 +132,7 @@ TEST_CASE("a chain passes on every chunk, whole or not") {
 }
 
 // Rounding makes a sum depend on its order: whatever the order, it must be the same at every rank.
-TEST_CASE("every rank gets the same bits") {
+TEST_CASE("every rank gets the same bits", "[slow]") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
     for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {

@@ -197,7 +197,7 @@ TEST_CASE("a large send that is taken back when it was announced comes all the s
 
 // What is sent goes on from another place, at any moment, and what comes goes to another: the old memory is its
 // owner's.
-TEST_CASE("the buffer of a message that is under way can move") {
+TEST_CASE("the buffer of a message that is under way can move", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
   for (int tests_before = 0; tests_before < 6; ++tests_before) {  // the more, the further it has come
     run(over, 2, [&](muster::group& world, muster::transport& transport) {

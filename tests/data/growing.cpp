@@ -31,7 +31,7 @@ std::vector<muster::sample_id> ids_below(std::uint64_t count) {
 
 }  // namespace
 
-TEST_CASE("records that join epochs are used once each, whatever the appends, worlds, orders and resumes") {
+TEST_CASE("records that join epochs are used once each, whatever the appends, worlds, orders and resumes", "[slow]") {
   constexpr std::uint64_t scenarios = 100;
   constexpr int worlds[] = {1, 3, 2, 5};
   std::uint64_t joins = 0;

@@ -12,7 +12,7 @@
 #include "core/codec/trim.hpp"
 #include "jobs.hpp"
 
-TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same") {
+TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same", "[slow]") {
   const auto over = GENERATE(from_range(fabrics()));
   const std::string how =
       GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1", "trim:2");

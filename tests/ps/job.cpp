@@ -64,7 +64,7 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
 }
 
 // Large values are lent to the transport: what is dropped unfinished has its memory back at once, and pushes count.
-TEST_CASE("pushes and pulls of large values may be dropped under way") {
+TEST_CASE("pushes and pulls of large values may be dropped under way", "[slow]") {
   constexpr std::size_t size = ps::table_layout::largest_range + 100000;  // 1.4 MB, in two messages
   constexpr int steps = 30;
   for (const auto over : fabrics()) {

@@ -290,7 +290,7 @@ void for_drawn(std::uint64_t cases, Case&& one) {
 
 }  // namespace
 
-TEST_CASE("each sample of an epoch is used once at every range, whatever workers die, hang or join") {
+TEST_CASE("each sample of an epoch is used once at every range, whatever workers die, hang or join", "[slow]") {
   for_drawn(1500, [](muster::random_stream& draw) {
     auto of = any_world_of_leases(draw);
     of.deaths = static_cast<int>(draw.below(5));

@@ -67,8 +67,7 @@ simulation::world any_world(muster::random_stream& draw) {
 
 }  // namespace
 
-TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and no worker waits for ever",
-          "[simulation]") {
+TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and no worker waits for ever", "[simulation][slow]") {
   const auto seen = simulate(1200, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.replicas = 1;
@@ -78,7 +77,7 @@ TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and 
   CHECK(seen.sum.unhealed * 20 < seen.runs);
 }
 
-TEST_CASE("with two replicas two servers may die at once", "[simulation]") {
+TEST_CASE("with two replicas two servers may die at once", "[simulation][slow]") {
   const auto seen = simulate(500, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.servers = 3 + static_cast<int>(draw.below(3));
@@ -89,7 +88,7 @@ TEST_CASE("with two replicas two servers may die at once", "[simulation]") {
   CHECK(seen.sum.unhealed * 20 < seen.runs);
 }
 
-TEST_CASE("without replicas ranges move and servers are suspected, and nothing is lost", "[simulation]") {
+TEST_CASE("without replicas ranges move and servers are suspected, and nothing is lost", "[simulation][slow]") {
   const auto seen = simulate(600, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.replicas = 0;
@@ -99,8 +98,7 @@ TEST_CASE("without replicas ranges move and servers are suspected, and nothing i
   CHECK(seen.excused == 0);
 }
 
-TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins",
-          "[simulation]") {
+TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins", "[simulation][slow]") {
   const auto seen = simulate(1000, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.leases = true;

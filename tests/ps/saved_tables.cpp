@@ -16,7 +16,7 @@
 #include "jobs.hpp"
 #include "ps/table_files.hpp"
 
-TEST_CASE("tables come back from files on another number of servers, with what their updates remember") {
+TEST_CASE("tables come back from files on another number of servers, with what their updates remember", "[slow]") {
   const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");
   const auto over = GENERATE(test::fabric::local, test::fabric::shm);
   INFO(update << " over " << over);

@@ -16,7 +16,7 @@
 #include "train/saved_steps.hpp"
 #include "trained.hpp"
 
-TEST_CASE("a training goes on when its database is killed and comes back, and is saved where it does not") {
+TEST_CASE("a training goes on when its database is killed and comes back, and is saved where it does not", "[slow]") {
   const postgres_server postgres;
   if (!postgres.started()) return;
   const temporary_folder folder;

@@ -8,7 +8,7 @@
 #include "comm/ranks.hpp"
 #include "data/sources/text.hpp"
 
-TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks") {
+TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks", "[slow]") {
   const auto data = muster::synthetic_epsilon(700, 4);
   const auto expected = muster::statistics(data);
   for (const int ranks : {1, 2, 3, 5}) {

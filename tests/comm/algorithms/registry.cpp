@@ -86,7 +86,7 @@ TEST_CASE("a registered algorithm that is right passes the kit, and a wrong one 
   CHECK(muster::register_algorithm(collective::broadcast, "forgetful", forgetful) == wrong);
 }
 
-TEST_CASE("calibration measures registered algorithms as it does others") {
+TEST_CASE("calibration measures registered algorithms as it does others", "[slow]") {
   const algorithm how = mine();
   const auto hub = std::make_shared<muster::local_hub>(2);
   std::array<std::vector<muster::measured_time>, 2> times;

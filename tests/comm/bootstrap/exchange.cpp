@@ -55,7 +55,7 @@ std::vector<outcome> meet(const place& at, const std::vector<int>& present, int 
 
 }  // namespace
 
-TEST_CASE("everyone gets everyone's word, and nothing is left in the store") {
+TEST_CASE("everyone gets everyone's word, and nothing is left in the store", "[slow]") {
   for (const auto& kind : places::kinds()) {
     for (const int size : {1, 2, 3, 7}) {
       CAPTURE(kind, size);

@@ -120,7 +120,7 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
   });
 }
 
-TEST_CASE("no addition by threads, objects or processes is lost or made twice") {
+TEST_CASE("no addition by threads, objects or processes is lost or made twice", "[slow]") {
   over_all([](const place& at) {
     constexpr int threads = 4;
     constexpr int each = 100;

@@ -332,7 +332,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   CHECK(server.met().offenders == 0);
 }
 
-TEST_CASE("requests that came together are all answered, however fast the answers are taken") {
+TEST_CASE("requests that came together are all answered, however fast the answers are taken", "[slow]") {
   using namespace muster::detail;
   // The server inherits the one core of this thread, which takes answers between two writes of the server.
   cpu_set_t before, one_core;

@@ -227,7 +227,7 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
 }
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
-TEST_CASE("after an error no rank touches the buffers any more") {
+TEST_CASE("after an error no rank touches the buffers any more", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
   for (int round = 0; round < 50; ++round) {
     test::outcomes(over, 4, [&](muster::group& world) {
@@ -247,7 +247,7 @@ TEST_CASE("after an error no rank touches the buffers any more") {
   }
 }
 
-TEST_CASE("threads that wait in duplicates of a group hear of its end, each by itself") {
+TEST_CASE("threads that wait in duplicates of a group hear of its end, each by itself", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
   const bool leaves = GENERATE(false, true);
   CAPTURE(over, leaves);

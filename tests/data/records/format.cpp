@@ -142,7 +142,7 @@ TEST_CASE("a file that ends too early is refused, whatever is missing") {
   }
 }
 
-TEST_CASE("a byte that changed anywhere is found, and where it is told") {
+TEST_CASE("a byte that changed anywhere is found, and where it is told", "[slow]") {
   const temporary_folder folder;
   muster::random_stream random(12);
   for (const auto& options : all_options()) {

@@ -60,7 +60,7 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
                     contains("cannot connect") && !contains("secret"));
 }
 
-TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way") {
+TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way", "[slow]") {
   const postgres_server postgres;
   if (!postgres.started()) return;
   const std::string from = postgres.connection();

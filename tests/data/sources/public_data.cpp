@@ -70,7 +70,7 @@ TEST_CASE("MNIST is read from its compressed files") {
 #endif
 }
 
-TEST_CASE("CIFAR-10 is read") {
+TEST_CASE("CIFAR-10 is read", "[slow]") {
   const auto maker = public_data("cifar10/make_cifar10.py");
   if (!maker) {
     std::cout << "SKIPPED: cifar10 is neither in MUSTER_TEST_DATA nor in ../shared/data\n";

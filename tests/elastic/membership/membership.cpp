@@ -72,13 +72,13 @@ simulation::world anything(muster::random_stream& draw) {
 
 }  // namespace
 
-TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation]") {
+TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation][slow]") {
   const auto seen = simulate(1500, &anything);
   CHECK(seen.lived * 2 > seen.runs);
   CHECK(seen.excused * 20 < seen.healed);
 }
 
-TEST_CASE("the same where each member is watched by few", "[simulation]") {
+TEST_CASE("the same where each member is watched by few", "[simulation][slow]") {
   const auto seen = simulate(1500, [](muster::random_stream& draw) {
     auto of = anything(draw);
     of.members = 5 + static_cast<int>(draw.below(5));
@@ -100,7 +100,7 @@ TEST_CASE("schedules that once broke it", "[simulation]") {
   }
 }
 
-TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation]") {
+TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation][slow]") {
   simulate(500, [](muster::random_stream& draw) {
     simulation::world of;
     of.members = 5;
@@ -112,7 +112,7 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
   });
 }
 
-TEST_CASE("connections that break between members that live expel none of them", "[simulation]") {
+TEST_CASE("connections that break between members that live expel none of them", "[simulation][slow]") {
   std::uint64_t generations = 0;
   for (std::uint64_t seed = 20261126; seed < 20261126 + 300; ++seed) {
     INFO("seed " << seed);

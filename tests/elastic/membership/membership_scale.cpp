@@ -198,7 +198,7 @@ class job {
 
 }  // namespace
 
-TEST_CASE("a thousand members go on without those that die, fall silent and leave, and take others in") {
+TEST_CASE("a thousand members go on without those that die, fall silent and leave, and take others in", "[slow]") {
   constexpr std::size_t members = 1024;
   const elastic::membership_policy policy;
   job all(members);
@@ -230,7 +230,7 @@ TEST_CASE("all members learn of a slow one, however many they are") {
 }
 
 // Prints the table of docs/elastic.md.
-TEST_CASE("what a member says and hears does not grow with the job", "[cost]") {
+TEST_CASE("what a member says and hears does not grow with the job", "[cost][slow]") {
   std::printf("members  in a second of training, for each member     a death, until the next generation\n");
   std::printf("         words said  words heard  ms of a processor  words said  ms of a processor\n");
   for (const std::uint64_t members : {16, 64, 256, 1024}) {

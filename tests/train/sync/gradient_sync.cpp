@@ -68,7 +68,7 @@ part part_of(std::uint64_t seed, int rank, int passes, std::size_t tensors) {
 
 }  // namespace
 
-TEST_CASE("gradients are summed over ranks and passes and divided by the true number of samples") {
+TEST_CASE("gradients are summed over ranks and passes and divided by the true number of samples", "[slow]") {
   const auto over = GENERATE(test::fabric::local, test::fabric::shm);
   const int ranks = GENERATE(1, 2, 4);
   const bool thread = GENERATE(false, true);
@@ -140,7 +140,7 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
   }
 }
 
-TEST_CASE("with virtual shards the bits of gradients do not depend on the number of ranks") {
+TEST_CASE("with virtual shards the bits of gradients do not depend on the number of ranks", "[slow]") {
   const int shards = GENERATE(1, 2, 3, 5, 8, 13);
   const std::uint64_t seed = GENERATE(1, 2, 3);
   const auto over = GENERATE(test::fabric::local, test::fabric::shm);

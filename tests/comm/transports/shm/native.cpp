@@ -151,7 +151,7 @@ TEST_CASE("the chunks of a staging area are whole cache lines and fit it, among 
   }
 }
 
-TEST_CASE("native collectives over shm give the same results in whatever order their ranks move on") {
+TEST_CASE("native collectives over shm give the same results in whatever order their ranks move on", "[slow]") {
   constexpr std::uint64_t seed = 20261126;
   CAPTURE(seed);
   const auto sum = muster::reduction::of<std::uint32_t>(muster::sum);
