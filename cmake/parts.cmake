@@ -111,6 +111,15 @@ if(muster_with STREQUAL "AUTO" OR muster_with)
       set(CMAKE_CUDA_ARCHITECTURES "${muster_architectures}" CACHE STRING "Kinds of devices that code is made for")
     endif()
     enable_language(CUDA)
+    # By name: without it CMake asks nvcc for the older standard of a host compiler such as Clang 14. CMake 3.25 does not
+    # know that nvcc has C++20.
+    if(NOT CMAKE_CUDA_STANDARD)
+      set(CMAKE_CUDA_STANDARD 20)
+    endif()
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
     set(MUSTER_HAVE_NCCL TRUE)
     message(STATUS "muster::nccl uses NCCL ${NCCL_VERSION} and CUDA ${CUDAToolkit_VERSION}, for devices "
       "${CMAKE_CUDA_ARCHITECTURES}")

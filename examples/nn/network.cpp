@@ -171,7 +171,8 @@ void network<T>::bind(std::size_t index, std::span<T> values, std::span<T> gradi
 
 template <class T>
 void network<T>::bind(muster::arena& arena) requires std::same_as<T, float> {
-  for (const auto& each : parameters_) bind(each.index, arena.parameter(each.name), arena.gradient(each.name));
+  if constexpr (std::same_as<T, float>)  // Clang instantiates it for double too
+    for (const auto& each : parameters_) bind(each.index, arena.parameter(each.name), arena.gradient(each.name));
 }
 
 template <class T>

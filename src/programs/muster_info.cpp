@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ranges>
 #include <string>
 #include <string_view>
 
@@ -20,6 +19,7 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/text.hpp"
 #include "print.hpp"
 #include "top.hpp"
 
@@ -102,8 +102,7 @@ constexpr bool survives_deaths = false;
 
 json describe_build() {
   json build = {{"version", muster::library_version()}, {"compiler", compiler()}, {"build_type", MUSTER_BUILD_TYPE}};
-  for (const auto part : std::views::split(std::string_view(MUSTER_PARTS), ' '))
-    build["parts"].push_back(std::string(part.begin(), part.end()));
+  for (const auto part : muster::detail::split(MUSTER_PARTS, ' ')) build["parts"].push_back(std::string(part));
   if (const auto library = mpi_library(); !library.empty()) {
     build["mpi_library"] = library;
     build["mpi_ulfm"] = survives_deaths;
