@@ -52,7 +52,8 @@ int main(int argc, char** argv) {
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const muster::settings configuration(argc, argv);
     plan read;
-    CLI::App app("Serves the store of a job; of several with names of their own, if one of them at most is elastic.", "muster-store");
+    CLI::App app("Serves the store of a job; of several with names of their own, if one of them at most is elastic.",
+                 "muster-store");
     app.footer(footer);
     app.add_option("--listen", read.listen,
                    "address and port: 10.0.0.1:29500, :29500 (all interfaces), 127.0.0.1:0 (a free port)")

@@ -123,7 +123,8 @@ inline void mma_bf16(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), int blocks_x, int blocks_y, int threads, int memory,
                   muster::device_stream_ref stream, const Arguments&... arguments) {
-  nccl_double::call_on_stream(stream, [=] { emulated::run(blocks_x, blocks_y, threads, memory, [=] { kernel(arguments...); }); });
+  nccl_double::call_on_stream(
+      stream, [=] { emulated::run(blocks_x, blocks_y, threads, memory, [=] { kernel(arguments...); }); });
 }
 
 #endif

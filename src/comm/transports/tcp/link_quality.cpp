@@ -20,9 +20,8 @@ link_quality quality_of(int file) noexcept {
   const double carries = seen.tcpi_rtt > 0 ? window / (1e-6 * seen.tcpi_rtt) : 0;
   // A rate far above that was measured of a few acknowledgements that came at once.
   const double delivered = std::min(static_cast<double>(seen.tcpi_delivery_rate), 4 * carries);
-  return {.sent = seen.tcpi_bytes_acked,
-          .bandwidth = std::max(delivered, carries),
-          .latency = 1e-6 * seen.tcpi_min_rtt};
+  return {
+      .sent = seen.tcpi_bytes_acked, .bandwidth = std::max(delivered, carries), .latency = 1e-6 * seen.tcpi_min_rtt};
 }
 
 }  // namespace muster::inline v0::detail
