@@ -24,6 +24,10 @@ option(MUSTER_WERROR "Warnings are errors" OFF)
 option(MUSTER_NATIVE "Examples and benchmarks use every instruction of this machine (-march=native)" ${PROJECT_IS_TOP_LEVEL})
 set(MUSTER_SANITIZE "" CACHE STRING "Sanitizers to build with, as -fsanitize takes them: address,undefined or thread")
 
+if(MUSTER_BUILD_TESTS)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # tests/repository and clang-tidy read them
+endif()
+
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND PROJECT_IS_TOP_LEVEL)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()

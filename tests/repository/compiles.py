@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Whether another compiler, or another standard, compiles what a build compiles, without a warning.
+
+    compiles.py [--compiler PATH] [--std STD] BUILD FOLDER...   the sources below the folders (of the repository)
+    compiles.py --self-test COMPILER                            shows that a mistake is found, and where
+
+The options of each source are those of BUILD/compile_commands.json. Nothing is built (-fsyntax-only). Sources with the same
+options are one translation unit, as in a unity build. Where that has errors its halves are compiled, down to single sources:
+names that meet in one unit are no mistake."""
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ALL = 64  # sources in a translation unit
+
+
+def sources_of(command, directory):
+    """The source of a command, or the sources that a unity source includes."""
+    source = pathlib.Path(directory, command["file"])
+    if source.parent.name != "Unity":
+        return [str(source)]
+    return re.findall(r'#include "(.*)"', source.read_text())
+
+
+def options_of(command):
+    """The options of a command without compiler, source, object file, optimisation and precompiled header."""
+    words, options = shlex.split(command["command"]), []
+    words = words[next(i for i, word in enumerate(words) if word.startswith("-")):]
+    while words:
+        word = words.pop(0)
+        if word == "-o" or (word == "-include" and "cmake_pch" in words[0]):
+            words.pop(0)
+        elif word not in ("-c", "-Winvalid-pch", command["file"]) and not word.startswith("-O"):
+            options.append(word)
+    return options
+
+
+def database(build):
+    """(directory, target, options, sources) of each command of a build that compiles C++ for the host."""
+    for command in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
+        text, directory = command["command"], command["directory"]
+        if "nvcc" not in text.split()[0]:
+            yield directory, (re.findall(r"CMakeFiles/(\S+?\.dir)/", text) or [""])[0], options_of(command), sources_of(command, directory)
+
+
+def groups(build, folders):
+    """(directory, options, sources) of each target with other options, each pair of options and source once."""
+    found, seen = {}, set()
+    for directory, target, options, sources in database(build):
+        for source in sources:
+            is_below = any(pathlib.Path(folder) in pathlib.Path(source).parents for folder in folders)
+            key = (directory, target, tuple(options))
+            if is_below and (key[2], source) not in seen:
+                seen.add((key[2], source))
+                found.setdefault(key, []).append(source)
+    return [(directory, options, sources) for (directory, _, options), sources in found.items()]
+
+
+class compiler:
+    """A compiler that only looks at sources."""
+
+    def __init__(self, path, standard):
+        self.command = [path, "-fsyntax-only", "-O0", "-Wno-unknown-warning-option"] if "clang" in path else [path, "-fsyntax-only", "-O0"]
+        self.standard = [f"-std={standard}"] if standard else []
+        self.units = 0
+
+    def run(self, directory, options, sources):
+        """What the compiler says of the sources as one, or "" if they are right."""
+        self.units += 1
+        alone = len(sources) == 1
+        text = "" if alone else "".join(f'#include "{source}"\n' for source in sources)
+        # What a name in one source hides of another is no mistake, as in any unity build.
+        words = [*options, *self.standard, *(["-x", "c++", sources[0]] if alone else ["-Wno-shadow", "-x", "c++", "-"])]
+        done = subprocess.run([*self.command, *words], cwd=directory, input=text, capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stderr or f"{self.command[0]} ended with {done.returncode}"
+
+    def errors(self, directory, options, sources):
+        """What is wrong with each source that is wrong by itself."""
+        said = self.run(directory, options, sources)
+        if not said or len(sources) == 1:
+            return [said] if said else []
+        half = len(sources) // 2
+        return [error for part in (sources[:half], sources[half:]) for error in self.errors(directory, options, part)]
+
+
+def check(build, path, standard, folders):
+    tool, found, sources = compiler(path, standard), [], 0
+    for directory, options, group in groups(build, folders):
+        sources += len(group)
+        for at in range(0, len(group), ALL):
+            found += tool.errors(directory, options, group[at:at + ALL])
+    if sources == 0:
+        sys.exit(f"compiles.py: {build} compiles nothing below {', '.join(folders)} (was it built without it?); name another folder")
+    for error in found:
+        print(error)
+    print(f"{sources} sources in {tool.units} translation units, {len(found)} with mistakes")
+    return 1 if found else 0
+
+
+def self_test(path):
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {"good": "static int value() { return 1; }\nint a() { return value(); }\n",
+                 "same_name": "static int value() { return 2; }\nint b() { return value(); }\n",
+                 "bad": "int c() { return nothing; }\n", "warned": "int d(int unused) { return 1; }\n"}
+        for name, text in texts.items():
+            pathlib.Path(folder, f"{name}.cpp").write_text(text)
+        unity = pathlib.Path(folder, "Unity")
+        unity.mkdir()
+        pathlib.Path(unity, "unity_0_cxx.cxx").write_text("".join(f'#include "{folder}/{name}.cpp"\n' for name in texts))
+        command = f"/usr/bin/c++ -Wall -Wextra -Werror -O3 -o x.o -c {unity}/unity_0_cxx.cxx"
+        pathlib.Path(folder, "compile_commands.json").write_text(
+            json.dumps([{"directory": folder, "command": command, "file": f"{unity}/unity_0_cxx.cxx"}]))
+        tool, found = compiler(path, "c++20"), []
+        for directory, options, group in groups(folder, [folder]):
+            found += tool.errors(directory, options, group)
+        said = [re.search(r"(\w+)\.cpp:\d+:\d+: error", error).group(1) for error in found]
+        if said != ["bad", "warned"]:
+            sys.exit(f"compiles.py: of {', '.join(texts)} it finds {said or 'nothing'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--self-test", metavar="COMPILER")
+    parser.add_argument("build", nargs="?")
+    parser.add_argument("folders", nargs="*")
+    parser.add_argument("--compiler", default="c++")
+    parser.add_argument("--std")
+    asked = parser.parse_args()
+    if asked.self_test:
+        return self_test(asked.self_test)
+    return check(asked.build, asked.compiler, asked.std, asked.folders)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
