@@ -19,7 +19,7 @@ import time
 
 from ranks import Failure, Process
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "platform"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 from muster_bench import hosts  # noqa: E402
 
 COUNTED = 64 << 20  # bytes of the allreduce whose traffic is counted

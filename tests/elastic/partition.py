@@ -19,7 +19,7 @@ import time
 
 LOST = {"gone": [-signal.SIGKILL], "one-way": [10, 12]}   # the statuses of the ranks of the host; [12] where nothing is named
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "bench", "platform")]
+sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "python")]
 from muster_bench import hosts  # noqa: E402
 from ranks import DEADLINE, Failure, Process  # noqa: E402
 

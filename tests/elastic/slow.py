@@ -25,7 +25,7 @@ import tempfile
 import time
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "bench", "platform")]
+sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "python")]
 from muster_bench import holding, hosts  # noqa: E402
 from ranks import DEADLINE, Failure, Process  # noqa: E402
 

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-PLATFORM = HERE.parent.parent / "bench" / "platform"
+PLATFORM = HERE.parent.parent / "python"
 PROGRAM = [sys.executable, "-m", "muster_bench"]
 os.environ["PYTHONPATH"] = str(PLATFORM)
 os.environ.pop("PYTHONUNBUFFERED", None)   # as for a user

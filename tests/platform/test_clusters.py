@@ -235,15 +235,15 @@ class Manifests(Case):
         self.assertEqual([(row["status"], row["val_loss"]) for row in self.results(folder="shared")], [("ok", "11"), ("crash", "")])
 
     def test_the_image(self):
-        text = (HERE.parent.parent / "bench" / "platform" / "Dockerfile").read_text()
+        text = (HERE.parent.parent / "packaging" / "Dockerfile").read_text()
         for needed in ("/home/mpiuser/.sshd_config", "useradd -m -u 1000 mpiuser", "Port 2222"):
             self.assertIn(needed, text)
 
     def test_the_image_has_all_parts(self):
         """`serve`, which an export has started, and where files are read from: a part whose package is not there would be left out."""
         root = HERE.parent.parent
-        self.assertIn('"/opt/muster/examples/serve"', (root / "bench" / "platform" / "muster_bench" / "flow" / "export.py").read_text())
-        text = (root / "bench" / "platform" / "Dockerfile").read_text()
+        self.assertIn('"/opt/muster/examples/serve"', (root / "python" / "muster_flow" / "export.py").read_text())
+        text = (root / "packaging" / "Dockerfile").read_text()
         self.assertIn("-DMUSTER_WITH_SERVE=ON", text)
         built, run = (set(stage.split()) for stage in text.split("FROM debian:12")[1:])
         needed = set(re.findall(r"^ *muster_find_part.*?([\w-]+-dev)\b", (root / "cmake" / "parts.cmake").read_text(), re.M))

@@ -265,7 +265,7 @@ class Rows(Case):
     def test_the_table_has_every_row(self):
         """The causes that the code knows and those of the manual's table are the same."""
         table = re.search(r"\| cause \|.*?\n\n", (HERE.parent.parent / "docs" / "workflow.md").read_text(), re.DOTALL).group(0)
-        flow = HERE.parent.parent / "bench" / "platform" / "muster_bench" / "flow"
+        flow = HERE.parent.parent / "python" / "muster_flow"
         known = set(re.findall(r'End\("(\w+)"', "".join((flow / name).read_text() for name in ("ends.py", "wrapper.py"))))
         known |= set(re.findall(r'\d: "(\w+)"', (flow / "ends.py").read_text()))
         known |= set(re.findall(r'cause="(\w+)"', (flow / "wrapper.py").read_text()))

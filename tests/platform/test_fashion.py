@@ -38,7 +38,7 @@ class Fashion(Case):
 
     def pool(self):
         """muster-pool, or where there is none one server alone, by the same command line."""
-        pool = self.build / "bench" / "platform" / "muster-pool"
+        pool = self.build / "python" / "muster-pool"
         if pool.is_file() and shutil.which("haproxy"):
             return pool
         alone = self.write("pool", f"""#!/usr/bin/python3

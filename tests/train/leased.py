@@ -18,7 +18,7 @@ import tempfile
 import time
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [os.path.join(TESTS, "ps"), os.path.join(TESTS, "..", "bench", "platform")]
+sys.path[:0] = [os.path.join(TESTS, "ps"), os.path.join(TESTS, "..", "python")]
 from muster_bench import hosts  # noqa: E402
 from waiting import wait_for  # noqa: E402
 

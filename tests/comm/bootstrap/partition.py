@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "platform"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
 from muster_bench import hosts  # noqa: E402
 
 if why := hosts.missing():

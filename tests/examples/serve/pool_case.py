@@ -14,7 +14,7 @@ import time
 
 from program import HANG, PROGRAMS, Case, free_port
 
-PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "bench" / "platform"
+PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "python"
 ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(PLATFORM), "PYTHONDONTWRITEBYTECODE": "1"}
 
 # A replica that takes a while to start, as its requests do, and which says how many it has had at once.
