@@ -3,8 +3,9 @@
 
 A flag with a number says its range in --help, "(LOW to HIGH)". What lies outside, or is no decimal number, ends the
 program with status 2 and one line that names the flag, the value and the range; what lies in it is taken. All programs
-read muster's own flags by the same functions: one program, drawn at each run, is given all of their values, the others one
-that is refused and one that is taken.
+read muster's own flags by the same functions: one program, drawn at each run, is given all values of all its flags. The
+others are given values that are drawn: of muster's own flags one that is refused and one that is taken, of their own flags six
+and one.
 """
 import concurrent.futures
 import os
@@ -84,12 +85,12 @@ class Flag:
         expected = [f"{self.name} cannot be '{value}'", *(self.range and [f"from {self.range[0]} to {self.range[1]}"] or [])]
         return None if all(word in err for word in expected) else f"{self} {value!r}: {expected} is not in {err!r}"
 
-    def problems(self, draw):
-        """With all values, or with one of each kind that `draw` chooses."""
+    def problems(self, draw, count):
+        """Tries all values, or with `draw`, `count` values that are refused and one that is taken."""
         found = [] if self.range else [f"{self}: --help names no range (LOW to HIGH)"]
         refused, taken = self.refused(), self.taken()
         if draw:
-            refused, taken = [draw.choice(refused)], taken and [draw.choice(taken)]
+            refused, taken = draw.sample(refused, count), taken and [draw.choice(taken)]
         for value in refused:
             found.append(self.problem_of_refusal(value, *ended(self.run(value))))
         for value in taken:
@@ -167,11 +168,11 @@ in_full = draw.choice([flag.program for flag in all_flags if flag.variable])
 
 
 def draw_for(flag):
-    return random.Random(f"{SEED} {flag}") if flag.name in shared and flag.program != in_full else None
+    return random.Random(f"{SEED} {flag}") if flag.program != in_full else None
 
 
 with concurrent.futures.ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
-    found = list(threads.map(lambda flag: flag.problems(draw_for(flag)), all_flags))
+    found = list(threads.map(lambda flag: flag.problems(draw_for(flag), 1 if flag.name in shared else 6), all_flags))
     launched = [flag for flag in all_flags if any(other.variable and other.program == flag.program for other in all_flags)]
     found += threads.map(lambda flag: flag.problems_of_ranks(random.Random(f"{SEED} {flag}")), launched)
 problems = [problem for some in found for problem in some]

@@ -10,9 +10,9 @@ set(consumer_options -G ${CMAKE_GENERATOR} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMP
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   list(APPEND consumer_options -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
-# Where all of muster is compiled once more, a layer is two units, one for each core of a small machine: that takes a quarter
-# of the time.
-set(unity -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=40)
+# Where all of muster is compiled once more each layer is one unit, which takes a quarter of the time, and of which any unity
+# build is a part: no two files of a layer have the same name for different things.
+set(unity -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=200)
 set(strict -DCMAKE_PROJECT_INCLUDE=${consumers}/strict.cmake)
 
 add_test(NAME "repository: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
