@@ -2,14 +2,15 @@
 # Builds and runs the tests: installs what is missing (Debian), builds, runs CTest.
 usage='usage: tools/test.sh [--quick | --all | --full]
 
-Builds muster in build/release (warnings are errors) and runs a tier of its tests:
+Builds muster (warnings are errors) and runs a tier of its tests:
   --quick  tests of the layers, the shortest ones, and checks of the sources: before each commit
            (none) library, programs, examples, serving, benchmark platform: before a pull request
   --all    also the benchmarks, stacking, Slurm, Kubernetes exports, Swift, MariaDB, PostgreSQL, a browser: what CI runs
   --full   also the long ones (soaks), and the tests under AddressSanitizer with UndefinedBehaviorSanitizer (build/asan)
            and under ThreadSanitizer (build/tsan)
-docs/testing.md describes the tiers. Up to three tests that fail run again with no other test beside them, and are named
-if they pass then. The last line is "N passed, M failed, K skipped"; the exit status is 0 if none failed.'
+The first two tiers build in build/test, with -O1, the others in build/release. docs/testing.md describes the tiers.
+Up to three tests that fail run again with no other test beside them, and are named if they pass then. The last line is
+"N passed, M failed, K skipped"; the exit status is 0 if none failed.'
 tier=default
 for argument in "$@"; do
   case $argument in
@@ -76,13 +77,12 @@ for case in tree.parse(sys.argv[1]).iter("testcase"):
 END
 }
 
-# build_and_test PRESET OPTION...: builds the preset, runs the tests of the tier, and adds to the counts.
+# build_and_test PRESET BATCH OPTION...: builds the preset, BATCH sources in a unit, runs the tests of the tier, and adds to the counts.
 build_and_test() {
-  local preset=$1 report=$PWD/build/$1/test-report.xml
-  shift
+  local preset=$1 batch=$2 report=$PWD/build/$1/test-report.xml
+  shift 2
   say "building build/$preset"
-  # Several files at a time: half the work for the compiler. tests/repository builds the library file by file.
-  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON \
+  configure "build/$preset" "$preset" -DCMAKE_UNITY_BUILD=ON "-DCMAKE_UNITY_BUILD_BATCH_SIZE=$batch" -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON \
     "${here[@]}" "$@"
   local targets=()
   [ $tier != quick ] || targets=(--target quick)
@@ -110,11 +110,14 @@ build_and_test() {
   passed=$((passed + all - left_out - bad)) skipped=$((skipped + left_out)) failed=$((failed + bad))
 }
 
-build_and_test release -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}"
+case $tier in
+  quick | default) build_and_test test 40 -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}" ;;
+  *) build_and_test release 8 -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}" ;;
+esac
 if [ $tier = full ]; then
   tests=(-LE '^long$')
-  build_and_test asan -DMUSTER_BUILD_EXAMPLES=ON
-  build_and_test tsan -DMUSTER_BUILD_EXAMPLES=ON
+  build_and_test asan 8 -DMUSTER_BUILD_EXAMPLES=ON
+  build_and_test tsan 8 -DMUSTER_BUILD_EXAMPLES=ON
 fi
 
 [ ${#retried[@]} -eq 0 ] || printf 'failed at first, passed when run again: %s\n' "${retried[@]}"
