@@ -16,6 +16,7 @@ With --torch (a Python with PyTorch), torchrun's time from the kill of one of th
 restart is measured in the same way, before and after.
 """
 import argparse
+import json
 import os
 import random
 import re
@@ -40,12 +41,14 @@ parser.add_argument("--idle", type=float, help="seconds")
 parser.add_argument("--state", type=float, help="megabytes")
 parser.add_argument("--rounds", type=int, default=5, help="of --state")
 parser.add_argument("--hosts", choices=["one", "each"], default="one", help="ranks that count as on one host, or not")
+parser.add_argument("--json", help="a file for the medians, as Google Benchmark writes its rows")
 parser.add_argument("--torch", help="a Python that has PyTorch")
 parser.add_argument("--torch-kills", type=int, default=3)
 parser.add_argument("--seed", type=int, default=1)
 options = parser.parse_args()
 draw = random.Random(options.seed)
 ENDLESS = "1000000"
+rows = []  # of --json
 
 
 class Worker(Process):
@@ -108,6 +111,7 @@ class Job:
 def row(name, times, goal):
     times = sorted(times)
     if times:
+        rows.append({"name": name, "run_type": "iteration", "real_time": statistics.median(times), "time_unit": "ms"})
         half, most = statistics.median(times), times[min(len(times) - 1, len(times) * 95 // 100)]
         print(f"{name:<46} {len(times):5d} {half:9.1f} {most:9.1f} {times[-1]:9.1f}   {goal}", flush=True)
 
@@ -299,5 +303,8 @@ try:
     row("SIGSTOP, first step of the rest", stops(options.stops), "1000")
     if options.torch:
         row("torchrun: kill -9, first step after", torchrun(options.torch_kills), "")
+    if options.json:
+        with open(options.json, "w", encoding="ascii") as file:
+            json.dump({"benchmarks": rows}, file)
 except Failure as failure:
     sys.exit(f"failed: {failure}")

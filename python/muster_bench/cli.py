@@ -78,11 +78,12 @@ def parser():
     compared.add_argument("first", metavar="DIR")
     compared.add_argument("second", metavar="DIR")
     _compare_arguments(compared)
-    revisions = commands.add_parser("revisions", help="build and run two git revisions, and compare them")
+    revisions = commands.add_parser("revisions", help="run two git revisions, which are built for it, or two builds, in turns, and compare them")
     revisions.set_defaults(call=revisions_command)
     _file_arguments(revisions)
-    revisions.add_argument("old", metavar="OLD", help="a revision")
+    revisions.add_argument("old", metavar="OLD", help="a revision, or a folder of a build, which becomes the place `build`")
     revisions.add_argument("new", metavar="NEW", help="another")
+    revisions.add_argument("--noise", action="store_true", help="run OLD twice in each turn and compare it with itself first")
     revisions.add_argument("--out", required=True, metavar="DIR", help="trees, results and comparison")
     revisions.add_argument("--build", default=BUILD, metavar="COMMAND", help="builds a tree, in its root [%(default)s]")
     _compare_arguments(revisions)
@@ -207,9 +208,10 @@ def compare_command(chosen):
 def revisions_command(chosen):
     if chosen.place:
         raise Refusal("--place build is each revision's own (both are built for this); leave it out")
-    folders = revisions.run(chosen, (chosen.old, chosen.new))
-    rows, alone = compare.compare(*map(compare.load, folders))
-    return _judged(chosen, (chosen.old, chosen.new), rows, alone)
+    old, new, *again = map(compare.load, revisions.run(chosen, (chosen.old, chosen.new, *([chosen.old] if chosen.noise else []))))
+    for itself in again:
+        print(f"{chosen.old} and itself\n{compare.as_text(*compare.compare(old, itself))}\n\n{chosen.old} and {chosen.new}")
+    return _judged(chosen, (chosen.old, chosen.new), *compare.compare(old, new))
 
 
 def _judged(chosen, names, rows, alone):

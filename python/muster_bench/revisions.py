@@ -1,4 +1,4 @@
-"""A revision of the repository, built and run in a tree of its own."""
+"""Runs the sides of a comparison in turns. A side is a revision of the repository, built in its own tree, or the folder of a build."""
 import pathlib
 import shutil
 import subprocess
@@ -13,17 +13,23 @@ from .runner import Runner, run_side_by_side
 
 
 def run(chosen, names):
-    """The folders of their results. Both are built first and then run in turns, so what the machine does meanwhile is on both
-    sides. The file of the experiment is the same for both; its places lie in the revision's tree."""
-    runners = [_runner(chosen, name) for name in names]
+    """Returns the folders of results. All revisions are built first; then all sides run in turns, so a slow minute affects all
+    sides. The sides share the file of the experiment. Its places lie in the tree of the revision, or `build` is the folder."""
+    runners = [_of_folder(chosen, name, side) if pathlib.Path(name).is_dir() else _of_revision(chosen, name, names.index(name) != side - 1)
+               for side, name in enumerate(names, 1)]
     status = run_side_by_side(runners)
     if status not in (FINISHED, FAILED_RUNS):
         raise Interrupted("the revisions were not run to their end (it was told to stop); run the same command again")
     return [runner.folder for runner in runners]
 
 
-def _runner(chosen, revision):
-    """Builds one revision."""
+def _of_folder(chosen, folder, side):
+    """Makes the runner of a build that exists."""
+    return _runner(chosen, {"build": str(pathlib.Path(folder).absolute())}, make_folder(pathlib.Path(chosen.out).absolute()) / f"results-{side}")
+
+
+def _of_revision(chosen, revision, again):
+    """Builds a revision and makes its runner. `again`: an earlier side has the same revision."""
     out = make_folder(pathlib.Path(chosen.out).absolute())
     commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}", why=f"no revision '{revision}' is known here")
     tree = out / f"tree-{commit[:12]}"
@@ -34,13 +40,15 @@ def _runner(chosen, revision):
     if built.returncode != 0:
         raise Refusal(f"revision '{revision}' was not built (status {built.returncode}, see {out}/build-{commit[:12]}.txt); mend "
                       "--build")
-    settings = settings_of(chosen)
-    path = find_file(chosen.file)
-    relative = read_file(path).content.get("places") or {}
+    relative = read_file(find_file(chosen.file)).content.get("places") or {}
     places = {name: str(tree / str(place)) for name, place in relative.items() if not pathlib.Path(str(place)).is_absolute()
               and (tree / str(place)).exists()}
-    file = read_file(path, settings, places)
-    folder = out / f"results-{commit[:12]}"
+    return _runner(chosen, places, out / f"results-{commit[:12]}{'-again' if again else ''}")
+
+
+def _runner(chosen, places, folder):
+    settings = settings_of(chosen)
+    file = read_file(find_file(chosen.file), settings, places)
     return Runner(file, make_plan(file, Digests(), chosen.most_runs, only_of(chosen)), folder,
                   division_of(file, [f"--set {name}" for name in settings], chosen.division))
 

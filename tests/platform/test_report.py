@@ -326,6 +326,21 @@ class Compared(Made):
         self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
         self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
 
+    def test_two_builds(self):
+        for name, rate in (("before/release", 100), ("after/release", 200)):
+            self.write(f"{name}/rate.sh", f"echo rate={rate}")
+        path = self.experiment(["sh", "{build}/rate.sh"], top="places: {build: nowhere}", sweep="{n: [1]}", experiment="repeats: 5",
+                               template="inputs: ['{build}/rate.sh']\n    read: [{log: {throughput: 'rate=(\\d+)'}}]")
+        done = self.bench("revisions", path, "before/release", "after/release", "--out", "both", "--noise")
+        itself, other = done.stdout.split("before/release and after/release\n")
+        self.assertIn("before/release and itself\n", itself)
+        self.assertRegex(itself, r"n 1, .* throughput +100 \(.* 100 \(.* 1\.000 \(.*\) +run in turns +within noise")
+        self.assertRegex(other, r"n 1, .* throughput +100 \(.* 200 \(.* 2\.000 \(.*\) +run in turns +faster")
+        began = [sorted((run["repeat"], run["began"]) for run in json.loads((self.folder / f"both/results-{side}/results.json").read_text())["runs"])
+                 for side in (1, 2, 3)]   # the third is the first once more
+        self.assertTrue(all(max(side[k][1] for side in began) < min(side[k + 1][1] for side in began) for k in range(4)))
+        self.refused("revisions", path, "before/release", "before", "--out", "other", says="rate.sh")
+
 
 if __name__ == "__main__":
     unittest.main()
