@@ -11,6 +11,7 @@ import time
 
 from .errors import Busy, NoRoom, Refusal
 
+FORMAT = 1     # version of the files in folders of results
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,11 +70,14 @@ class NewLines:
 
 
 def read_json(path):
-    """The value, or None where there is no file or no JSON in it."""
+    """Returns the value, or None without a file or JSON in it. Refuses a file of another format."""
     try:
-        return json.loads(pathlib.Path(path).read_text())
+        found = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
         return None
+    if isinstance(found, dict) and found.get("format", FORMAT) != FORMAT:
+        raise Refusal(f"'{path}' cannot be read (it is of format {found['format']}, and this version reads {FORMAT}); use the version that wrote it")
+    return found
 
 
 def make_folder(path):

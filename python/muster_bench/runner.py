@@ -77,7 +77,7 @@ class Runner:
         progress.end_run(run, status, why, 0.0)
 
     def _mark(self):
-        files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
+        files.write_json(self.folder / MARKER, {"format": files.FORMAT, "name": self.file.name, "division": self.division,
                                                 "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))})   # keys are texts
 
     def _check_owner(self):
@@ -278,7 +278,7 @@ class Runner:
         found = found or NOTHING
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
-            "format": 1, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,
+            "format": files.FORMAT, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,
             "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "began": time.time() - seconds, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
             **found})
 

@@ -5,7 +5,7 @@ import json
 import pathlib
 
 from . import metrics
-from .files import read_json, write_whole
+from .files import FORMAT, read_json, write_whole
 from .text import value_text
 
 FIRST = ("id", "experiment", "template", "launcher", "division", "ranks", "repeat", "seed", "status", "why", "attempts", "row")
@@ -109,7 +109,7 @@ def write_tables(folder, file, plan, division):
     groups = metrics.groups_of(file, entries)
     write_whole(folder / "results.csv", results_csv(file, plan, entries))
     write_whole(folder / "summary.csv", summary_csv(file, plan, groups))
-    whole = {"format": 1, "name": file.name, "title": file.title, "division": division, "planned": len(plan),
+    whole = {"format": FORMAT, "name": file.name, "title": file.title, "division": division, "planned": len(plan),
              "measures": metrics.own_measures(file), "environments": read_json(folder / "environment.json") or [], "runs": entries,
              "groups": [{"experiment": group.experiment, "row": group.row, "ranks": group.ranks,
                          "parameters": group.parameters, "runs": len(group.entries), "failed": len(group.failed()),

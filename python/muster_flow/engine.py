@@ -14,9 +14,8 @@ from muster_bench import files, launchers, process
 from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from muster_bench.runner import signals
 from . import slurm_status, wrapper
-from .store import Store
+from .store import MARKER, Store
 
-MARKER = "muster-flow.json"
 LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
 MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
 
@@ -29,7 +28,7 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
     check_owner(flow, folder)
     held = files.FolderLock(folder)
     try:
-        files.write_json(folder / MARKER, {"format": 1, "name": flow.name, "file": flow.path})
+        files.write_json(folder / MARKER, {"format": files.FORMAT, "name": flow.name, "file": flow.path})
         store = Store(folder, flow)
         planned = to_run(flow, store.reasons(), stay or watched)
         store.keep_digests()

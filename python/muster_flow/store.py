@@ -16,6 +16,9 @@ from muster_bench.files import Digests, digest_of, make_folder, read_json, write
 from muster_bench.text import PLACEHOLDER
 
 
+MARKER = "muster-flow.json"   # marks a folder of results
+
+
 class Missing(Exception):
     """An input is not there; the text is its path."""
 
@@ -59,6 +62,7 @@ class Store:
     def __init__(self, folder, flow):
         self.folder, self.flow = pathlib.Path(folder).absolute(), flow
         self.metadata = self.folder / "metadata.jsonl"
+        read_json(self.folder / MARKER)   # refuses a folder of another version
         self._known = read_json(self.folder / "digests.json") or {}   # path -> [signature, digest]; written by the runner alone
 
     # ---- what a step depends on ----

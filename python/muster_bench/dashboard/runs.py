@@ -48,7 +48,7 @@ class Runs:
     def content(self, folder):
         """The file of the experiment that a folder is of."""
         path = self.folder / folder / MARKER
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Refusal):
             at = path.stat().st_mtime_ns
             if self._contents.get(folder, (0,))[0] != at:
                 self._contents[folder] = at, read_json(path) or {}
@@ -81,7 +81,7 @@ class Runs:
         described = read_json(home / "config" / "run.json")
         if not isinstance(described, dict):
             return None   # its first moments
-        result = (read_json(home / "result" / "result.json") if ended else None) or {}
+        result = _result_of(home) if ended else {}
         series = self._series(folder, home, result)
         changed = (home / "config" / "run.json").stat().st_mtime
         status = result.get("status") or ("running" if runner and changed >= runner["since"] else "waiting" if runner else "stopped")
@@ -119,7 +119,7 @@ class Runs:
         """All of one run."""
         home = self.home(folder, name)
         row = self.row(folder, name)
-        result = (read_json(home / "result" / "result.json") if row["status"] not in ("running", "waiting", "stopped") else None) or {}
+        result = _result_of(home) if row["status"] not in ("running", "waiting", "stopped") else {}
         described, attempt = read_json(home / "config" / "run.json") or {}, attempt_of(home)
         series, content = self._series(folder, home, result), self.content(folder)
         found = result.get("metrics") or _exported(attempt / "metrics.prom")
@@ -181,9 +181,17 @@ class Runs:
         results = []
         for one in alike:
             found = self.run(folder, one)
-            raw = read_json(self.home(folder, one) / "result" / "result.json") or {}
+            raw = _result_of(self.home(folder, one))
             results.append({MACHINE: raw.get(MACHINE), "all": {**found["metrics"], **found["shares"], **found["results"]}})
         return results
+
+
+def _result_of(home):
+    """Returns the result of a run that has ended. A result of another format has the status unreadable; other runs are listed as usual."""
+    try:
+        return read_json(home / "result" / "result.json") or {}
+    except Refusal as refused:
+        return {"status": "unreadable", "why": str(refused)}
 
 
 def holder(folder):
