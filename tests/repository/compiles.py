@@ -89,16 +89,16 @@ class compiler:
 
 
 def check(build, path, standard, folders):
-    tool, found, sources = compiler(path, standard), [], 0
+    tool, found, sources = compiler(path, standard), 0, 0
     for directory, options, group in groups(build, folders):
         sources += len(group)
         for at in range(0, len(group), ALL):
-            found += tool.errors(directory, options, group[at:at + ALL])
+            for error in tool.errors(directory, options, group[at:at + ALL]):
+                found += 1
+                print(error, flush=True)
     if sources == 0:
         sys.exit(f"compiles.py: {build} compiles nothing below {', '.join(folders)} (was it built without it?); name another folder")
-    for error in found:
-        print(error)
-    print(f"{sources} sources in {tool.units} translation units, {len(found)} with mistakes")
+    print(f"{sources} sources in {tool.units} translation units, {found} with mistakes")
     return 1 if found else 0
 
 
