@@ -1,0 +1,128 @@
+"""The tests that look at each part of the library, for tools/mutate.py: which they are, and which programs they run."""
+import json
+import pathlib
+import re
+import subprocess
+
+# Tiers, each with all tests of those before it, and the labels of CTest that it leaves out. "room": the tests in ROOMS
+# alone; the others also run those in WIDER.
+TIERS = {"room": "^(all|long)$", "default": "^(all|long)$", "all": "^long$"}
+
+# For the files whose path begins so (the longest that fits counts): the tests that look at them first.
+ROOMS = {
+    "core": "^test_(core|codecs|train):",
+    "core/codec": "^test_(codecs|codecs_portable|compress):",
+    "core/device": "^test_nccl_(double|device):",
+    "core/update": "^test_(core|train|ps_job):",
+    "data": "^test_(data|pipeline):",
+    "comm": "^test_(comm|registry|no_memory|tcp):",
+    "comm/collectives": "^test_(comm|registry):",
+    "comm/algorithms": "^test_(comm|registry):",
+    "comm/bootstrap": "^test_(store|comm):",
+    "comm/bootstrap/stores/etcd": "^test_store:",
+    "comm/net": "^test_(net|store|tcp):",
+    "comm/transports/nccl": "^test_nccl_(double|device):",
+    "comm/transports/mpi": "^comm: (the first|collectives|a program's own|trouble|rank 0 chooses).*(mpi|own MPI)",
+    "comm/transports/shm": "^(test_(comm|no_memory):|comm: collectives.*shm)",
+    "comm/transports/tcp": "^test_(tcp|net|comm|store):",
+    "comm/transports/hierarchical": "^(test_(comm|tcp):|comm: across hosts.*hierarchical)",
+    "serve": "^test_(serve|served):",
+    "elastic": "^test_(session|membership|state):",
+    "ps": "^test_(ps|ps_job):",
+    "train": "^test_(train|gradients|compress|checkpoint|session|state):",
+    "train/device": "^test_nccl_(double|device):",
+    "programs": "^programs: ",
+}
+# For the files of a layer that these do not notice.
+WIDER = {
+    "core": "^(test_|programs: |manual: |repository: (run|a program that links))",
+    "data": "^(test_(session|gradients|nn):|programs: (muster-data|records)|manual: data|train: shards|bench: bench_data)",
+    "comm": "^(comm: |test_(session|state|gradients|ps_job):|manual: (collectives|rendezvous)|bench: (bench_(coll|stores)|"
+            "compare)|examples: (01|06|07|08|09|ranks))",
+    "serve": "^(serve|muster-pool|stacking)",
+    "elastic": "^(elastic: |comm: strangers|manual: elastic|examples: 03|train: .*(elastic|killed|shards)|virtual shards|"
+               ".*die and join|images: goes on|programs: muster-(info top|launch))",
+    "ps": "^(parameter server|manual: parameter_server|examples: 04|bench: bench_ps|train: (workers|an elastic job with servers))",
+    "train": "^(train: |test_(nn|nn_double|nn_device|logistic_regression):|manual: gradients|logistic_regression|images: |resnet|virtual|"
+             "examples: |parameter server, the examples|bench: |repository: (run|the README's program)|"
+             "platform: (dashboard|ends|fashion|slurm|kube|tune|watch))",
+    "programs": "^(elastic: .*launch|comm: strangers|train: .*elastic|parameter server: |muster-pool)",
+}
+# Tests that no edit of include or src can affect, and why.
+UNAFFECTED = {
+    "^repository: (?!run |the README's program|a program that links)": "reads, compiles or installs; the tests that run what it built are above",
+    "^bench: the goals are judged": "judges figures in files",
+    "^platform: (files|holding|presets|process|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
+    "package|flow|export|page)": "runs scripts of its own in place of muster's programs",
+}
+
+
+def room_of(path):
+    """The key of ROOMS for a file such as src/comm/transports/tcp/link.cpp, or None."""
+    rest = path.removeprefix("include/muster/").removeprefix("src/")
+    return max((room for room in ROOMS if rest.startswith(room + "/")), key=len, default=None)
+
+
+def stages(room, tier):
+    """The tests for a room, as regular expressions: one runs where those before it noticed nothing."""
+    return [ROOMS[room]] + ([] if tier == "room" else [WIDER[room.split("/")[0]]])
+
+
+def homeless(names):
+    """The names of tests that are neither in a room nor in UNAFFECTED."""
+    known = [*ROOMS.values(), *WIDER.values(), *UNAFFECTED]
+    return [name for name in names if not any(re.search(some, name) for some in known)]
+
+
+def properties(test):
+    return {item["name"]: item["value"] for item in test.get("properties", [])}
+
+
+def listed(build):
+    """The tests of a build as CTest lists them; a program that is not built yet has one, of no case."""
+    text = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+    tests = json.loads(text)["tests"]
+    written = {}  # CTest tells no command while its program is missing
+    for file in pathlib.Path(build).rglob("CTestTestfile.cmake"):
+        written |= dict(re.findall(r"^add_test\(\[=\[(.*?)\]=\] (.*)\)$", file.read_text(), re.M))
+    for test in tests:
+        test.setdefault("command", [written.get(test["name"], "")])
+        test["name"] = re.sub(r"_NOT_BUILT-\w+$", ": not built", test["name"])
+    return tests
+
+
+def outputs(build):
+    """{file: target} of what a configured build makes, by CMake's file API."""
+    made, reply = {}, pathlib.Path(build) / ".cmake/api/v1/reply"
+    for file in reply.glob("target-*.json"):
+        target = json.loads(file.read_text())
+        if "LIBRARY" in target["type"] or target["type"] == "EXECUTABLE":
+            made |= {str(pathlib.Path(build) / one["path"]): target["name"] for one in target.get("artifacts", [])}
+    return made
+
+
+def programs_of(tests, chosen, build, made):
+    """Targets of all that the tests of these names run. A folder that a test is given stands for the programs in it; any
+    other place in the build stands for all but the programs of the tests, which the scripts of users may run."""
+    by_name = {test["name"]: test for test in tests}
+    sets_up = {fixture: name for name, test in by_name.items() for fixture in properties(test).get("FIXTURES_SETUP", [])}
+    wanted, seen, left = set(), set(), list(chosen)
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        settings = properties(by_name[name])
+        left += [sets_up[fixture] for fixture in settings.get("FIXTURES_REQUIRED", [])]
+        if name.endswith(": not built"):
+            wanted.add(name.removesuffix(": not built"))
+        words = [*by_name[name]["command"], *settings.get("ENVIRONMENT", []), *settings.get("ENVIRONMENT_MODIFICATION", [])]
+        for place in re.findall(re.escape(str(build)) + r"[\w./+-]*", "\n".join(words)):
+            place = place.rstrip("./")
+            beside = {target for file, target in made.items() if file.rpartition("/")[0] == place}
+            if place in made:
+                wanted.add(made[place])
+            else:
+                wanted |= beside or {target for file, target in made.items() if not file.startswith(f"{build}/tests/")}
+    return wanted
