@@ -2,7 +2,10 @@
 #include <muster/data/pipeline.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -109,6 +112,41 @@ TEST_CASE("the steady state uses the same few buffers") {
     }
   }
   CHECK(buffers.size() <= 5);
+}
+
+TEST_CASE("the memory of a batch is not used again while a step still writes there") {
+  const auto data = small(40, true);
+  const auto first_of = [&](muster::sample_id id) { return std::to_integer<std::uint8_t>(data.view(id)[0]); };
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_slow = false, has_ended = false, was_early = false;
+  const auto copy_slowly = [&](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
+    std::ranges::copy(in, out.begin());
+    std::unique_lock lock(mutex);
+    if (in[0] == first_of(35)) {  // of the batch that the caller wants next
+      was_early = is_slow && !has_ended;
+      changed.notify_all();
+    }
+    if (in[0] != first_of(15) || is_slow) return;
+    is_slow = true;
+    changed.notify_all();
+    (void)changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return was_early; });
+    std::ranges::copy(in, out.begin());
+    has_ended = true;
+  };
+  const auto step = muster::each<std::uint8_t, std::uint8_t>({16}, copy_slowly);
+  auto loader = data | muster::batch(10) | muster::map(step) | muster::prefetch({.batches = 1, .threads = 1});
+  auto there = loader.cursor();
+  there.position = 30;
+  (void)loader.next({});  // the thread makes the batch of record 15
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return is_slow; });
+  }
+  loader.open(there);
+  const auto batch = loader.next({});
+  CHECK_FALSE(was_early);
+  for (std::size_t i = 0; i < 10; ++i) CHECK(std::ranges::equal(batch.record(i), data.view(30 + i)));
 }
 
 TEST_CASE("memory for batches ahead is bounded") {

@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -26,6 +27,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -162,6 +164,28 @@ class generations final : public muster::event_sink {
   muster::scoped_event_sink installed_{*this};
 };
 
+// Compares what a change says with the group and the state behind it.
+void check_change(const muster::elastic::change& what, const muster::group& ranks, const muster::state& state) {
+  const auto at = state.position();
+  const bool was_member = what.rank_before >= 0, is_first = what.generation == 1;
+  const double times[] = {what.detect, what.agree, what.connect, what.state};
+  const auto rank = static_cast<std::size_t>(what.rank);
+  const std::pair<const char*, bool> facts[] = {
+      {"rank", what.rank == ranks.rank() && what.size == ranks.size()},
+      {"origin", std::cmp_equal(what.origin.size(), what.size) && what.origin[rank] == what.rank_before},
+      {"size before", std::ranges::all_of(what.origin, [&](int before) { return before < what.size_before; })},
+      {"step", at.steps + at.evaluations + at.runs == what.step},
+      {"copied", was_member || is_first || what.copied},
+      {"reason", is_first || !what.why.empty()},
+      {"times", !was_member || std::ranges::all_of(times, [](double part) { return part > 0; })},
+  };
+  for (const auto& [name, holds] : facts) {
+    if (holds) continue;
+    say(std::string("wrong ") + name + " of a change");
+    std::_Exit(70);
+  }
+}
+
 void train(muster::context& context, const words& asked) {
   if (asked.steps) name_what_is_slow();
   auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
@@ -172,8 +196,9 @@ void train(muster::context& context, const words& asked) {
   std::optional<muster::checkpoint> store;
   if (!asked.checkpoint.empty()) store.emplace(asked.checkpoint);
   muster::elastic::session_options options;
-  options.on_rebuild = [&](muster::group&, const muster::elastic::change& what) {
+  options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& what) {
     ++rebuilt;
+    check_change(what, ranks, state);
     std::string origins;
     for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
     say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +

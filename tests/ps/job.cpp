@@ -63,6 +63,24 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
   });
 }
 
+TEST_CASE("a push and a pull that are larger than the window wait for what is under way, and go") {
+  const auto over = GENERATE(from_range(fabrics()));
+  INFO(over);
+  constexpr std::size_t size = 3000;
+  auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 1, .window = 100});
+  options.timeout = muster::seconds(10);
+  run_job(over, 1, options, [&](ps::job& job, muster::group&) {
+    auto& tables = job.tables();
+    std::vector<float> given(size), found(size);
+    std::iota(given.begin(), given.end(), 1.0f);
+    for (int turn = 1; turn <= 3; ++turn) {
+      tables.push(0, given);
+      tables.pull(0, found);
+      for (std::size_t i = 0; i < size; ++i) require(found[i] == static_cast<float>(turn) * given[i], "the sums");
+    }
+  });
+}
+
 // Large values are lent to the transport: what is dropped unfinished has its memory back at once, and pushes count.
 TEST_CASE("pushes and pulls of large values may be dropped under way", "[slow]") {
   constexpr std::size_t size = ps::table_layout::largest_range + 100000;  // 1.4 MB, in two messages

@@ -129,6 +129,17 @@ TEST_CASE("the death of a server changes nothing about ranges that move between 
   CHECK(after->ranges[static_cast<std::size_t>(&moves - map.ranges.data())] == moves);
 }
 
+TEST_CASE("a server that was to leave a range stays when it is the last that holds it") {
+  auto map = ps::first_map(servers_of(3), {}, 1, 1);
+  map.ranges[0].chain = {0, 1};
+  map.ranges[0].leaver = 0;
+  const ps::member dead[] = {{1, 1}};
+  const auto after = ps::without_servers(map, dead, {});
+  REQUIRE(after);
+  CHECK(after->ranges[0].chain == std::vector<ps::node_id>{0});
+  CHECK(after->ranges[0].leaver == ps::no_node);
+}
+
 TEST_CASE("whatever servers come and go, every range has its copies in the end and every server its share") {
   const std::uint64_t seed = 7;
   muster::random_stream draw(seed);
