@@ -1,6 +1,7 @@
 """The report of a folder of results: one HTML file that needs nothing else, and its pictures as files."""
 import pathlib
 import re
+from html import unescape
 
 from . import figures, forms, headline, html, metrics
 from .files import read_json, write_whole
@@ -34,11 +35,17 @@ def write(folder, file, plan, division, entries, groups, extra=""):
 
 def _write_pictures(folder, pictures):
     folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.svg"):
-        old.unlink()
+    report = folder.parent / "report.html"
+    before = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
+    for caption in re.findall("<figcaption>(.*?)</figcaption>", before):   # other pictures in the folder are the user's
+        (folder / _file_name(unescape(caption))).unlink(missing_ok=True)
     for svg, caption in pictures:
-        said = re.split("[(;]", caption)[0].lower()    # without what was left out, and doubts
-        write_whole(folder / f"{re.sub('[^a-z0-9]+', '-', said).strip('-')}.svg", figures.alone(svg), durable=False)
+        write_whole(folder / _file_name(caption), figures.alone(svg), durable=False)
+
+
+def _file_name(caption):
+    described = re.split("[(;]", caption)[0].lower()    # without what was left out, and doubts
+    return f"{re.sub('[^a-z0-9]+', '-', described).strip('-')}.svg"
 
 
 def _body(file, plan, division, entries, groups, environments, pictures, extra):

@@ -71,8 +71,9 @@ def _without_path(one):
 
 def _publish(best, members, home, version):
     """A version is there as a whole or not at all."""
-    for old in home.glob("*.new"):
-        remove_tree(old)
+    for old in home.glob("*.new"):   # what is left of a run that was killed
+        if old.stem.isdecimal():
+            remove_tree(old)
     new = make_folder(home / f"{version}.new")
     with writing(new):
         for number, one in enumerate(members):

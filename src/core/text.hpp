@@ -1,6 +1,7 @@
 // Short texts that the library reads and writes.
 #pragma once
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -50,6 +51,18 @@ template <class Make = std::identity>
 /// A number in hexadecimal digits, with zeros before it.
 [[nodiscard]] inline std::string hex(std::uint64_t number, int digits = 16) {
   return printed("%0*llx", digits, static_cast<unsigned long long>(number));
+}
+
+/// Whether a name is as muster makes it: in the pattern '#' stands for decimal digits, '%' for the 16 of `hex`, and
+/// every other character for itself. Files of other names in a folder are the user's.
+[[nodiscard]] inline bool is_made_name(std::string_view name, std::string_view pattern) {
+  for (const char expected : pattern) {
+    const bool is_hex = expected == '%';
+    const auto digits = std::min(name.find_first_not_of(is_hex ? "0123456789abcdef" : "0123456789"), name.size());
+    if (is_hex ? digits < 16 : expected == '#' ? digits == 0 : !name.starts_with(expected)) return false;
+    name.remove_prefix(is_hex ? 16 : expected == '#' ? digits : 1);
+  }
+  return name.empty();
 }
 
 }  // namespace muster::inline v0::detail

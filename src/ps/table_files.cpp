@@ -16,6 +16,7 @@
 #include <muster/ps/job.hpp>
 
 #include "../core/checked_file.hpp"
+#include "../core/text.hpp"
 #include "../core/wire.hpp"
 #include "runtime/worker_process.hpp"
 #include "table_files.hpp"
@@ -120,11 +121,15 @@ void write_manifest(const std::filesystem::path& folder, const json& head) {
     } catch (const json::exception&) {  // a damaged one is replaced, too
     }
     const auto named = head["files"].get<std::vector<std::string>>();
-    std::erase_if(former, [&](const std::string& name) { return std::ranges::count(named, name) > 0; });
+    std::erase_if(former, [&](const std::string& name) {
+      const bool is_made =
+          muster::detail::is_made_name(name, "tables-#-#") || muster::detail::is_made_name(name, "tables-#-#-#");
+      return !is_made || std::ranges::count(named, name) > 0;
+    });
   }
   write_atomically(manifest.string(), head.dump(1) + "\n");
   std::error_code ignored;
-  for (const auto& name : former) std::filesystem::remove(folder / std::filesystem::path(name).filename(), ignored);
+  for (const auto& name : former) std::filesystem::remove(folder / name, ignored);
 }
 
 // What one worker cannot do none has done: all throw, those that could with another's failure as the reason.

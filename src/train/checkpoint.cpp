@@ -25,6 +25,7 @@ namespace muster::inline v0 {
 using detail::checkpoint_head;
 using detail::checkpoint_image;
 using detail::checkpoint_part;
+using detail::is_made_name;
 
 namespace {
 
@@ -119,9 +120,14 @@ bool are_weights_of_ranks(const std::vector<state_part>& parts) {
 
 /// The part of a file's name that all files of its checkpoint have; empty where it is no such name.
 std::string name_in(const std::string& file) {
-  int length = 0;
-  (void)std::sscanf(file.c_str(), "step-%*u.%*x%n", &length);
-  return file.substr(0, static_cast<std::size_t>(length));
+  constexpr std::size_t fewest_digits = 12;
+  const std::string whole = file.substr(0, file.find('.', file.find('.') + 1));
+  const std::string ending = file.substr(whole.size());
+  const bool is_whole =
+      is_made_name(whole, "step-#.%") && whole.find('.') >= std::string_view("step-").size() + fewest_digits;
+  const auto ends = [&](const char* pattern) { return is_made_name(ending, pattern); };
+  return is_whole && (ends(".state") || ends(".rank-#") || ends(".state.#-#.tmp") || ends(".rank-#.#-#.tmp")) ? whole
+                                                                                                              : "";
 }
 
 /// In their order these are those of one number of steps, too: the ids are times.

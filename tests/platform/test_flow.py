@@ -281,9 +281,13 @@ class Runs(Case):
         self.file = steps([0.5, 0.8, 0.7], 0.6)
         self.flow()
         self.assertEqual([entry.name for entry in versions.iterdir()], ["1"])
+        for left in ("2.new", "mine.new"):   # of a run that was killed, and of the user
+            (versions / left).mkdir()
         self.file = steps([0.5, 0.95, 0.7], 0.6)
         self.flow()
         self.assertEqual((versions / "2" / "model.muster").read_text(), "model 0.95")
+        self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2", "mine.new"])
+        (versions / "mine.new").rmdir()
         self.file = steps([0.5, 0.95, 0.7], 0.99)
         said = self.flow(status=1).stderr
         self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", said)

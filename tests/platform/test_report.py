@@ -107,8 +107,12 @@ class Report(Made):
                        "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes, the mean over the ranks",
                        "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)
-        files = {path.name: path.read_text() for path in (self.folder / "out" / "figures").iterdir()}
+        figures = self.folder / "out" / "figures"
+        files = {path.name: path.read_text() for path in figures.iterdir()}
         self.assertEqual(len(files), len(captions))
+        (figures / "mine.svg").write_text("mine")
+        self.bench("report", self.folder / "report.yaml", "--out", "out")
+        self.assertEqual({path.name for path in figures.iterdir()}, {*files, "mine.svg"})
         self.assertIn("sizes-allreduce-time-over-size-2-ranks.svg", files)
         for name, picture in files.items():
             with self.subTest(name=name):

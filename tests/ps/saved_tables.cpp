@@ -136,12 +136,15 @@ TEST_CASE("what is assigned or restored counts however old it is, also where old
 TEST_CASE("a save takes the place of a manifest that is damaged") {
   const auto folder = std::filesystem::temp_directory_path() / ("muster-over-damaged-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
-  for (const char* const part : {"{", "7", R"({"files": 7})"}) {
+  const auto foreign = folder / "notes.txt";
+  std::ofstream(foreign) << "mine";
+  for (const char* const part : {"{", "7", R"({"files": 7})", R"({"files": ["notes.txt"]})"}) {
     std::ofstream(folder / "tables.json") << part;
     run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
       ps::save_tables(job, workers, folder);
       require(ps::load_tables(job, workers, folder).has_value(), "it is read");
     });
+    CHECK(std::filesystem::exists(foreign));
   }
   std::filesystem::remove_all(folder);
 }

@@ -134,6 +134,37 @@ TEST_CASE("the last checkpoints and the best one stay") {
   CHECK(files_in(folder / "store").size() == 9);  // three of two ranks and what is replicated
 }
 
+TEST_CASE("a save removes checkpoints and what was left of them, and no file of another name") {
+  const temporary_folder folder;
+  const std::string where = folder / "store";
+  std::filesystem::create_directories(where);
+  const std::string whole = "step-000000000001.0123456789abcdef";
+  const std::vector<std::string> foreign = {"step-1000.ckpt",
+                                            "step-1000.best.pt",
+                                            "step-20.bin",
+                                            "step-5.csv",
+                                            "step-7.adapter.safetensors",
+                                            "step-9.e",
+                                            "notes.txt",
+                                            whole,
+                                            whole + ".state.bak",
+                                            whole + ".rank-0.tmp",
+                                            whole + "0.state",
+                                            "step-1.0123456789abcdef.state"};
+  const std::vector<std::string> left = {whole + ".state", whole + ".rank-1", whole + ".rank-0.12-3.tmp"};
+  for (const auto& names : {foreign, left}) {
+    for (const auto& name : names) overwrite(where + "/" + name, "mine");
+  }
+  muster::set_log_level(muster::log_level::error, true);
+  test::run_ranks(1, [&](muster::group& world) {
+    training job;
+    save(muster::checkpoint(where, {.keep = 1}), world, job.state);
+  });
+  muster::set_log_level(muster::log_level::warning, false);
+  for (const auto& name : foreign) CHECK(content_of(where + "/" + name) == "mine");
+  for (const auto& name : left) CHECK_FALSE(std::filesystem::exists(where + "/" + name));
+}
+
 TEST_CASE("a save reads of the checkpoints before no more than their heads") {
   const auto bytes_read = [] {
     std::ifstream io("/proc/self/io");

@@ -50,6 +50,13 @@ bool is_at(int file, const std::string& path) noexcept {
          here.st_dev == there.st_dev;
 }
 
+// Whether this class began it: one that was killed before it wrote the header has left zeros.
+bool is_cache(const std::filesystem::path& path) {
+  std::uint64_t magic = 0;
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return file && ::pread(file.get(), &magic, sizeof magic, 0) >= 0 && (magic == header_magic || magic == 0);
+}
+
 [[noreturn]] void fail(int code, const std::string& what) {
   throw std::system_error(code, std::generic_category(), what);
 }
@@ -170,7 +177,8 @@ void record_store::make_room(const cache_options& where) const {
   std::uint64_t sum = 0;
   std::error_code ignored;
   for (const auto& found : std::filesystem::directory_iterator(where.folder)) {
-    if (found.path().extension() != ".cache" || found.path() == path_) continue;
+    if (!is_made_name(found.path().filename().string(), "%.cache") || !is_cache(found.path()) || found.path() == path_)
+      continue;
     const auto size = found.file_size(ignored);
     if (ignored) continue;  // it went away
     others.push_back({found.last_write_time(ignored), size, found.path()});

@@ -223,7 +223,8 @@ std::uint64_t record_set_writer::resume(std::uint64_t work) {
   const auto committed = detail::read_contents(folder_, false).entries;
   std::error_code ignored;
   for (const fs::directory_entry& other : fs::directory_iterator(folder_, ignored)) {
-    if (!other.path().filename().string().starts_with(notes_prefix) || other.path().filename() == name) continue;
+    const std::string left_name = other.path().filename().string();
+    if (!detail::is_made_name(left_name, std::string(notes_prefix) + "%") || left_name == name) continue;
     try {
       const detail::manifest_file left(other.path().string(), false);
       for (const manifest_entry& entry : left.entries()) {

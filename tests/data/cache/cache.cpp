@@ -265,6 +265,9 @@ TEST_CASE("the ranks of a host fill one cache together") {
 TEST_CASE("caches of a folder that is over its budget go, the least recently used first") {
   temporary_folder folder;
   const std::string where = folder / "cache";
+  const std::vector<std::string> foreign = {where + "/pip.cache", where + "/0123456789abcdef.cache"};
+  std::filesystem::create_directories(where);
+  for (const auto& name : foreign) std::ofstream(name) << "no file of muster's";
   const std::uint64_t one = 50 * 3072 + 3 * 4096;
   std::vector<std::string> names;
   for (std::uint64_t version = 0; version < 3; ++version) {
@@ -283,7 +286,8 @@ TEST_CASE("caches of a folder that is over its budget go, the least recently use
   auto data = data_of(50, 3);
   auto loader = cached(data, {.folder = where, .disk = 3 * one});
   CHECK(wrong_records(loader, data) == 0);
-  CHECK(files_in(where, ".cache") == 3);
+  CHECK(files_in(where, ".cache") == 3 + foreign.size());
+  CHECK(std::ranges::all_of(foreign, [](const auto& name) { return std::filesystem::file_size(name) == 19; }));
   for (const std::uint64_t version : {0u, 2u, 1u}) {
     auto kept = data_of(50, version);
     auto again = cached(kept, {.folder = where, .disk = 5 * one});
