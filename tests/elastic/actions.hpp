@@ -37,6 +37,7 @@ struct form {
 struct end {
   muster::elastic::exit_reason why;
   std::string text;
+  bool is_first = false;
 };
 }  // namespace act
 using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
@@ -57,8 +58,8 @@ class recorded_actions final : public muster::elastic::membership_outlet {
   void kill(const muster::elastic::member& peer) override { all_.emplace_back(act::kill{peer}); }
   void note(const std::string& text) override { all_.emplace_back(act::note{text}); }
   void form(const muster::elastic::generation_record& group) override { all_.emplace_back(act::form{group}); }
-  void end(muster::elastic::exit_reason why, const std::string& text, bool) override {
-    all_.emplace_back(act::end{why, text});
+  void end(muster::elastic::exit_reason why, const std::string& text, bool is_first) override {
+    all_.emplace_back(act::end{why, text, is_first});
   }
 
  private:

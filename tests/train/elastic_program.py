@@ -88,6 +88,20 @@ with tempfile.TemporaryDirectory() as folder:
     resumed = Job(2, f"{folder}/resumed", 6).end()
     if len(straight) != 2 or straight != resumed:
         sys.exit(f"a job that was resumed ends with {resumed}, one that never stopped with {straight}")
+    # SIGTERM to all: the last rank saves where no checkpoint of an epoch is, and the same command goes on to the same end.
+    for ranks in (1, 2):
+        ended = Job(ranks, f"{folder}/ended-{ranks}", 1000, "--min", "1")
+        while ended.trains() and not os.path.isdir(f"{folder}/ended-{ranks}"):
+            time.sleep(0.01)
+        ended.process.send_signal(signal.SIGTERM)
+        status = ended.process.wait(120)
+        ended.listener.join()
+        steps = re.findall(r"saved after step (\d+) in", "".join(ended.said))
+        if status != 143 or len(steps) != 1:
+            sys.exit(f"{ranks} ranks that get SIGTERM end with {status}, and say:\n{''.join(ended.said)}")
+        if not any(f"step-{int(steps[0]):012}" in name for name in os.listdir(f"{folder}/ended-{ranks}")):
+            sys.exit(f"step {steps[0]} is not there: {os.listdir(f'{folder}/ended-{ranks}')}")
+        Job(ranks, f"{folder}/ended-{ranks}", max(6, int(steps[0]) // 7 + 2)).end()
     for number in range(options.first, options.first + options.rounds):
         draw = random.Random(f"{options.seed}.{number}")
         job = Job(3, f"{folder}/{number}", EPOCHS, "--max", "4", "--restart", "100")

@@ -27,15 +27,18 @@ class departure : public error {
 
   /// The reason; its number is the exit status.
   [[nodiscard]] exit_reason why() const noexcept { return why_; }
-  /// Whether the whole job ends here for want of members, and this is the one of those that are left that saves the
-  /// state: it is that of the last step that this process committed, and the context's world is this process alone.
+  /// Whether the whole job ends here, for want of members or because all have left, and this is the one of the members
+  /// that saves the state: it is that of the last step that this process committed, and the context's world is this
+  /// process alone.
   ///
   ///     catch (const muster::elastic::departure& gone) {
   ///       auto alone = muster::fixed_session(context);
   ///       if (gone.should_save()) store.save(alone, state);
   ///       throw;
   ///     }
-  [[nodiscard]] bool should_save() const noexcept { return why_ == exit_reason::too_few && is_first_; }
+  [[nodiscard]] bool should_save() const noexcept {
+    return is_first_ && (why_ == exit_reason::too_few || why_ == exit_reason::left);
+  }
   [[nodiscard]] int exit_status() const noexcept override { return static_cast<int>(why_); }
 
  private:

@@ -227,8 +227,8 @@ class training {
   /// Calls `f(step)` for each batch until a limit of the options; `session::run` says what `f` may do. Resumes from a
   /// checkpoint; if that is at the end, prints so and returns. After SIGTERM to any rank all ranks finish a step within
   /// about a second, save, and throw `elastic::departure` (exit status 143). In an elastic job only that rank leaves;
-  /// if too few ranks are left, one of them saves (`departure::should_save`). Throws configuration_error for invalid
-  /// options, and the exceptions of `f`, the session and checkpoints.
+  /// if too few ranks are left, or all leave, one of them saves (`departure::should_save`). Throws configuration_error
+  /// for invalid options, and the exceptions of `f`, the session and checkpoints.
   ///
   /// In mode ps once: a server serves until all workers have finished; SIGTERM has its default effect; each worker
   /// returns at its end, the first one with the final parameters. Then `max_seconds`, `stop` and `patience`, by which

@@ -20,7 +20,13 @@ membership::membership(member self, membership_policy policy, membership_outlet&
 void membership::wake(clock::time_point now) {
   // This process itself was stopped or starved: heartbeats that came meanwhile have not been read yet.
   if (const auto gap = now - ticked_; gap > 2 * policy_.beat) {
-    for (auto& [id, seen] : views_) seen.heard += gap;
+    for (auto& [id, seen] : views_) {
+      seen.heard += gap;
+      if (seen.alone_since) *seen.alone_since += gap;
+    }
+    for (auto& [id, broke] : cut_) broke.at += gap;
+    began_ += gap;
+    change_began_ += gap;
   }
   ticked_ = now;
 }
@@ -419,6 +425,11 @@ std::string membership::name(member_id peer) const {
 void membership::finish(exit_reason why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
+  // Where all have left together the record has no members, and names those with the state of the last step.
+  if (record_.members.empty()) {
+    const auto& last = record_.state_sources;
+    return out_.end(why, text, !last.empty() && last.front() == self_.id);
+  }
   const auto first = std::ranges::find_if(
       record_.members, [this](const member& one) { return !dead_.contains(one.id) && !suspects_.contains(one.id); });
   out_.end(why, text, first != record_.members.end() && first->id == self_.id);

@@ -383,6 +383,31 @@ TEST_CASE("a member at its end leaves when all are at theirs, or when another me
   CHECK(one.may_go());
 }
 
+TEST_CASE("of members that all leave the one saves that has the last state, and none where others go on") {
+  const std::uint64_t last = GENERATE(1, 2);
+  const bool others_stay = GENERATE(false, true);
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
+  recorded_actions wanted;
+  muster::elastic::membership one(record.members[0], {}, wanted, start);
+  one.learn(start, 1, record);
+  one.leave(start);
+  one.stopped(start);
+  (void)wanted.take();
+  record.generation = 2;
+  record.members.erase(record.members.begin(), record.members.begin() + (others_stay ? 1 : 2));
+  record.state_sources = {last};
+  one.learn(start, 2, record);
+  const auto did = wanted.take();
+  REQUIRE(did.size() == 1);
+  const auto& end = std::get<act::end>(did[0]);
+  CHECK(end.why == muster::elastic::exit_reason::left);
+  CHECK(end.is_first == (last == 1 && !others_stay));
+  CHECK(muster::elastic::departure(end.why, "", end.is_first).should_save() == end.is_first);
+}
+
 TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   using namespace std::chrono_literals;
   muster::elastic::membership_policy policy;
