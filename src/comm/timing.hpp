@@ -10,6 +10,8 @@ namespace muster::inline v0::detail {
 struct net_timing {
   /// What another program that connects may take to prove that it is of the job.
   static constexpr std::chrono::seconds handshake{5};
+  /// Between two questions for the addresses of a name that the name service does not know yet.
+  static constexpr std::chrono::milliseconds name_retry{200};
   /// Until the next try to accept, when no descriptor was left.
   static constexpr std::chrono::milliseconds accept_retry{100};
 };
@@ -43,6 +45,8 @@ struct shm_timing {
   /// A failed rank waits so long for a peer that writes into its memory just now. One that takes longer was stopped,
   /// and is left with the memory.
   static constexpr seconds writer{1.0};
+  /// Rank 0 stays so long to tell ranks that come late why the ranks of the host cannot connect.
+  static constexpr seconds last_word{1.0};
   /// A sleeping rank looks for dead peers this often.
   static constexpr seconds longest_sleep{0.02};
   /// Between two looks for the other ranks of the host while a group is made.
@@ -61,6 +65,8 @@ struct tcp_timing {
   static constexpr std::chrono::milliseconds last_retry{500};
   /// Between two looks whether connecting still has a point.
   static constexpr std::chrono::milliseconds given_up_poll{5};
+  /// And whether this process can still accept connections.
+  static constexpr std::chrono::milliseconds trouble_poll{100};
   /// What was sent has so long to reach the other side before this process is gone.
   static constexpr seconds drain{2.0};
 };
@@ -83,11 +89,15 @@ struct nccl_timing {
 struct store_timing {
   /// Of one address in a store's file: a host that is there, and not stopped, answers within milliseconds.
   static constexpr seconds probe{3};
+  /// Rank 0 leaves the file with its problem for so long: the others look several times meanwhile.
+  static constexpr std::chrono::milliseconds problem_told{1000};
   /// Between two pings of a silent server, by the clock of a process that runs: a client that was stopped for a while
   /// itself does not blame the server.
   static constexpr seconds ping_interval{5};
   /// Between two looks of the server for clients that take nothing.
   static constexpr seconds tick{0.5};
+  /// Between two looks of the server for the ends of clients, while one that opens the store waits for that.
+  static constexpr std::chrono::milliseconds doubt_poll{20};
   /// A client that lost its connection, or its server, has so long to connect again before the
   /// table is begun anew for later clients; as long as one of an etcd, whose lease it is.
   static constexpr std::chrono::seconds lease{10};

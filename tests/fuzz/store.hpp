@@ -67,6 +67,8 @@ class naive_store {
           watches_.push_back({from, asked.id, key});
         }
         break;
+      case store_call::leave:
+        break;
       case store_call::cancel:
         std::erase_if(watches_, [&](const watching& one) { return one.watcher == from && one.id == asked.id; });
         break;

@@ -1,13 +1,18 @@
 #include "processes.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
-#include <fstream>
+#include <cstring>
+#include <optional>
 #include <sstream>
+
+#include <muster/core/error.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -17,14 +22,20 @@ struct process_status {
   std::uint64_t started = 0;  // ticks since the system came up
 };
 
-process_status status_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  process_status read;
+// Nothing where the system does not tell: without /proc, or without a descriptor to read it.
+std::optional<process_status> status_of(pid_t process) {
+  const std::string folder = "/proc/" + std::to_string(process);
+  const descriptor file(::open((folder + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat own {};
+  if (!file && errno == ENOENT && ::stat("/proc/self/stat", &own) == 0) return process_status();
+  char room[1024];
+  const auto got = file ? ::read(file.get(), room, sizeof room) : -1;
+  if (got < 0) return errno == ESRCH ? std::optional(process_status()) : std::nullopt;
+  const std::string text(room, static_cast<std::size_t>(got));
   const auto behind_name = text.rfind(')');  // a name may have any character
-  if (behind_name == std::string::npos) return read;
+  if (behind_name == std::string::npos) return std::nullopt;
   std::istringstream words(text.substr(behind_name + 1));
+  process_status read;
   std::string word;
   words >> read.state;
   for (int i = 1; i < 20; ++i) words >> word;  // the start is the 22nd word of all
@@ -36,7 +47,9 @@ bool is_over(const process_status& of) { return of.state == 'X' || of.state == '
 
 }  // namespace
 
-process_identity process_identity::own() { return {::getpid(), status_of(::getpid()).started}; }
+process_identity process_identity::own() {
+  return {::getpid(), status_of(::getpid()).value_or(process_status()).started};
+}
 
 std::string process_numbers() {
   struct stat space {};
@@ -44,10 +57,15 @@ std::string process_numbers() {
 }
 
 life::life(const process_identity& whose)
-    : file_(static_cast<int>(::syscall(SYS_pidfd_open, whose.process, 0))),  // none before Linux 5.3
-      process_(whose.process) {
+    : file_(static_cast<int>(::syscall(SYS_pidfd_open, whose.process, 0))), process_(whose.process) {
+  const int code = file_ ? 0 : errno;
+  if (code == EMFILE || code == ENFILE || code == ENOMEM) {
+    throw error(error_kind::other, "process " + std::to_string(whose.process) + " of this host cannot be watched (" +
+                                       std::strerror(code) + "); raise the limit of descriptors (ulimit -n)");
+  }  // else the system has none: before Linux 5.3
   const auto now = status_of(whose.process);
-  was_over_ = is_over(now) || now.started != whose.started;
+  const bool is_another = now && whose.started != 0 && now->started != whose.started;
+  was_over_ = code == ESRCH || (now && is_over(*now)) || is_another;
   if (was_over_) file_ = {};
 }
 
@@ -58,8 +76,8 @@ bool life::ended() const noexcept {
 }
 
 bool life::is_stopped() const {
-  const char state = was_over_ ? 'X' : status_of(process_).state;
-  return state == 'T' || state == 't';
+  const auto now = was_over_ ? std::nullopt : status_of(process_);
+  return now && (now->state == 'T' || now->state == 't');
 }
 
 void life::kill() const noexcept {

@@ -10,7 +10,7 @@
 
 namespace muster::inline v0::detail {
 
-/// A process as no later one can be mistaken for: its number and when it started.
+/// A process as no later one can be mistaken for: its number and when it started; 0 where the system does not tell.
 struct process_identity {
   pid_t process = 0;
   std::uint64_t started = 0;
@@ -26,6 +26,7 @@ struct process_identity {
 class life {
  public:
   life() = default;
+  /// Throws error when no descriptor is left for it.
   explicit life(const process_identity& whose);
 
   /// A file that is readable when the process has ended; -1 where there is none.

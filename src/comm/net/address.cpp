@@ -12,11 +12,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
 #include "../../core/text.hpp"
+#include "../timing.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -177,8 +179,10 @@ bool address::operator==(const address& other) const noexcept {
   return length_ == other.length_ && port() == other.port() && same_number(*this, other, 128);
 }
 
-std::vector<address> resolve(const host_port& where) {
-  if (const address read = from_number(where.host, where.port); !read.empty()) return {read};
+namespace {
+
+// None, and why.
+std::vector<address> look_up(const host_port& where, std::string& why) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;  // or each address comes once for every kind of socket
   wanted.ai_flags = AI_NUMERICSERV;
@@ -190,14 +194,23 @@ std::vector<address> resolve(const host_port& where) {
     const address next(one->ai_addr, one->ai_addrlen);
     if (!next.empty() && std::find(found.begin(), found.end(), next) == found.end()) found.push_back(next);
   }
-  if (found.empty()) {
-    const std::string why = code == 0            ? "it has no address"
-                            : code == EAI_SYSTEM ? std::strerror(errno)
-                                                 : ::gai_strerror(code);
-    throw configuration_error("host '" + where.host + "' cannot be found (" + why +
-                              "); check its spelling, or write its address");
-  }
+  why = code == 0 ? "it has no address" : code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code);
   return found;
+}
+
+}  // namespace
+
+std::vector<address> resolve(const host_port& where, clock::time_point until) {
+  if (const address read = from_number(where.host, where.port); !read.empty()) return {read};
+  for (std::string why;;) {
+    auto found = look_up(where, why);
+    if (!found.empty()) return found;
+    if (clock::now() + net_timing::name_retry >= until) {
+      throw configuration_error("host '" + where.host + "' cannot be found (" + why +
+                                "); check its spelling, or write its address");
+    }
+    std::this_thread::sleep_for(net_timing::name_retry);
+  }
 }
 
 std::vector<interface_address> all_interface_addresses() {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/core/clock.hpp>
+
 namespace muster::inline v0::detail {
 
 /// A host as the user wrote it, by name or by number, and a port.
@@ -58,10 +60,11 @@ class address {
   socklen_t length_ = 0;
 };
 
-/// Every address that the host's name stands for, those that this host would rather use first; at least one. Throws
-/// configuration_error when the name is unknown. Asks the name service, which for a name (not for a number) may take as
+/// Every address that the host's name stands for, those that this host would rather use first; at least one. A name
+/// service may learn a name later, as of a pod that has just started: asks again until the deadline, then throws
+/// configuration_error. Asks the name service, which for a name (not for a number) may take as
 /// long as the system's resolver was told to wait.
-[[nodiscard]] std::vector<address> resolve(const host_port& where);
+[[nodiscard]] std::vector<address> resolve(const host_port& where, clock::time_point until = {});
 
 /// An address of this host and the interface it belongs to.
 struct interface_address {

@@ -96,7 +96,7 @@ if with_tcp:
         variables={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
     run("at no address", 2, 2, "cannot be 'here'", words=["--rendezvous", "tcp://here"])
     run("at no host", 2, 2, "host 'no-such-host.invalid' cannot be found",
-        words=["--rendezvous", "tcp://no-such-host.invalid:29500"])
+        words=["--rendezvous", "tcp://no-such-host.invalid:29500", "--timeout", "1"])
     # Rank 0 has no rank 1 with its token; rank 1 is told why, and rank 0 that it did not come.
     port = free_port()
     started = [subprocess.Popen([program, "--timeout", "3", "--rendezvous", f"tcp://127.0.0.1:{port}", "--token", token],

@@ -105,6 +105,14 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
   }
 }
 
+TEST_CASE("a client that waits for the file of a store ends at once with the reason why there is none") {
+  const temporary_file file;
+  std::jthread rank_0([&] { muster::detail::tell_by_store_file(file.path(), "muster-store cannot be started (why)"); });
+  CHECK_THROWS_WITH(tcp_store(file.where(), "", soon()), contains("muster-store cannot be started (why)"));
+  rank_0.join();
+  CHECK_THROWS_AS(tcp_store(file.where(), "", at_once()), muster::timeout_error);
+}
+
 TEST_CASE("to look for a store leaves no client there") {
   store_server server("127.0.0.1:0", "t");
   const store_place place{{address::parse(server.address())}, "t"};

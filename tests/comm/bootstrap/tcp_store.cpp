@@ -2,6 +2,8 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <atomic>
@@ -11,10 +13,12 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
@@ -41,19 +45,20 @@ namespace {
 auto in_a_moment() { return deadline_after(seconds(0.1)); }
 
 /// A connection to the server that speaks for itself.
-tcp_socket stranger_at(const store_server& server) {
-  return tcp_socket::connect(address::parse(server.address()), soon());
-}
+tcp_socket stranger_at(const std::string& where) { return tcp_socket::connect(address::parse(where), soon()); }
+tcp_socket stranger_at(const store_server& server) { return stranger_at(server.address()); }
 
 /// One that has proved that it knows the token.
-tcp_socket guest_at(const store_server& server, const std::string& token) {
+tcp_socket guest_at(const std::string& where, const std::string& token) {
   using namespace muster::detail;
-  auto made = stranger_at(server);
+  auto made = stranger_at(where);
   auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0});
   said.conclude(made, soon());
   if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
   return made;
 }
+
+tcp_socket guest_at(const store_server& server, const std::string& token) { return guest_at(server.address(), token); }
 
 void write(const tcp_socket& to, const std::string& text) {
   test::write_exactly(to, std::as_bytes(std::span(text)), soon());
@@ -168,6 +173,172 @@ TEST_CASE("a server that is started again with its folder goes on where the last
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("a journal with any bit wrong is refused, and one cut anywhere uses no version twice", "[kept]") {
+  std::string name = (std::filesystem::temp_directory_path() / "muster-kept-XXXXXX").string();
+  const std::filesystem::path folder = mkdtemp(name.data());
+  std::uint64_t last = 0;
+  {
+    store_server server("127.0.0.1:0", "t", folder);
+    tcp_store store(server.address(), "t", soon(), nullptr, muster::when_lost::connect_again);
+    for (int i = 1; i <= 10; ++i)
+      last = store.compare_and_swap("record", last, "generation " + std::to_string(i), soon()).now.version;
+  }
+  const auto path = folder / "store";
+  std::ifstream file(path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const auto start_with = [&](const std::string& text) {
+    std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+    return std::make_unique<store_server>("127.0.0.1:0", "t", folder);
+  };
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    CAPTURE(at);
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+    CHECK_THROWS_AS(start_with(damaged), muster::error);
+  }
+  CHECK_THROWS_WITH(start_with("muster-store 1\n" + whole.substr(16)),
+                    contains(path.string()) && contains("is damaged"));
+  CHECK_THROWS_AS(start_with(""), muster::configuration_error);
+  for (std::size_t size = 15; size <= whole.size(); size += 7) {
+    CAPTURE(size);
+    const auto server = start_with(whole.substr(0, size));
+    tcp_store store(server->address(), "t", soon());
+    if (!store.get(muster::detail::store_identity_key, soon())) continue;  // its clients are told that it is another
+    const auto there = store.get("record", soon());
+    const auto written = store.compare_and_swap("record", there.version, "new", soon());
+    CHECK((written.swapped && written.now.version > last));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+namespace {
+
+/// A client that opens the store and writes "record", by the protocol's own words.
+tcp_socket opened_at(const std::string& where, const std::string& name) {
+  using namespace muster::detail;
+  auto guest = guest_at(where, "t");
+  std::string words;
+  append_frame(words, store_request{.what = store_call::open, .id = 1, .number = 1000, .value = name});
+  append_frame(words, store_request{.what = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
+  write(guest, words);
+  tcp_store looks(where, "t", soon());  // and has no part in it
+  REQUIRE(comes([&] { return static_cast<bool>(looks.get("record", soon())); }));
+  return guest;
+}
+
+/// What a client that begins finds.
+std::string record_at(const store_server& server, double patience) {
+  tcp_store begins(server.address(), "t", deadline_after(seconds(patience)), nullptr, muster::when_lost::connect_again);
+  return begins.get("record", soon()).value;
+}
+
+}  // namespace
+
+TEST_CASE("a store is cleared when its clients have closed it or ended, and not when connections end") {
+  using namespace muster::detail;
+  store_server server("127.0.0.1:0", "t");
+  {
+    auto guest = opened_at(server.address(), store_client_identity());
+    const linger reset{1, 0};
+    if (GENERATE(true, false)) ::setsockopt(guest.file(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
+  CHECK(record_at(server, 0.4) == "of a job");
+
+  store_server closed("127.0.0.1:0", "t");
+  {
+    const auto guest = opened_at(closed.address(), store_client_identity());
+    std::string farewell;
+    append_frame(farewell, store_request{.what = store_call::leave});
+    write(guest, farewell);
+  }
+  CHECK(record_at(closed, 60).empty());
+
+  store_server left("127.0.0.1:0", "t");
+  const pid_t child = ::fork();
+  if (child == 0) ::pause();
+  std::string of_child = store_client_identity();
+  {
+    std::istringstream words(of_child);
+    std::string space;
+    words >> space;
+    std::ifstream status("/proc/" + std::to_string(child) + "/stat");
+    std::string word;
+    for (int i = 0; i < 22; ++i) status >> word;
+    of_child = space + " " + std::to_string(child) + " " + word + " of the child";
+  }
+  { const auto guest = opened_at(left.address(), of_child); }
+  CHECK(record_at(left, 0.4) == "of a job");
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+
+  store_server ended("127.0.0.1:0", "t");
+  { const auto guest = opened_at(ended.address(), of_child); }
+  CHECK(record_at(ended, 60).empty());
+}
+
+TEST_CASE(
+    "a client that closes the store does so at once for the next one, and clients that begin together share one "
+    "table") {
+  store_server server("127.0.0.1:0", "t");
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::future<bool>> all;
+    for (int i = 0; i < 4; ++i) {
+      all.push_back(std::async(std::launch::async, [&] {
+        tcp_store one(server.address(), "t", soon(), nullptr, muster::when_lost::connect_again);
+        const bool is_first = one.compare_and_swap("first", 0, "x", soon()).swapped;
+        const auto count = [&] { return one.get("count", soon()); };
+        for (auto there = count(); !one.compare_and_swap("count", there.version, there.value + "x", soon()).swapped;)
+          there = count();
+        for (auto there = count(); there.value.size() < 4;) there = one.watch("count", there.version, soon()).value();
+        return is_first;
+      }));
+    }
+    CHECK(std::ranges::count_if(all, [](auto& one) { return one.get(); }) == 1);
+  }
+}
+
+TEST_CASE("a server that was stopped takes no client for gone whose connection ended meanwhile") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "t").address(); }
+  places::place served("tcp");
+  served.words = {"tcp", where, "t"};
+  places::worker server(served, {"serve"});
+  {
+    const auto guest = opened_at(where, muster::detail::store_client_identity());
+    server.stop();
+  }  // as a client does that hears nothing for 20 s
+  auto begins = std::async(std::launch::async, [&] {
+    tcp_store store(where, "t", deadline_after(seconds(1)), nullptr, muster::when_lost::connect_again);
+    return store.get("record", soon()).value;
+  });
+  server.send(SIGCONT);
+  CHECK(begins.get() == "of a job");
+}
+
+TEST_CASE("jobs with different names that open one store do not meet in it") {
+  const store_server server("127.0.0.1:0", "t");
+  muster::launch_env launch;
+  launch.kind = muster::launch_env::launcher::generic;
+  launch.rank = 1;
+  launch.size = 2;
+  const auto open = [&](std::string job) {
+    std::vector<std::string> words{"program", "--rendezvous", "tcp://" + server.address(), "--token", "t"};
+    if (!job.empty()) words.insert(words.end(), {"--job", std::move(job)});
+    std::vector<char*> arguments;
+    for (auto& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    int count = static_cast<int>(words.size());
+    return muster::open_store(muster::settings(count, arguments.data()), launch);
+  };
+  const auto first = open("first"), again = open("first"), second = open("second"), unnamed = open("");
+  REQUIRE(first->compare_and_swap("tcp/0", 0, "of the first", soon()).swapped);
+  CHECK(again->get("tcp/0", soon()).value == "of the first");
+  CHECK(again->watch("tcp/0", 0, soon())->value == "of the first");
+  CHECK(second->compare_and_swap("tcp/0", 0, "of the second", soon()).swapped);
+  CHECK(unnamed->compare_and_swap("tcp/0", 0, "of none", soon()).swapped);
+  CHECK(first->get("tcp/0", soon()).value == "of the first");
+}
+
 TEST_CASE("a client that connects again finds that the server has lost its values", "[kept]") {
   std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t");
   const auto where = server->address();
@@ -198,7 +369,7 @@ TEST_CASE("a store opens as soon as a server listens, and not at all where none 
   CHECK_THROWS_AS(store_server(where, "t"), muster::store_address_taken);
   CHECK_THROWS_AS(store_server("203.0.113.1:0", "t"), muster::configuration_error);
   CHECK_THROWS_AS(store_server("localhost:0", "t"), muster::configuration_error);
-  CHECK_THROWS_AS(tcp_store("no-such-host.invalid:1", "t", soon()), muster::configuration_error);
+  CHECK_THROWS_AS(tcp_store("no-such-host.invalid:1", "t", in_a_moment()), muster::configuration_error);
 }
 
 TEST_CASE("a client that does not know the token is told, dropped and counted") {

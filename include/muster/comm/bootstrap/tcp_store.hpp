@@ -27,7 +27,8 @@ class store_server {
  public:
   /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all interfaces); port 0 takes a free one. Throws
   /// store_address_taken when another socket listens there, and configuration_error when the address cannot be used,
-  /// the folder (which is made if it is missing) cannot be used, or another process has it open.
+  /// the folder (which is made if it is missing) cannot be used, or another process has it open; data_error when what
+  /// is in it cannot be read.
   store_server(std::string_view address, std::string_view token, const std::string& folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
@@ -72,14 +73,17 @@ enum class when_lost { fail, connect_again };
 /// keys of this client are removed. With `when_lost::fail` all later calls throw it too. With
 /// `when_lost::connect_again` the next call connects again until its deadline, then throws timeout_error; if the server
 /// that it reaches has another table than before, every call throws store_left_behind. A store that is opened like this
-/// is cleared when all of its clients have ended; a client that is disconnected, or has not connected since the server
-/// was restarted, counts as ended after 10 s.
+/// is cleared when all of its clients have ended. A client has ended when it closes the store, or when the server sees
+/// the end of its process on the server's own host. A client that is disconnected, or has not connected since the
+/// server was restarted, counts as ended after 10 s; time for which the server is stopped does not count. Opening waits
+/// for that, up to half of its time.
 class tcp_store final : public any_store {
  public:
   /// Connects to "host:port", to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or by the
   /// file of "file:PATH", which `store_server::announce` wrote, with its token; the file is read for each attempt.
-  /// Tries until the deadline, then throws timeout_error. Throws configuration_error when the host is unknown, or when
-  /// the listener at an address does not have the token. `own` is a server that lives as long as the client.
+  /// Tries until the deadline, then throws timeout_error. Throws configuration_error when the host is unknown until
+  /// then, or when the listener at an address does not have the token. `own` is a server that lives as long as the
+  /// client.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
             std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;

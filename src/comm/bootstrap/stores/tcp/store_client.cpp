@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <sstream>
 
+#include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../../../core/random_bytes.hpp"
 #include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 #include "store_file.hpp"
@@ -22,8 +25,29 @@ constexpr std::uint64_t of_knocks = 0;  // the id of none of the calls: any answ
 }  // namespace
 
 job_secret store_secret(std::string_view token) {
-  const std::string_view parts[] = {"store 2", token};
+  const std::string_view parts[] = {"store 3", token};
   return job_secret(parts);
+}
+
+namespace {
+
+// Where a number means the same process.
+std::string process_space() { return boot_number() + "/" + process_numbers(); }
+
+}  // namespace
+
+std::string store_client_identity() {
+  const auto own = process_identity::own();
+  return process_space() + " " + std::to_string(own.process) + " " + std::to_string(own.started) + " " + random_token();
+}
+
+std::optional<life> life_of_client(const std::string& identity) {
+  std::istringstream words(identity);
+  std::string space;
+  process_identity named;
+  words >> space >> named.process >> named.started;
+  if (!words || named.started == 0 || space != process_space()) return std::nullopt;
+  return life(named);
 }
 
 bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
@@ -54,6 +78,11 @@ store_client::~store_client() {
   }
   loop_.wake();
   thread_.join();
+}
+
+void store_client::leave() {
+  const std::lock_guard held(mutex_);
+  if (lost_.empty()) send({.what = store_call::leave});
 }
 
 store_client::answer store_client::call(const char* name, const store_request& asked, clock::time_point until) {
@@ -178,10 +207,10 @@ std::string name_of(std::string_view where) {
   return (where.starts_with(detail::store_file_scheme) ? "" : "tcp://") + std::string(where);
 }
 
-std::vector<detail::address> addresses_of(std::string_view list) {
+std::vector<detail::address> addresses_of(std::string_view list, clock::time_point until) {
   std::vector<detail::address> all;
   for (const auto word : detail::split(list, ',')) {
-    const auto more = detail::resolve(detail::parse_host_port(word, "the address of a store"));
+    const auto more = detail::resolve(detail::parse_host_port(word, "the address of a store"), until);
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -191,7 +220,7 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
   const bool by_file = where.starts_with(detail::store_file_scheme);
   const std::string name = name_of(where);
   detail::store_place place;
-  if (!by_file) place = {addresses_of(where), std::string(token)};
+  if (!by_file) place = {addresses_of(where, until), std::string(token)};
   auto nap = std::chrono::milliseconds(5);
   int turned_away = 0;  // times in a row
   for (;;) {
@@ -213,6 +242,8 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
                                   " does not have this job's token (it serves the store of another job, or is no store "
                                   "of muster); give all ranks the same MUSTER_TOKEN, or choose another port");
       }
+    } catch (const detail::store_problem& told) {
+      throw configuration_error(told.what());
     } catch (const socket_error& failed) {
       failure = failed.what();
       turned_away = 0;
@@ -234,7 +265,24 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
 struct tcp_store::connection {
   connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
       : where(to), token(by), then(after), calls(connect(where, token, until)) {
-    if (then == when_lost::connect_again) identity = calls->call("open", {.what = store_call::open}, until).value;
+    if (then == when_lost::connect_again) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+      identity = open(*calls, static_cast<std::uint64_t>(std::max<long long>(left, 1)), until);
+    }
+  }
+  connection(const connection&) = delete;
+  connection& operator=(const connection&) = delete;
+  ~connection() {
+    if (then != when_lost::connect_again) return;
+    try {
+      calls->leave();
+    } catch (const std::exception&) {  // no memory: the server waits for this client
+    }
+  }
+
+  // The identity of the table.
+  std::string open(detail::store_client& at, std::uint64_t patience, clock::time_point until) const {
+    return at.call("open", {.what = store_call::open, .number = patience, .value = name}, until).value;
   }
 
   std::shared_ptr<detail::store_client> get(clock::time_point until) {
@@ -242,7 +290,7 @@ struct tcp_store::connection {
     if (then == when_lost::fail || !calls->has_ended()) return calls;
     if (!is_another) {
       auto made = connect(where, token, until);
-      is_another = made->call("get", {.key = detail::store_identity_key}, until).value != identity;
+      is_another = open(*made, 0, until) != identity;
       if (!is_another) return calls = std::move(made);
     }
     throw store_left_behind("the store " + name_of(where) +
@@ -275,6 +323,7 @@ struct tcp_store::connection {
   std::string where;
   std::string token;
   when_lost then;
+  std::string name = detail::store_client_identity();  // at the server
   std::string identity;
   std::mutex mutex;
   std::condition_variable freed;

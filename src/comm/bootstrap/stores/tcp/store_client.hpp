@@ -13,6 +13,7 @@
 #include "../../../net/connection.hpp"
 #include "../../../net/event_loop.hpp"
 #include "../../../net/handshake.hpp"
+#include "../../processes.hpp"
 #include "store_protocol.hpp"
 
 namespace muster::inline v0::detail {
@@ -25,6 +26,11 @@ inline constexpr std::uint32_t store_client_name = 1;
 inline constexpr int closings_of_a_stranger = 3;
 /// The secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
+
+/// The name of a client of this process, which no other client has. The server reads in it whether the process lives.
+[[nodiscard]] std::string store_client_identity();
+/// What a server of this host sees of the process of that client; nothing of one on another host.
+[[nodiscard]] std::optional<life> life_of_client(const std::string& identity);
 
 /// Proves to a store's server that this process is one of its job, and has the server prove the same; false when the
 /// server, which answers, does not take the proof for one. Throws socket_error.
@@ -49,6 +55,8 @@ class store_client {
                                                const std::stop_token& stop = {});
   /// The same, with a timeout_error of that name at the deadline.
   [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
+  /// Tells the server that this client closes the store, and does not come again.
+  void leave();
   /// Where the server is.
   [[nodiscard]] address peer() const { return server_.socket().peer(); }
   /// Whether no call is answered any more.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include <muster/core/atomic_file.hpp>
 
@@ -21,6 +22,8 @@ namespace {
 
 // "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": what it is and in which form, then what it tells.
 constexpr std::string_view signature = "muster-store-1 ";
+// Or, where rank 0 cannot serve, "muster-store-1 error TEXT\n".
+constexpr std::string_view error_mark = "error ";
 constexpr std::size_t longest = 4096;  // of such a file; an address has 50 characters at most
 
 }  // namespace
@@ -30,6 +33,17 @@ void write_store_file(const std::string& path, const store_place& place) {
   atomic_file file(path, 0600);
   file.write(std::string(signature) + list + " " + place.token + "\n");
   file.commit();
+}
+
+void tell_by_store_file(const std::string& path, std::string_view problem) noexcept {
+  try {
+    atomic_file file(path, 0600);
+    file.write(std::string(signature) + std::string(error_mark) + std::string(problem.substr(0, longest / 2)) + "\n");
+    file.commit();
+    std::this_thread::sleep_for(store_timing::problem_told);
+    ::unlink(path.c_str());          // the next start is not to read it
+  } catch (const std::exception&) {  // then they wait
+  }
 }
 
 store_place read_store_file(const std::string& path) {
@@ -46,6 +60,7 @@ store_place read_store_file(const std::string& path) {
   store_place found;
   if (text.starts_with(signature) && text.ends_with('\n')) {
     text = text.substr(signature.size(), text.size() - signature.size() - 1);
+    if (text.starts_with(error_mark)) throw store_problem(std::string(text.substr(error_mark.size())));
     const auto space = std::min(text.find(' '), text.size());
     found.token = text.substr(std::min(space + 1, text.size()));
     for (const auto word : listed(text.substr(0, space))) {

@@ -1,11 +1,13 @@
 // The file by which clients find a store: where it listens, and its token.
 #pragma once
 
+#include <cerrno>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "../../../net/address.hpp"
+#include "../../../net/socket.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -22,6 +24,15 @@ struct store_place {
 /// Writes the file, whole or not at all, for this user alone (mode 0600); replaces what is there. Throws
 /// configuration_error when it cannot be written.
 void write_store_file(const std::string& path, const store_place& place);
+
+/// Leaves the reason why rank 0 cannot serve, for a second: ranks that read the file meanwhile get store_problem.
+void tell_by_store_file(const std::string& path, std::string_view problem) noexcept;
+
+/// The reason that rank 0 has left.
+class store_problem : public socket_error {
+ public:
+  explicit store_problem(const std::string& text) : socket_error(EINVAL, text) {}
+};
 
 /// Throws socket_error, which says why, where there is none (ENOENT), it is no such file, or another user could have
 /// written it.

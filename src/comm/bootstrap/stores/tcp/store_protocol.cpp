@@ -54,10 +54,11 @@ std::optional<store_request> parse_request(std::string_view body) noexcept {
   said.key = in.chars(key_size);
   const auto value = in.chars(in.rest().size());
   const bool has_key = said.what == store_call::get || said.what == store_call::swap || said.what == store_call::watch;
-  const bool is_known = what >= 1 && what <= static_cast<std::uint8_t>(store_call::open);
+  const bool is_known = what >= 1 && what <= static_cast<std::uint8_t>(store_call::leave);
   const bool has_value = kind != value_kind::none;
   if (!in.good() || !is_known || kind > value_kind::of_client || key_size > store_key_limit) return std::nullopt;
-  if (has_key != (key_size > 0) || (has_value && said.what != store_call::swap)) return std::nullopt;
+  if (has_key != (key_size > 0) || (has_value && said.what != store_call::swap && said.what != store_call::open))
+    return std::nullopt;
   if (value.size() > store_value_limit || (!has_value && !value.empty())) return std::nullopt;
   if (has_value) said.value = value;
   if (kind == value_kind::of_client) said.life = store_life::of_client;

@@ -18,7 +18,10 @@ enum class store_call : std::uint8_t {
   swap = 2,    ///< `number` is the version expected
   watch = 3,   ///< `number` is the version known; answered when it is another
   cancel = 4,  ///< of the watch of the same id; not answered
-  open = 5     ///< of one that has no part in what is there yet; answered with the identity of the table
+  /// Answered with the identity of the table. `value` names the client, as long as it has the store open. `number`: how
+  /// many milliseconds a client waits that has no part yet in what is there; 0: it comes again.
+  open = 5,
+  leave = 6  ///< of one that has opened the store and closes it; not answered
 };
 
 /// What a client asks. The texts are those of the bytes that were read, or that are to be written.

@@ -59,8 +59,25 @@ struct store_server::implementation {
     detail::connection line;
     clock::time_point last;  // when it came, or last took something
     detail::event_loop::registration ready{};
+    std::string name{};     // of one that opened the store
+    bool has_part = false;  // in the table
+    bool leaves = false;    // for good
 
     [[nodiscard]] bool wants_to_read() const noexcept { return line.unsent() < enough; }
+  };
+
+  // A client that opened the store and is not connected any more: a network, or a pause of this process, may have ended
+  // its connection.
+  struct absent_client {
+    std::string name;
+    std::optional<detail::life> process;  // of this host
+    clock::time_point until;              // then it counts as ended
+  };
+  // One that would begin anew, and waits for the absent ones.
+  struct opening {
+    client_number by = 0;
+    std::uint64_t id = 0;
+    clock::time_point until;
   };
 
   implementation(std::string_view where, std::string_view by, const std::string& folder)
@@ -69,9 +86,8 @@ struct store_server::implementation {
       : address(listening.local()),
         token(by),
         table([this](client_number to, const detail::store_reply& said) { tell(to, said); }, folder,
-              [this](client_number) { return clients.size() == 1 && clock::now() >= doubtful_until; },
-              &detail::random_token) {
-    if (table.is_used()) doubtful_until = deadline_after(detail::store_timing::lease);
+              [this](client_number) { return begins_anew; }, &detail::random_token) {
+    if (table.is_used()) unknown_until = deadline_after(detail::store_timing::lease);
     std::vector<detail::tcp_socket> all;
     all.push_back(std::move(listening));
     incoming.emplace(
@@ -104,12 +120,14 @@ struct store_server::implementation {
   void run(const std::stop_token& stop) noexcept {
     try {
       while (!stop.stop_requested()) {
-        const auto next = incoming->next();
-        loop.wait(owing.empty() ? next : std::min(next, deadline_after(detail::store_timing::tick)));
+        loop.wait(next_turn());
         const auto now = clock::now();
+        const auto pause = now - std::exchange(last_turn, now);
+        if (pause > 2 * detail::store_timing::tick) excuse(pause);
         loop.dispatch();
         incoming->tick(now);
         cut_stalled(now);
+        answer_openings(now);
         while (!told.empty()) {  // what requests made of answers for others
           for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
         }
@@ -120,6 +138,56 @@ struct store_server::implementation {
     incoming->close();
     clients.clear();
     ended = true;
+  }
+
+  [[nodiscard]] clock::time_point next_turn() const {
+    const auto next = incoming->next();
+    if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::doubt_poll));
+    const bool waits = !owing.empty() || !absent.empty() || last_turn < unknown_until;
+    return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
+  }
+
+  // This process stood still: no client could connect meanwhile.
+  void excuse(clock::duration pause) {
+    for (auto& one : absent) one.until += pause;
+    if (last_turn - pause < unknown_until) unknown_until += pause;
+  }
+
+  // Whether a client that is not connected may live, and have a part in the table.
+  [[nodiscard]] bool is_doubtful(clock::time_point now) {
+    std::erase_if(absent,
+                  [&](const absent_client& one) { return now >= one.until || (one.process && one.process->ended()); });
+    return !absent.empty() || now < unknown_until;
+  }
+
+  void open(client_number number, client& one, const detail::store_request& asked) {
+    one.name = asked.value.value_or("");
+    std::erase_if(absent, [&](const absent_client& other) { return other.name == one.name; });
+    if (asked.number == 0) {
+      one.has_part = true;
+      return static_cast<void>(table.handle(number, asked));
+    }
+    // Half of its time at most: one that cannot be told from the first goes on with what is there.
+    const std::chrono::milliseconds patience(std::min<std::uint64_t>(asked.number / 2, 1'000'000));
+    openings.push_back({number, asked.id, clock::now() + patience});
+  }
+
+  void answer_openings(clock::time_point now) {
+    for (const auto& next : std::exchange(openings, {})) {
+      const auto found = clients.find(next.by);
+      if (found == clients.end()) continue;
+      const bool is_alone = std::ranges::none_of(
+          clients, [](const auto& other) { return other.second.has_part && !other.second.leaves; });
+      const bool waits = is_alone && is_doubtful(now);
+      if (waits && now < next.until) {
+        openings.push_back(next);
+        continue;
+      }
+      found->second.has_part = true;
+      begins_anew = is_alone && !waits;
+      (void)table.handle(next.by, {.what = detail::store_call::open, .id = next.id});
+    }
+    begins_anew = false;
   }
 
   void add_client(detail::tcp_socket came) {
@@ -133,7 +201,7 @@ struct store_server::implementation {
         serve(number, [&](client& one) { hear(number, one); });
       });
     } catch (const error&) {  // it has left already, or there is no room for it
-      drop(number, true);
+      drop(number);
     }
   }
 
@@ -149,9 +217,9 @@ struct store_server::implementation {
       write(one);
     } catch (const offence&) {
       ++offenders;
-      return drop(number, false);
-    } catch (const detail::socket_error& failed) {
-      return drop(number, failed.closed());
+      return drop(number);
+    } catch (const detail::socket_error&) {
+      return drop(number);
     }
     if (one.line.unsent() > 0) {
       owing.insert(number);
@@ -172,7 +240,15 @@ struct store_server::implementation {
       const auto frame = detail::first_frame(one.line.received().substr(used));
       if (!frame) break;
       const auto asked = detail::parse_request(frame->body);
-      if (!asked || !table.handle(number, *asked)) throw offence();
+      if (!asked) throw offence();
+      one.leaves = one.leaves || asked->what == detail::store_call::leave;
+      one.has_part =
+          one.has_part || asked->what == detail::store_call::swap || asked->what == detail::store_call::watch;
+      if (asked->what == detail::store_call::open) {
+        open(number, one, *asked);
+      } else if (!table.handle(number, *asked)) {
+        throw offence();
+      }
       used += frame->bytes;
       if (!one.wants_to_read()) write(one);
     }
@@ -197,17 +273,26 @@ struct store_server::implementation {
     };
     for (auto at = owing.begin(); (at = std::find_if(at, owing.end(), is_stalled)) != owing.end();) {
       ++offenders;
-      drop(*at++, false);
+      drop(*at++);
     }
   }
 
-  // `has_left`: its connection ended at the other side, as when its process ends; else it was cut, or is closed here.
-  void drop(client_number number, bool has_left) {
+  static std::optional<detail::life> life_of(const std::string& name) noexcept {
+    try {
+      return detail::life_of_client(name);
+    } catch (const std::exception&) {  // no descriptor is left: its time tells
+      return std::nullopt;
+    }
+  }
+
+  void drop(client_number number) {
     ++left;
-    if (!has_left) doubtful_until = deadline_after(detail::store_timing::lease);
     owing.erase(number);
     told.erase(number);
-    clients.erase(number);  // its socket too
+    if (const auto gone = clients.extract(number); gone && gone.mapped().has_part && !gone.mapped().leaves) {
+      const auto& name = gone.mapped().name;
+      if (!name.empty()) absent.push_back({name, life_of(name), deadline_after(detail::store_timing::lease)});
+    }
     table.leave(number);
   }
 
@@ -222,7 +307,11 @@ struct store_server::implementation {
   std::set<client_number> owing;  // clients with bytes to write
   std::set<client_number> told;   // clients with something new of these
   client_number last_number = 0;
-  clock::time_point doubtful_until{};  // until then one that is not connected may live, and have a part in the table
+  std::vector<absent_client> absent;
+  std::vector<opening> openings;
+  bool begins_anew = false;           // that opens now
+  clock::time_point unknown_until{};  // until then clients of the server before may come again
+  clock::time_point last_turn = clock::now();
   std::atomic<std::uint64_t> served = 0;
   std::atomic<std::uint64_t> offenders = 0;
   std::atomic<std::uint64_t> left = 0;

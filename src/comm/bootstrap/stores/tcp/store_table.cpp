@@ -8,21 +8,25 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <span>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../../../core/checked_file.hpp"
 #include "../../../../core/wire.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::string_view journal_magic = "muster-store 1\n";
+// Versions of one start of a server. The next start counts from the next multiple: whatever the end of the file has
+// lost, no version is used twice.
+constexpr std::uint64_t versions_of_a_start = std::uint64_t{1} << 32;
 
+constexpr std::size_t head_bytes = 12;
 // A record: its length, its checksum, and what it says.
 std::string encode(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
   wire_writer body;
@@ -33,6 +37,43 @@ std::string encode(std::string_view key, std::uint64_t version, std::optional<st
   wire_writer whole;
   whole.add(std::uint64_t{text.size()}, crc32c(std::as_bytes(std::span(text))));
   return whole.take() + text;
+}
+
+struct journal_record {
+  std::size_t bytes = 0;
+  std::uint64_t version = 0;
+  std::string_view key;
+  std::optional<std::string_view> value;
+};
+
+// The record at the beginning of the text; nothing where none is whole and right.
+std::optional<journal_record> first_record(std::string_view text) {
+  wire_reader in(text);
+  const auto length = in.number();
+  const auto checksum = in.number<std::uint32_t>();
+  if (!in.good() || length > store_frame_limit) return std::nullopt;
+  const auto body = in.bytes(length);
+  if (!in.good() || crc32c(body) != checksum) return std::nullopt;
+  wire_reader record(body);
+  journal_record found{.bytes = head_bytes + body.size(), .version = record.number(), .key = {}, .value = {}};
+  const bool there = record.number<std::uint8_t>() != 0;
+  found.key = record.text();
+  const auto value = record.text();
+  if (there) found.value = value;
+  return record.whole() ? std::optional(found) : std::nullopt;
+}
+
+// Whether the text, which begins with no record that is right, is the beginning of one that was not written to its end.
+// No client was told of that one. Where it is damaged instead its whole length is there, or records are behind it.
+bool is_cut_off(std::string_view text) {
+  if (text.size() < head_bytes || text.find_first_not_of('\0') == std::string_view::npos) return true;
+  wire_reader head(text);
+  const auto length = head.number();
+  if (length <= text.size() - head_bytes || head.number<std::uint32_t>() == crc32c(head.rest())) return false;
+  for (std::size_t at = 1; at + head_bytes <= text.size(); ++at) {
+    if (first_record(text.substr(at))) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -54,38 +95,36 @@ void store_table::open_journal(const std::string& folder) {
   lock_ = descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock_) refuse(std::strerror(errno));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) refuse("another process has it open");
-  std::ifstream old(path_, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(old), {}};
-  if (!text.empty()) {
+  if (std::error_code unseen; std::filesystem::exists(path_, unseen) || unseen) {
+    const auto bytes = read_whole_file(path_, [] {});
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (!text.starts_with(journal_magic)) refuse("its file 'store' is not a journal of this version of muster");
-    replay(std::string_view(text).substr(journal_magic.size()));
+    if (const auto damage = replay(text.substr(journal_magic.size()))) {
+      throw data_error(
+          {.file = path_, .offset = journal_magic.size() + *damage},
+          "this journal of a store is damaged (the checksum of a record is wrong, and what was written "
+          "after it would be lost); restore it from a copy, or start the store, and the job, on an empty folder");
+    }
+    if (version_ > 0) version_ = (version_ / versions_of_a_start + 1) * versions_of_a_start;
   }
   // Written anew, without what has been overwritten since and without a record that was cut off.
   atomic_file anew(path_);
   anew.write(journal_magic);
+  anew.write(encode("", version_, std::nullopt));  // first: it has no key, and no version up to it is used again
   for (const auto& [key, its] : items_) anew.write(encode(key, its.version, its.value));
-  anew.write(encode("", version_, std::nullopt));  // no key, so that no version is used twice
   anew.commit();
   file_ = descriptor(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!file_) refuse(std::strerror(errno));
 }
 
-// Up to the first record that is not whole.
-void store_table::replay(std::string_view text) {
-  wire_reader records(text);
-  while (records.good()) {
-    const auto length = records.number();
-    const auto checksum = records.number<std::uint32_t>();
-    const auto body = records.bytes(length);
-    if (!records.good() || crc32c(body) != checksum) return;
-    wire_reader record(body);
-    const auto version = record.number();
-    const bool there = record.number<std::uint8_t>() != 0;
-    const auto key = record.text();
-    const auto value = record.text();
-    if (!record.whole()) return;
-    put(key, version, there ? std::optional(value) : std::nullopt);
+// Returns where the journal is damaged; its last record may have been cut off.
+std::optional<std::size_t> store_table::replay(std::string_view text) {
+  const std::size_t whole = text.size();
+  while (const auto next = first_record(text)) {
+    put(next->key, next->version, next->value);
+    text.remove_prefix(next->bytes);
   }
+  return is_cut_off(text) ? std::nullopt : std::optional(whole - text.size());
 }
 
 void store_table::record(std::string_view key, std::optional<std::string_view> value) {
@@ -128,6 +167,8 @@ bool store_table::handle(client from, const store_request& asked) {
       return true;
     case store_call::watch:
       return watch(from, asked);
+    case store_call::leave:
+      return true;
     case store_call::cancel:
       std::erase_if(watches_, [&](const waiting& one) { return one.watcher == from && one.id == asked.id; });
       return true;

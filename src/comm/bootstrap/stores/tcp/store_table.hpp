@@ -32,7 +32,8 @@ class store_table {
   /// With a folder, which is made where there is none, all changes stand one behind the other in its file "store", and
   /// the table goes on with what is there, but for what was of clients. What was answered survives this process, and
   /// the host as far as its disk does; a record that was not written to its end is as if it had not begun. Throws
-  /// configuration_error when that cannot be, or when another process has the folder open.
+  /// configuration_error when that cannot be, or when another process has the folder open, and data_error when the
+  /// file cannot be read or is damaged elsewhere.
   explicit store_table(
       answer tell, const std::string& folder = "", alone is_alone = [](client) { return false; },
       identity draw = [] { return std::string("the only one"); });
@@ -60,7 +61,7 @@ class store_table {
   };
 
   void open_journal(const std::string& folder);
-  void replay(std::string_view records);
+  [[nodiscard]] std::optional<std::size_t> replay(std::string_view text);
   // What is under the key for as long as the table lives: nothing for a value of a client.
   void record(std::string_view key, std::optional<std::string_view> value);
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
