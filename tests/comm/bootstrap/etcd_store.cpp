@@ -115,6 +115,24 @@ TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "four", shortly()), muster::timeout_error);
 }
 
+// A look at a job whose leases had run out removed its keys.
+TEST_CASE("an onlooker reads an etcd, and leaves the keys there when no process is present") {
+  if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
+  if (!places::has_etcd()) return;
+  const auto& server = places::an_etcd();
+  muster::detail::etcd_client other(server.address(), "http");
+  const auto key = muster::detail::to_base64("muster/looked-at/k/record");
+  (void)other.ask("put", {}, "/v3/kv/put", {{"key", key}, {"value", muster::detail::to_base64("of a job")}}, soon(),
+                  muster::detail::etcd_client::when_lost::again);
+  for (int look = 0; look < 2; ++look) {
+    muster::etcd_store store(server.address(), "http", "looked-at", soon(), muster::store_role::onlooker);
+    const auto found = store.get("record", soon());
+    CHECK(found.value == "of a job");
+    CHECK_THROWS_AS(store.compare_and_swap("record", found.version, "x", soon()), muster::configuration_error);
+  }
+  const muster::etcd_store begins(server.address(), "http", "looked-at", soon());  // and leaves an empty one
+}
+
 // A process that was cut off for as long as its lease had no presence any more: the next to begin removed all keys.
 TEST_CASE("a process whose lease has expired is present again, and the next that begins finds what there was") {
   if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");

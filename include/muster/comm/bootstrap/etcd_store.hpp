@@ -19,8 +19,10 @@ class etcd_store final : public any_store {
  public:
   /// `endpoints` is "host:port", or several with commas between them, members of one cluster: the first that answers is
   /// used. `scheme` is "http" or "https", which trusts what the system does. `name` is of letters, digits, '-', '_' and
-  /// '.'. Throws timeout_error when none answers by the deadline, configuration_error when it refuses.
-  etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until);
+  /// '.'. Throws timeout_error when none answers by the deadline, configuration_error when it refuses. The swaps of an
+  /// onlooker throw configuration_error.
+  etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until,
+             store_role role = store_role::member);
   etcd_store(etcd_store&&) noexcept;
   etcd_store& operator=(etcd_store&&) = delete;
   /// Clears the store when no other process has it open.

@@ -47,6 +47,12 @@ enum class store_life : std::uint8_t {
   of_client  ///< until the client that wrote it closes the store, dies or is cut off from it
 };
 
+/// What a process is at a store.
+enum class store_role : std::uint8_t {
+  member,   ///< the store lives as long as one has it open, and the first finds it empty
+  onlooker  ///< reads the store and never writes; members do not notice it
+};
+
 /// A small table of keys and values that all processes of a job share. It exists as long as a process has it open;
 /// destroying this object closes it.
 ///

@@ -29,13 +29,16 @@ std::string end_of(std::string prefix) {
 }  // namespace
 
 struct etcd_store::implementation {
-  implementation(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until)
-      : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/") {
+  implementation(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until,
+                 store_role as)
+      : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/"), role(as) {
+    if (role == store_role::onlooker) return;
     come_in(until, true);
     keeper = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   }
 
   ~implementation() {
+    if (role == store_role::onlooker) return;
     keeper.request_stop();
     keeper.join();
     leave();
@@ -113,6 +116,7 @@ struct etcd_store::implementation {
 
   etcd_client client;
   std::string prefix;
+  store_role role;
   std::atomic<std::uint64_t> presence = 0;  // a lease
   std::mutex mutex;
   std::condition_variable_any turn;
@@ -120,8 +124,8 @@ struct etcd_store::implementation {
 };
 
 etcd_store::etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name,
-                       clock::time_point until)
-    : self_(std::make_unique<implementation>(endpoints, scheme, name, until)) {}
+                       clock::time_point until, store_role role)
+    : self_(std::make_unique<implementation>(endpoints, scheme, name, until, role)) {}
 etcd_store::etcd_store(etcd_store&&) noexcept = default;
 etcd_store::~etcd_store() = default;
 
@@ -137,6 +141,10 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
                                         store_life life) {
   detail::check_store_key(key, where());
   detail::check_store_value(value, where());
+  if (self_->role == store_role::onlooker) {
+    throw configuration_error("the store " + where() +
+                              " cannot be written (it was opened by an onlooker); open it as a member");
+  }
   const auto place = to_base64(self_->key_of(key));
   json write = {{"request_delete_range", {{"key", place}}}};
   if (value) {
@@ -177,7 +185,7 @@ namespace {
 
 template <bool over_tls>
 std::unique_ptr<any_store> open(const std::string& endpoints, const store_opening& asked, std::string&) {
-  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", asked.name(), asked.until);
+  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", asked.name(), asked.until, asked.role);
 }
 
 }  // namespace
