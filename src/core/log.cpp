@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <iterator>
+#include <memory>
 #include <mutex>
 
 namespace muster::inline v0 {
@@ -10,7 +11,7 @@ namespace {
 
 struct logger {
   std::mutex mutex;  // the callback runs under it: messages of threads do not mix
-  log_callback callback;
+  std::shared_ptr<const log_callback> callback;
   std::atomic<log_level> level{log_level::warning};
   std::atomic<bool> all_ranks{false};
 };
@@ -21,6 +22,7 @@ logger& instance() {
 }
 
 thread_local int rank_of_thread = -1;
+thread_local bool is_in_callback = false;  // which holds the mutex then
 
 void write_to_stderr(const log_message& message) {
   std::string line = "muster";
@@ -38,8 +40,9 @@ std::string_view to_string(log_level level) noexcept {
 }
 
 void set_log_callback(log_callback callback) {
-  const std::lock_guard lock(instance().mutex);
-  instance().callback = std::move(callback);
+  auto next = callback ? std::make_shared<const log_callback>(std::move(callback)) : nullptr;
+  const auto held = is_in_callback ? std::unique_lock<std::mutex>() : std::unique_lock(instance().mutex);
+  instance().callback.swap(next);
 }
 
 void set_log_level(log_level level, bool all_ranks) {
@@ -54,14 +57,16 @@ void log(log_level level, std::string_view text) noexcept {
   logger& to = instance();
   if (level < to.level || level == log_level::off) return;
   if (rank_of_thread > 0 && level < log_level::error && !to.all_ranks) return;
+  const log_message message{level, rank_of_thread, text};
+  std::shared_ptr<const log_callback> callback;  // stays while it runs, also if it replaces itself
   try {
+    if (is_in_callback) return write_to_stderr(message);
     const std::lock_guard lock(to.mutex);
-    const log_message message{level, rank_of_thread, text};
-    if (to.callback) {
-      to.callback(message);
-    } else {
-      write_to_stderr(message);
-    }
+    callback = to.callback;
+    if (!callback) return write_to_stderr(message);
+    const auto leaves = [](bool* flag) { *flag = false; };
+    const std::unique_ptr<bool, decltype(leaves)> inside(&(is_in_callback = true), leaves);
+    (*callback)(message);
   } catch (...) {  // a message that cannot be written must not stop the work it speaks of
   }
 }

@@ -19,6 +19,7 @@
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
+#include "../core/descriptor.hpp"
 #include "../core/text.hpp"
 #include "sources/text.hpp"
 
@@ -342,6 +343,7 @@ any_record_source open_mixture(std::string_view text, const read_options& option
 }
 
 opened_source open_any(std::string_view specification, const read_options& options) {
+  detail::prepare_process();
   constexpr std::string_view mix = "mix:";
   if (specification.starts_with(mix)) return open_mixture(specification.substr(mix.size()), options);
   auto from = spec_reader::of_source(specification);

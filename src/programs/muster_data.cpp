@@ -10,6 +10,7 @@
 #include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
 
+#include "../core/descriptor.hpp"
 #include "command_line.hpp"
 #include "data_work.hpp"
 
@@ -138,6 +139,7 @@ int run(command_line& chosen) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::detail::prepare_process();
   try {
     command_line chosen;
     return is_answered(chosen.app, argc, argv) ? 0 : run(chosen);

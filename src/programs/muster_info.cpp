@@ -19,6 +19,7 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/descriptor.hpp"
 #include "../core/text.hpp"
 #include "print.hpp"
 #include "top.hpp"
@@ -212,6 +213,7 @@ void measure(muster::context& context, const arguments& chosen) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::detail::prepare_process();
   // Whether it connects has to be known before anything else is read.
   const auto has = [&](std::string_view word) { return std::find(argv + 1, argv + argc, word) != argv + argc; };
   if (has("--calibrate")) {

@@ -11,6 +11,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
+#include "../core/descriptor.hpp"
 #include "command_line.hpp"
 
 namespace {
@@ -45,6 +46,7 @@ int serve(const plan& what, const std::string& token, const sigset_t& ends) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::detail::prepare_process();
   try {
     sigset_t ends;  // blocked before any thread is there
     ::sigemptyset(&ends);

@@ -49,7 +49,7 @@ detail::descriptor supervised_socket() {
     throw configuration_error("the sockets that LISTEN_FDS says were passed cannot be used (it is '" + *count +
                               "', and has to be one listening socket); have the supervisor pass one");
   }
-  return detail::descriptor(::fcntl(first, F_DUPFD_CLOEXEC, 0));
+  return detail::descriptor(::fcntl(first, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
 detail::descriptor listening_socket(const std::string& address) {
@@ -73,7 +73,7 @@ detail::descriptor listening_socket(const std::string& address) {
   if (!failed) acceptor.bind(at, failed);
   if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
   if (failed) throw refuse(failed.message());
-  return detail::descriptor(::fcntl(acceptor.native_handle(), F_DUPFD_CLOEXEC, 0));
+  return detail::descriptor(::fcntl(acceptor.native_handle(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
 /// A thread that serves: its loop, its listening socket and its connections.
@@ -87,7 +87,7 @@ class serving_thread {
     sockaddr_storage bound{};
     socklen_t size = sizeof bound;
     ::getsockname(listening, reinterpret_cast<sockaddr*>(&bound), &size);
-    acceptor_.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), ::fcntl(listening, F_DUPFD_CLOEXEC, 0));
+    acceptor_.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), ::fcntl(listening, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     acceptor_.non_blocking(true);
     accept();
   }
@@ -183,6 +183,7 @@ struct server::state {
 };
 
 server::server(repository& models, server_options options) {
+  detail::prepare_process();
   if (options.threads < 1) throw configuration_error("no thread would serve (threads is less than 1); give at least 1");
   state_.reset(new state{.shared = {.models = models, .options = std::move(options)}});
   detail::descriptor listening = supervised_socket();

@@ -19,7 +19,8 @@ struct log_message {
   std::string_view text;
 };
 
-/// Gets every message that passes the level and the choice of ranks. Called by one thread at a time.
+/// Gets every message that passes the level and the choice of ranks. Called by one thread at a time. What the callback
+/// itself logs goes to stderr. The callback may replace itself.
 using log_callback = std::function<void(const log_message&)>;
 
 /// Replaces the callback; an empty one brings back the default, which writes "muster[rank] level: text" to stderr.
