@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -56,6 +58,10 @@ class membership_service final : elastic::membership_outlet {
                 {log_level::warning, "the membership",
                  "training continues, and failures are handled when the store answers again"},
                 {}, [this] { ring(); }) {
+    if (!bell_) {
+      throw error(error_kind::other, "the membership of this job cannot be watched (eventfd: " +
+                                         std::string(std::strerror(errno)) + "); raise the limit (ulimit -n)");
+    }
     thread_ = std::jthread([this](const std::stop_token& stop) {
       try {
         run(stop);
@@ -157,6 +163,8 @@ class membership_service final : elastic::membership_outlet {
   }
 
  private:
+  static constexpr std::size_t datagrams_a_turn = 4096;  // that are looked at before the time is
+
   void run(const std::stop_token& stop) {
     const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.beat / 4);
     std::vector<pollfd> watched;
@@ -173,13 +181,18 @@ class membership_service final : elastic::membership_outlet {
       std::uint64_t rung = 0;
       (void)!::read(bell_.get(), &rung, sizeof rung);
 
+      std::vector<std::pair<elastic::heartbeat, address>> heard;  // before the lock, which the rank wants for each step
+      for (std::size_t most = datagrams_a_turn; const auto text = words_->receive(most);) {
+        if (auto beat = elastic::heartbeat::decode(*text)) heard.emplace_back(std::move(*beat), words_->sender());
+      }
       const std::lock_guard held(mutex_);
       const auto now = begin_turn();
       look_at_record(now);
-      while (const auto text = words_->receive()) {
-        const auto said = elastic::heartbeat::decode(*text);
-        if (said && said->from == 0) answer();
-        if (said && said->from != 0) protocol_.hear(now, *said);
+      for (const auto& [beat, sender] : heard) {
+        if (beat.from == 0)
+          answer(sender);
+        else
+          protocol_.hear(now, beat);
       }
       look_at_lives(now);
       look_at_signals(now);
@@ -188,10 +201,10 @@ class membership_service final : elastic::membership_outlet {
   }
 
   // To a process that watches the job and is not in it. Nothing depends on it, and nothing is kept of it.
-  void answer() {
+  void answer(const address& to) {
     auto said = protocol_.heartbeat_of(self_.id);
     said.links = links_;
-    words_->send(said.encode(), {words_->sender()});
+    words_->send(said.encode(), {to});
   }
 
   // Before any event: what the rank has done since the last one.
@@ -296,6 +309,8 @@ class membership_service final : elastic::membership_outlet {
     links_.clear();
     stop_.store(false, std::memory_order_release);
     halt_.store(0, std::memory_order_release);
+    std::erase_if(lives_, [&](const auto& one) { return !group.rank_of(one.first) && one.second.ended(); });
+    std::erase_if(places_, [&](const auto& one) { return !group.rank_of(one.first); });
     for (const auto& one : group.members) (void)life_of(one);
     changed_.notify_all();
   }
