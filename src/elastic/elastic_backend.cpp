@@ -243,7 +243,7 @@ class elastic_backend final : public session_backend {
     set_log_rank(rank);
     // Their memory and ours are used again: no process of the generation before may still write.
     service().await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
-    context_.shared_memory()->attach_again();
+    if (context_.shared_memory()) context_.shared_memory()->attach_again();  // none over tcp alone
     auto made = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
     group_.emplace(
         std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));

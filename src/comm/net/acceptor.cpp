@@ -1,6 +1,10 @@
 #include "acceptor.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <muster/core/log.hpp>
 
 #include "../timing.hpp"
 
@@ -25,16 +29,21 @@ void acceptor::accept(const tcp_socket& from) {
     try {
       auto came = from.accept();
       if (!came) return;
+      trouble_ = 0;
       if (heard_.size() >= most_) drop(heard_.begin());
       const auto one = heard_.insert(
           heard_.end(), {std::move(came), handshake::answer(secret_, self_), clock::now() + net_timing::handshake});
       one->ready = loop_.watch(one->socket.file(), EPOLLIN, [this, one](std::uint32_t) { hear(one); });
-    } catch (const error&) {
+    } catch (const error& failed) {
       // No descriptor is left: those that only may be of the job make room for those that are.
       if (!heard_.empty()) {
         drop(heard_.begin());
         continue;
       }
+      const auto* const of_system = dynamic_cast<const socket_error*>(&failed);
+      trouble_ = of_system != nullptr ? of_system->code() : EMFILE;
+      if (!std::exchange(told_, true))
+        log(log_level::error, failed.what() + std::string("; raise its limit (ulimit -n)"));
       for (auto& door : listening_) door.ready.want(0);
       closed_until_ = clock::now() + net_timing::accept_retry;
       return;

@@ -32,6 +32,8 @@ class acceptor {
   [[nodiscard]] clock::time_point next() const noexcept;
   /// Accepts no more, and drops those that it hears.
   void close() noexcept;
+  /// Why the last connection that came could not be accepted; 0: it was. By any thread.
+  [[nodiscard]] int trouble() const noexcept { return trouble_.load(); }
   /// Connections that were dropped before they had proved anything. By any thread.
   [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
 
@@ -60,6 +62,8 @@ class acceptor {
   taker take_;
   std::list<stranger> heard_;                                  // in the order in which they came
   clock::time_point closed_until_ = clock::time_point::max();  // set: no descriptor was left
+  bool told_ = false;                                          // that none was left
+  std::atomic<int> trouble_{0};
   std::atomic<std::uint64_t> strangers_{0};
 };
 

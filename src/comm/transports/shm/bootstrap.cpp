@@ -22,13 +22,14 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t magic = 0x6d75737465720004;  // "muster", and the version of all that lies in shared memory
+constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of all that lies in shared memory
 
 // What a rank says of itself; its memory and its pidfd, if it has one, travel beside it.
 struct introduction {
   std::uint64_t protocol = magic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
+  std::int32_t trouble = 0;  // of the system, by which it gives up; nothing else counts then
   std::int64_t process = 0;
   std::uint64_t slot = 0;
   cpu_set_t cores{};  // that it may run on
@@ -40,10 +41,21 @@ struct peer_info {
   descriptor process_handle;
 };
 
-[[noreturn]] void fail(const std::string& what) {
-  throw error(error_kind::other, "the ranks of this host cannot connect (" + what + ": " + std::strerror(errno) +
-                                     "); use another transport");
-}
+// A failure of the system, which the other ranks are told of.
+class system_failure : public error {
+ public:
+  system_failure(const std::string& what, int code)
+      : error(error_kind::other,
+              "the ranks of this host cannot connect (" + what + ": " + std::strerror(code) + "); " +
+                  (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport")),
+        code_(code) {}
+  [[nodiscard]] int code() const noexcept { return code_; }
+
+ private:
+  int code_;
+};
+
+[[noreturn]] void fail(const std::string& what) { throw system_failure(what, errno); }
 
 // A name outside of the file system. One that an address has no room for ends in its hash: two jobs with names that
 // begin alike do not meet.
@@ -78,6 +90,7 @@ bool send(int to, const peer_info& of) {
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
+  if (!of.memory) return ::sendmsg(to, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof of.said);
   message.msg_control = control;
   message.msg_controllen = CMSG_SPACE(size);
   cmsghdr* const rights = CMSG_FIRSTHDR(&message);
@@ -105,6 +118,10 @@ bool receive(int from, peer_info& came) {
     came.memory = descriptor(files[0]);
     came.process_handle = descriptor(files[1]);
   }
+  // The system gave no numbers to the descriptors that came.
+  if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) throw system_failure("the memory of another rank", EMFILE);
+  if (got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.said.trouble != 0)
+    throw system_failure("at rank " + std::to_string(came.said.rank), came.said.trouble);
   return got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.memory;
 }
 
@@ -132,10 +149,17 @@ class bootstrap {
 
   // All ranks, in their order.
   std::vector<peer_info> run() {
-    if (rank_ == 0) {
-      accept_all_ranks();
-    } else {
-      connect_to_rank_0();
+    std::vector<descriptor> others(rank_ == 0 ? infos_.size() : 1);  // as far as they are connected
+    try {
+      rank_ == 0 ? accept_all_ranks(others) : connect_to_rank_0(others.front());
+    } catch (const system_failure& failed) {
+      peer_info last;
+      last.said.rank = rank_;
+      last.said.trouble = failed.code();
+      for (const auto& one : others) {
+        if (one) (void)send(one.get(), last);
+      }
+      throw;
     }
     return std::move(infos_);
   }
@@ -177,10 +201,10 @@ class bootstrap {
   }
 
   // A connection belongs to no rank until it has said one.
-  void accept_all_ranks() {
+  void accept_all_ranks(std::vector<descriptor>& connections) {
     const descriptor listener = listen();
+    descriptor spare(::fcntl(listener.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     std::vector<descriptor> pending;
-    std::vector<descriptor> connections(infos_.size());
     for (;;) {
       std::vector<int> missing;
       std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
@@ -195,12 +219,18 @@ class bootstrap {
       const std::size_t known = pending.size() + 1;
       for (std::size_t i = 1; i < watched.size(); ++i) {
         if (watched[i].revents == 0) continue;
-        if (i >= known) fail_bootstrap_without(static_cast<int>(i - known) + 1);
+        if (i >= known) lose(static_cast<int>(i - known) + 1, connections[i - known + 1]);
         greet(std::move(pending[i - 1]), connections);
       }
       std::erase_if(pending, [](const descriptor& one) { return !one; });
       if (watched[0].revents != 0) {
         descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        const int code = came ? 0 : errno;
+        if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) {
+          spare = {};
+          tell_the_rest(listener, missing.size(), code);
+          throw system_failure("accept", code);
+        }
         if (came && user_of(came.get()) == ::getuid()) pending.push_back(std::move(came));
       }
     }
@@ -211,13 +241,32 @@ class bootstrap {
     }
   }
 
+  // Ranks that have not come would wait for this one until their deadlines.
+  void tell_the_rest(const descriptor& listener, std::size_t count, int code) const {
+    peer_info last;
+    last.said.trouble = code;
+    const auto until = deadline_after(shm_timing::last_word);
+    pollfd watched{listener.get(), POLLIN, 0};
+    for (; count > 0 && clock::now() < until; --count) {
+      if (::poll(&watched, 1, static_cast<int>(shm_timing::last_word.count() * 1e3)) != 1) return;
+      const descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (came && user_of(came.get()) == ::getuid()) (void)send(came.get(), last);
+    }
+  }
+
+  // It may have given the reason.
+  [[noreturn]] static void lose(int rank, const descriptor& over) {
+    peer_info last;
+    (void)receive(over.get(), last);
+    fail_bootstrap_without(rank);
+  }
+
   // A rank that reads late has no room for a while; and the system limits how many descriptors of a user are on their
   // way, whichever program sent them, by RLIMIT_NOFILE.
   void send_in_time(const descriptor& over, const peer_info& of, int to) const {
     for (auto nap = first_nap; !send(over.get(), of); nap = std::min(nap * 2, longest_nap())) {
       // The last two: what some versions of Linux say at the moment at which the other side ends.
-      if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
-        fail_bootstrap_without(to);
+      if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN) lose(to, over);
       if (errno != EAGAIN && errno != ETOOMANYREFS && errno != EINTR) fail("send");
       (void)milliseconds_left({to});
       std::this_thread::sleep_for(nap);
@@ -251,8 +300,8 @@ class bootstrap {
     }
   }
 
-  void connect_to_rank_0() {
-    const descriptor to = reach_rank_0();
+  void connect_to_rank_0(descriptor& to) {
+    to = reach_rank_0();
     send_in_time(to, info(rank_), 0);
     for (int i = 1; i < size_; ++i) {
       pollfd watched{to.get(), POLLIN, 0};
@@ -295,7 +344,7 @@ std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int 
   mine.said.process = ::getpid();
   mine.said.slot = slot;
   ::sched_getaffinity(0, sizeof mine.said.cores, &mine.said.cores);
-  mine.memory = descriptor(::fcntl(own->memory().file(), F_DUPFD_CLOEXEC, 0));
+  mine.memory = descriptor(::fcntl(own->memory().file(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   mine.process_handle = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // since Linux 5.3
   if (!mine.memory) fail("dup");
   auto infos = bootstrap(name, std::move(mine), timeout, given_up).run();

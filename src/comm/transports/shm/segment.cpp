@@ -39,7 +39,7 @@ mapping::mapping(descriptor file, std::size_t reserve) : file_(std::move(file)),
   if (base == MAP_FAILED) {
     throw error(error_kind::other, "cannot reserve " + std::to_string(reserve >> 20) +
                                        " MiB of addresses for shared memory (" + std::strerror(errno) +
-                                       "); raise the limit (ulimit -v) or use another transport");
+                                       "); raise the limit (ulimit -v) or use --transport tcp");
   }
   base_ = {static_cast<std::byte*>(base), {reserve}};
 }
@@ -60,8 +60,14 @@ segment::segment(std::size_t reserve) : memory_(make_file(), reserve) {}
 std::uint64_t segment::grow(std::size_t bytes) {
   const std::uint64_t at = size_;
   const std::size_t wanted = round_up(bytes, growth);
-  if (wanted > memory_.reserve() - size_ || ::ftruncate(memory_.file(), static_cast<off_t>(size_ + wanted)) != 0)
-    throw std::bad_alloc();
+  if (wanted > memory_.reserve() - size_) throw std::bad_alloc();
+  if (::ftruncate(memory_.file(), static_cast<off_t>(size_ + wanted)) != 0) {
+    if (errno != EFBIG) throw std::bad_alloc();
+    throw error(error_kind::other,
+                "shared memory cannot have " + std::to_string((size_ + wanted) >> 20) +
+                    " MiB (it is a file of the system's, and the limit of file sizes is less); raise "
+                    "the limit (ulimit -f) or use --transport tcp");
+  }
   size_ += wanted;
   if (wanted > bytes) free_[at + bytes] = wanted - bytes;
   return at;

@@ -1,6 +1,7 @@
 #include "mesh.hpp"
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include <muster/core/error.hpp>
@@ -85,8 +86,15 @@ void tcp_mesh::await_all(clock::time_point until, const std::function<bool()>& g
     const auto found = missing();
     return found.empty() || std::any_of(found.begin(), found.end(), is_lost);
   };
-  const auto next = [&] { return given_up ? std::min(until, clock::now() + tcp_timing::given_up_poll) : until; };
+  const auto next = [&] {
+    return std::min(until, clock::now() + (given_up ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
+  };
   while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
+    if (const int code = manager_.accept_trouble()) {
+      throw error(error_kind::other, "other ranks cannot connect to rank " + std::to_string(rank_) + " over tcp (" +
+                                         std::generic_category().message(code) +
+                                         "); raise the limit of descriptors (ulimit -n)");
+    }
     if (given_up && given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto found = missing();
