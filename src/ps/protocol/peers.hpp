@@ -1,6 +1,7 @@
 // The others of a job, as one of its servers or workers knows them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -28,6 +29,7 @@ struct peer {
 struct peer_table {
   std::map<member, peer> all;
   clock::time_point ticked{};
+  clock::duration usual_gap{};  ///< between two ticks, of late
 
   /// Those of the map, and no others: it forgets those that are fenced.
   void learn(const shard_map& map, clock::time_point now) {
@@ -39,10 +41,16 @@ struct peer_table {
   /// theirs: true then.
   bool tick(clock::time_point now, clock::duration silence) {
     const bool was_away = now - ticked > silence / 4;
+    if (ticked != clock::time_point{}) usual_gap += (now - ticked - usual_gap) / 16;
     if (was_away) {
       for (auto& [node, its] : all) its.heard = now;
     }
     return std::exchange(ticked, now) != clock::time_point{} && was_away;
+  }
+  /// How long others may be silent: longer where this process waits for a processor again and again, for it is not the
+  /// only one to do so.
+  [[nodiscard]] clock::duration patience(clock::duration silence) const noexcept {
+    return std::max(silence, 16 * usual_gap);
   }
   /// Null for one that the map does not name.
   [[nodiscard]] const peer* find(const member& node) const noexcept {

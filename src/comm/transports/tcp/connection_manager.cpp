@@ -244,6 +244,7 @@ void connection_manager::expire(clock::time_point now) {
       lose(peer, its.failure_reason);
     } else if (its.over && !its.goodbye && now - its.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+      its.was_silent = true;
       lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }
     const bool waits = its.now == stage::dialing || its.now == stage::answering;

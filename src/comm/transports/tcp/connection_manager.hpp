@@ -41,6 +41,8 @@ class connection_manager {
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return of(rank).at; }
   [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
+  /// Why no rank can connect to this one, by the system's number; 0: each can.
+  [[nodiscard]] int accept_trouble() const noexcept { return acceptor_.trouble(); }
   /// Why a rank is not connected yet, as far as it is known.
   [[nodiscard]] std::string trouble_with(int peer);
 
@@ -79,6 +81,7 @@ class connection_manager {
     stage now = stage::idle;
     std::array<tcp_socket, 2> made;  // the control connection, and that of data
     bool again = false;              // they stood before
+    bool was_silent = false;         // at their end, which nothing else told
     clock::time_point until;
     std::string trouble;  // with controls_mutex_
     // The control connection.

@@ -34,7 +34,8 @@ void connection_manager::dial_again(int peer, clock::time_point until) {
     to.now = stage::idle;
     dial(peer);
   }
-  to.until = std::min(to.until, until);
+  // One that was silent was perhaps stopped, and then its connections cannot be made either until it goes on.
+  if (!to.was_silent) to.until = std::min(to.until, until);
 }
 
 // The next of the addresses.
@@ -49,7 +50,10 @@ void connection_manager::dial_one(pending_connection& one) {
     one.socket = tcp_socket::start_connect(next);
     one.ready = loop_.watch(one.socket.file(), EPOLLOUT, [this, &one](std::uint32_t) { advance(one); });
   } catch (const socket_error& failed) {
+    const bool is_out_of_descriptors = failed.code() == EMFILE || failed.code() == ENFILE;
     drop(one, failed.what(), failed.code() == ECONNREFUSED);
+    if (is_out_of_descriptors && !of(one.peer).again)
+      lose(one.peer, failed.what() + std::string("; raise the limit (ulimit -n)"));
   }
 }
 
@@ -121,6 +125,7 @@ void connection_manager::complete(int peer) {
   remote& its = of(peer);
   its.now = stage::up;
   its.again = true;
+  its.was_silent = false;
   {
     const std::lock_guard lock(controls_mutex_);
     std::string before = std::exchange(its.over.outgoing(), {});  // that was posted before there was a connection
