@@ -32,6 +32,7 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
+#include "../comm/net/socket.hpp"
 #include "../core/descriptor.hpp"
 #include "../core/random_bytes.hpp"
 #include "control_socket.hpp"
@@ -51,13 +52,32 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
+// A terminal sends these to all processes of the job. They are muster-launch's, which tells its ranks by SIGTERM.
+constexpr int of_terminal[] = {SIGINT, SIGQUIT, SIGHUP};
+
+// The ranks of a muster-launch that is itself a rank of these are none of theirs.
+constexpr std::string_view of_other_launchers[] = {
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
+    "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
+
+std::string free_port() {
+  return std::to_string(
+      muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0")).local().port());
+}
+
 class launcher {
  public:
   explicit launcher(launch_plan what) : plan_(std::move(what)) {
+    ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no process can be waited for
     sigset_t ours;
     ::sigemptyset(&ours);
-    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP, SIGQUIT}) ::sigaddset(&ours, one);
-    ::sigprocmask(SIG_BLOCK, &ours, &before_);
+    for (const int one : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, one);
+    for (const int one : of_terminal) {
+      struct sigaction present {};
+      (void)::sigaction(one, nullptr, &present);
+      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, one);  // as nohup ignores SIGHUP
+    }
+    ::sigprocmask(SIG_BLOCK, &ours, nullptr);
     signals_ = muster::detail::descriptor(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals_)
       throw muster::configuration_error("signals cannot be read (" + std::string(std::strerror(errno)) +
@@ -74,17 +94,19 @@ class launcher {
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
-    while (!running_.empty() || begin_again()) {
+    while (!running_.empty() || !to_start_.empty() || begin_again()) {
       report_hang(false);
       const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
-        tell_all(got);
+        tell_all(SIGTERM);  // by which a training saves
         if (!until) until = muster::deadline_after(muster::seconds(plan_.grace));
       }
-      if (got == SIGQUIT) ask_for_records();
+      if (got == SIGQUIT) tell_those_that_catch(SIGUSR2);
+      if (got == SIGUSR1) tell_those_that_catch(SIGUSR1);
       if (got == SIGUSR2 && plan_.elastic && !finished_ && !ending_ && size() < plan_.max) resize(size() + 1);
       reap();
+      start_due_ones();
       end_late_ones();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
@@ -98,8 +120,9 @@ class launcher {
  private:
   using moment = std::chrono::steady_clock::time_point;
   struct child {
-    int rank = 0;                // that it began as
-    int number = 0;              // of processes that were started before
+    int rank = 0;    // that it began as
+    int number = 0;  // of processes that were started before
+    moment began;
     std::optional<moment> ends;  // it was told to leave by then
   };
 
@@ -114,7 +137,8 @@ class launcher {
 
   // Ranks that were not told to leave.
   [[nodiscard]] int size() const {
-    return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }));
+    return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }) +
+                            std::ssize(to_start_));
   }
 
   std::string answer(const std::string& request) {
@@ -143,6 +167,10 @@ class launcher {
   void resize(int wanted) {
     while (size() < wanted) start(next_rank_++);
     while (size() > wanted) {
+      if (!to_start_.empty()) {
+        to_start_.pop_back();
+        continue;
+      }
       auto next = running_.end();
       for (auto one = running_.begin(); one != running_.end(); ++one) {
         if (one->second.ends) continue;
@@ -167,8 +195,15 @@ class launcher {
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
+    // For programs of torch.distributed.
+    if (!muster::environment("MASTER_ADDR")) common_["MASTER_ADDR"] = "127.0.0.1";
+    if (!muster::environment("MASTER_PORT")) common_["MASTER_PORT"] = free_port();
     if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
-    if (muster::environment("MUSTER_RENDEZVOUS")) return;
+    if (const auto given = muster::environment("MUSTER_RENDEZVOUS")) {
+      // There the ranks of several muster-launch meet, unless they have names.
+      if (given->starts_with("tcp://") && !muster::environment("MUSTER_JOB")) common_.erase("MUSTER_JOB");
+      return;
+    }
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_TOKEN"] = token;
     tell_of_store();
@@ -192,7 +227,7 @@ class launcher {
   }
 
   // A process that has no context yet would end by that signal.
-  void ask_for_records() const {
+  void tell_those_that_catch(int signal) const {
     for (const auto& [process, one] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
       std::string word;
@@ -200,7 +235,7 @@ class launcher {
       }
       std::uint64_t caught = 0;
       status >> std::hex >> caught;
-      if ((caught >> (SIGUSR2 - 1) & 1) != 0) ::kill(process, SIGUSR2);
+      if ((caught >> (signal - 1) & 1) != 0) ::kill(process, signal);
     }
   }
 
@@ -237,7 +272,9 @@ class launcher {
     std::vector<std::string> all;
     for (char** one = environ; *one != nullptr; ++one) {
       const std::string_view entry(*one);
-      if (!its.contains(std::string(entry.substr(0, entry.find('='))))) all.emplace_back(entry);
+      const std::string name(entry.substr(0, entry.find('=')));
+      const bool is_of_other = std::ranges::find(of_other_launchers, name) != std::end(of_other_launchers);
+      if (!is_of_other && !its.contains(name)) all.emplace_back(entry);
     }
     for (const auto& [name, value] : its) all.push_back(name + "=" + value);
     return all;
@@ -261,7 +298,7 @@ class launcher {
     }
     say("the job has lost tables; it is restarted");
     lost_ = finished_ = refused_ = false;
-    common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
+    if (!plan_.elastic) common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     start_all();
     return true;
   }
@@ -279,12 +316,37 @@ class launcher {
     if (made == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
-      ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+      for (const int one : of_terminal) ::signal(one, SIG_IGN);
+      sigset_t none;
+      ::sigemptyset(&none);
+      ::sigprocmask(SIG_SETMASK, &none, nullptr);
       ::execvpe(command[0], command.data(), variables.data());
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
-    running_[made] = {.rank = rank, .number = started_++, .ends = {}};
+    running_[made] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
+  }
+
+  // A program that fails at its start does so again, and soon has no restart left: each waits twice as long as the one
+  // before. What kills a rank from outside is no failure of the program.
+  void start_again(const child& was, bool is_killed) {
+    const auto now = std::chrono::steady_clock::now();
+    quick_failures_ = is_killed || now - was.began > quick_failure ? 0 : quick_failures_ + 1;
+    const auto pause = quick_failures_ == 0
+                           ? std::chrono::milliseconds(0)
+                           : std::min(first_pause * (1 << std::min(quick_failures_ - 1, 10)), last_pause);
+    to_start_.push_back({was.rank, now + pause});
+  }
+
+  void start_due_ones() {
+    if (ending_ || finished_ || lost_) to_start_.clear();
+    const auto now = std::chrono::steady_clock::now();
+    for (const auto& next : std::exchange(to_start_, {})) {
+      if (next.at <= now)
+        start(next.rank);
+      else
+        to_start_.push_back(next);
+    }
   }
 
   void reap() {
@@ -317,7 +379,7 @@ class launcher {
           (again ? "; it is restarted" : ""));
       if (!again) continue;
       --plan_.restarts;
-      start(was.rank);
+      start_again(was, ended == 128 + SIGKILL);
     }
   }
 
@@ -332,6 +394,15 @@ class launcher {
   // An elastic job that lost its tables so soon after each of so many starts does so for a reason.
   static constexpr std::chrono::seconds quick_loss{60};
   static constexpr int most_quick_losses = 5;
+  // A rank that fails so soon, and the pause before it is started again.
+  static constexpr std::chrono::seconds quick_failure{5};
+  static constexpr std::chrono::milliseconds first_pause{100};
+  static constexpr std::chrono::milliseconds last_pause{10'000};
+
+  struct planned_start {
+    int rank = 0;
+    moment at;
+  };
 
   launch_plan plan_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
@@ -339,10 +410,11 @@ class launcher {
   std::optional<muster::store_server> store_;
   std::string records_;                                                // their folder
   std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
-  sigset_t before_{};
-  muster::detail::descriptor signals_;  // can be read when one has come
+  muster::detail::descriptor signals_;                                 // can be read when one has come
   std::optional<control_socket> control_;
   std::map<pid_t, child> running_;
+  std::vector<planned_start> to_start_;
+  int quick_failures_ = 0;  // in a row
   int next_rank_ = 0;
   int started_ = 0;
   int deaths_ = 0;
@@ -359,6 +431,7 @@ class launcher {
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::detail::prepare_process();
   try {
     auto read = read_launch_plan(argc, argv);
     return read ? launcher(std::move(*read)).run() : 0;

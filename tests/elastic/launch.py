@@ -28,12 +28,12 @@ FOLDER = tempfile.TemporaryDirectory()
 class Run:
     count = 0
 
-    def __init__(self, *words):
+    def __init__(self, *words, prepare=None):
         Run.count += 1
         self.enough = f"{FOLDER.name}/{Run.count}"
         self.joined = set()  # processes that were ready
         words = [self.enough if word == "ENOUGH" else word for word in words]
-        self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=prepare)
 
     def ranks(self, count):
         """The processes of the first so many ranks that are ready."""
@@ -180,6 +180,39 @@ ended.ranks(2)
 time.sleep(0.1)
 ended.process.send_signal(signal.SIGTERM)
 ended.end(143)
+
+# Ctrl-C goes to all processes of the terminal: muster-launch alone acts on it.
+interrupted = Run("-n", "2", options.program, *ENDLESS, prepare=os.setsid)
+interrupted.ranks(2)
+os.killpg(interrupted.process.pid, signal.SIGINT)
+interrupted.end(143, "ended with 143")
+
+# What a parent may leave to a process: SIGCHLD ignored, nohup, signals that are blocked.
+Run("-n", "3", options.program, *JOB, prepare=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).end(0, done=3)
+nohup = Run("-n", "2", options.program, *ENDLESS, prepare=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+nohup.ranks(2)
+nohup.process.send_signal(signal.SIGHUP)
+nohup.process.send_signal(signal.SIGUSR1)  # which ranks that catch it get: the members are printed
+nohup.end(0, " is process ", done=2)
+blocked = Run("-n", "2", options.program, *ENDLESS, prepare=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
+blocked.ranks(2)
+blocked.process.send_signal(signal.SIGTERM)
+blocked.end(143)
+
+# A program of torch.distributed finds its rank 0, and one under another launcher is muster-launch's.
+SAYS = "import os; print('ready', os.environ['MASTER_PORT'], os.environ['MASTER_ADDR'], 'SLURM_PROCID' in os.environ, flush=True)"
+torch = Run("-n", "2", "--elastic", "off", sys.executable, "-c", SAYS, prepare=lambda: os.environ.update(SLURM_PROCID="0"))
+ports = torch.ranks(2)
+if ports[0] != ports[1] or ports[0] <= 0:
+    sys.exit(f"the ranks get the ports {ports}")
+torch.end(0)
+
+# One that fails at its start is started again, and not as fast as it fails.
+failing = Run("-n", "1", "--restart", "4", sys.executable, "-c", "import time; print('ready', int(time.monotonic() * 1000), flush=True); raise SystemExit(3)")
+starts = failing.ranks(5)
+failing.end(3)
+if starts[4] - starts[0] < 1500:
+    sys.exit(f"a program that fails was started at {starts} ms")
 
 Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, "--heartbeat cannot be 'none'")
 # Ranks that differ between exchanges cannot be done without.
