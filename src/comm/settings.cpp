@@ -54,6 +54,9 @@ constexpr setting_info elastic{
 constexpr setting_info quorum_timeout{
     "quorum-timeout", "SECONDS", "30", "elastic: how long to wait for enough ranks, or for a majority of the members",
     some_seconds,     true};
+constexpr setting_info store_program{"store-program", "FILE", "auto",
+                                     "elastic: the muster-store that rank 0 starts under mpirun and srun; auto: beside "
+                                     "the program, in PATH, or installed"};
 constexpr setting_info remote_servers{
     "remote-servers", "N", "0",
     "ps: servers and hot spares that are launched separately, with --role server, and join at --rendezvous",
@@ -68,12 +71,16 @@ constexpr setting_info flight_recorder{
     "names one by itself and prints what they say"};
 
 extern "C" {
-bool muster_settings_of_comm = detail::register_settings(
-    {"comm",
-     "the job and its transports",
-     {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
-     {&between, &job, &token, &host, &check, &progress, &pin, &interface, &connections, &heartbeat, &missed_heartbeats,
-      &checksum, &quorum_timeout, &remote_servers, &role, &flight_recorder}});
+bool muster_register_settings_of_comm() noexcept {
+  static const bool is_done = detail::register_settings(
+      {"comm",
+       "the job and its transports",
+       {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
+       {&between, &job, &token, &host, &check, &progress, &pin, &interface, &connections, &heartbeat,
+        &missed_heartbeats, &checksum, &quorum_timeout, &store_program, &remote_servers, &role, &flight_recorder}});
+  return is_done;
+}
+bool muster_settings_of_comm = muster_register_settings_of_comm();
 }
 
 }  // namespace muster::inline v0::setting

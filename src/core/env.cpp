@@ -10,6 +10,14 @@
 
 #include "text.hpp"
 
+// Of the layers that the program is linked with.
+extern "C" {
+[[gnu::weak]] bool muster_register_settings_of_comm() noexcept;
+[[gnu::weak]] bool muster_register_settings_of_elastic() noexcept;
+[[gnu::weak]] bool muster_register_settings_of_ps() noexcept;
+[[gnu::weak]] bool muster_register_settings_of_train() noexcept;
+}
+
 namespace muster::inline v0 {
 namespace setting {
 constexpr setting_info log_level{"log-level", "LEVEL", "warning", "debug, info, warning, error, off"};
@@ -29,6 +37,14 @@ settings::question question_in(std::string_view word) noexcept {
   if (word == "--help" || word == "-h") return settings::question::help;
   if (word == "--help-all") return settings::question::help_all;
   return word == "--version" ? settings::question::version : settings::question::none;
+}
+
+// A context may be a variable of the program's that is made before those of the library.
+void register_layers() {
+  for (auto* const layer : {&muster_register_settings_of_comm, &muster_register_settings_of_elastic,
+                            &muster_register_settings_of_ps, &muster_register_settings_of_train}) {
+    if (layer != nullptr) layer();
+  }
 }
 
 void warn_of_unknown_variables() {
@@ -75,6 +91,7 @@ std::optional<std::string> environment(const char* name) {
 }
 
 settings::settings() {
+  register_layers();
   for (const auto* row : setting_table()) {
     auto value = environment(row->variable().c_str());
     const auto from = value ? source::variable : source::fallback;

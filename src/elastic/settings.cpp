@@ -23,8 +23,12 @@ constexpr setting_info mode{
     "gossip[:ring|:torus|:exponential], ps (a parameter server)"};
 
 extern "C" {
-bool muster_settings_of_elastic = detail::register_settings(
-    {"elastic", "elastic jobs", {&mode, &min_ranks, &max_ranks}, {&slow_ranks, &slow_factor, &slow_steps}});
+bool muster_register_settings_of_elastic() noexcept {
+  static const bool is_done = detail::register_settings(
+      {"elastic", "elastic jobs", {&mode, &min_ranks, &max_ranks}, {&slow_ranks, &slow_factor, &slow_steps}});
+  return is_done;
+}
+bool muster_settings_of_elastic = muster_register_settings_of_elastic();
 }
 
 }  // namespace muster::inline v0::setting

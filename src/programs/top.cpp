@@ -98,15 +98,20 @@ job look_for_job(const muster::settings& configuration) {
   std::unique_ptr<muster::any_store> store;
   if (place.starts_with("tcp://")) {
     store = std::make_unique<muster::tcp_store>(place.substr(6), found.token == "auto" ? "" : found.token, until);
-    found.name = place;
+    found.name = configuration.value(muster::setting::job);
+    if (found.name == "auto")
+      found.name = place;
+    else
+      store = muster::detail::of_job(std::move(store), found.name);
   } else if (place.starts_with("etcd")) {
-    store = muster::open_store(configuration, muster::launch_env{});
+    store = muster::open_store(configuration, muster::launch_env{}, muster::store_role::onlooker);
     found.name = configuration.value(muster::setting::job);
   } else {
     const auto file =
         file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
     store = std::make_unique<muster::tcp_store>(std::string(muster::detail::store_file_scheme) + file, "", until);
     found.name = std::filesystem::path(file).filename().string().substr(muster::detail::store_name("").size());
+    if (!store->get("elastic/record", until)) store = muster::detail::of_job(std::move(store), found.name);
     if (const auto drawn = store->get("token", until)) {
       found.token = drawn.value;
     } else if (found.token == "auto") {
@@ -118,7 +123,7 @@ job look_for_job(const muster::settings& configuration) {
   if (record) found.record = muster::elastic::generation_record::decode(record.value);
   if (found.record.members.empty()) {
     refuse("finds no group in the job at " + store->where() +
-           " (it is none that is elastic, or has not begun); wait, or see the tracker's report of the job");
+           " (it is none that is elastic, or has not begun, or has a name); wait, or choose it by --job NAME");
   }
   return found;
 }
@@ -140,7 +145,7 @@ answers ask(const job& of) {
   words.send(heartbeat{}.encode(), places);
   const auto until = muster::deadline_after(patience);
   while (heard.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
-    while (const auto text = words.receive()) {
+    for (std::size_t most = 65536; const auto text = words.receive(most);) {
       if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->from)) heard.of[said->from] = *said;
     }
   }

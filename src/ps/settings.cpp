@@ -25,8 +25,12 @@ constexpr setting_info compress{"compress", "CODEC", "none",
                                 "randomk:SHARE, blockk:SHARE, powersgd:RANK"};
 
 extern "C" {
-bool muster_settings_of_ps = detail::register_settings(
-    {"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});
+bool muster_register_settings_of_ps() noexcept {
+  static const bool is_done = detail::register_settings(
+      {"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});
+  return is_done;
+}
+bool muster_settings_of_ps = muster_register_settings_of_ps();
 }
 
 }  // namespace muster::inline v0::setting

@@ -18,8 +18,12 @@ constexpr setting_info virtual_shards{"virtual-shards", "N", "0",
                                       detail::from(0, 4096)};
 
 extern "C" {
-bool muster_settings_of_train =
-    detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
+bool muster_register_settings_of_train() noexcept {
+  static const bool is_done =
+      detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
+  return is_done;
+}
+bool muster_settings_of_train = muster_register_settings_of_train();
 }
 
 }  // namespace muster::inline v0::setting

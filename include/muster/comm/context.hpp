@@ -182,17 +182,18 @@ struct planned_world {
 [[nodiscard]] planned_world plan_world(const settings& configuration, const launch_env& launch);
 
 #ifdef MUSTER_HAS_MPI
-// Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive.
+// Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive. Each unit has its
+// own: of an inline variable a process has one, also where several of its plug-ins contain muster, and each must ask.
 bool link_mpi() noexcept;
-inline const bool mpi_is_linked = link_mpi();
+[[maybe_unused]] static const bool mpi_is_linked = link_mpi();
 #endif
 #ifdef MUSTER_HAS_TCP
 bool link_tcp() noexcept;
-inline const bool tcp_is_linked = link_tcp();
+[[maybe_unused]] static const bool tcp_is_linked = link_tcp();
 #endif
 #ifdef MUSTER_HAS_ETCD
 bool link_etcd_store() noexcept;
-inline const bool etcd_is_linked = link_etcd_store();
+[[maybe_unused]] static const bool etcd_is_linked = link_etcd_store();
 #endif
 
 }  // namespace detail

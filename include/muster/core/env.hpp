@@ -49,8 +49,10 @@ struct setting_group {
   std::vector<const setting_info*> common;  ///< in `--help`
   std::vector<const setting_info*> rows{};  ///< in `--help-all` too
 };
-/// Before main, as the first value of a variable with the name `muster_settings_of_LAYER` and C linkage, which the
-/// target of the layer has the linker ask for: a program knows the settings of what it is linked with. Returns true.
+/// Before main, or before a context that is made earlier, by a function with the name
+/// `muster_register_settings_of_LAYER` and C linkage. A variable `muster_settings_of_LAYER`, whose first value the
+/// function gives, is what the target of the layer has the linker ask for: a program knows the settings of what it is
+/// linked with. Returns true.
 bool register_settings(setting_group group);
 
 }  // namespace detail

@@ -43,7 +43,8 @@ void set_jpeg_functions(const jpeg_functions* known) noexcept;
 /// Makes JPEG known, and returns true; defined in muster::jpeg.
 bool register_jpeg() noexcept;
 #ifdef MUSTER_HAS_JPEG
-inline const bool jpeg_is_registered = register_jpeg();  // takes the object file out of the static archive
+[[maybe_unused]] static const bool jpeg_is_registered =
+    register_jpeg();  // takes the object file out of the static archive
 #endif
 
 /// What the functions on JPEG share.

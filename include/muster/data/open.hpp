@@ -63,7 +63,7 @@ bool register_postgres() noexcept;
 
 #ifdef MUSTER_HAS_POSTGRES
 // As for muster::zlib: the variable takes the object file out of the static archive.
-inline const bool postgres_is_registered = register_postgres();
+[[maybe_unused]] static const bool postgres_is_registered = register_postgres();
 #endif
 
 }  // namespace detail

@@ -5,11 +5,13 @@
 #include <optional>
 
 #include <muster/comm/algorithms/chooser.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../../core/descriptor.hpp"
 #include "../group/group_state.hpp"
 #include "../transports/shm/connect.hpp"
 #include "assembly.hpp"
@@ -48,7 +50,10 @@ void apply_diagnostics(const settings& configuration) {
 }  // namespace
 
 struct context::implementation {
-  explicit implementation(settings from) : configuration(std::move(from)) { configuration.check_numbers(); }
+  explicit implementation(settings from) : configuration(std::move(from)) {
+    detail::prepare_process();
+    configuration.check_numbers();
+  }
 
   void connect() {
     apply_diagnostics(configuration);
@@ -56,11 +61,13 @@ struct context::implementation {
     launch = std::move(assembled.launch);
     if (launch.rank == 0) store = std::move(assembled.store);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
+    if (elastic) require_elastic_job();
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
     for_groups = detail::settings_for_groups(configuration, std::max(launch.local_size, chosen.threads));
     if (elastic) {
       chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
-      shared = std::make_shared<detail::segment>(detail::reserve_for(64));
+      if (configuration.value(setting::transport) != "tcp")
+        shared = std::make_shared<detail::segment>(detail::reserve_for(64));
       process_world.emplace(make_self_transport(), for_groups);
       set_log_rank(launch.rank);
       return;
@@ -78,6 +85,21 @@ struct context::implementation {
       adopt(make_self_transport());
     }
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
+  }
+
+  // Each process would train alone, with all of the data.
+  void require_elastic_job() const {
+    const std::string origin = configuration.origin(setting::elastic);
+    if (configuration.integer(setting::ranks) > 1) {
+      refuse(origin + " is on and " + configuration.origin(setting::ranks) + " asks for " +
+             std::to_string(configuration.integer(setting::ranks)) +
+             " ranks as threads (threads neither leave nor die alone); drop one of them");
+    }
+    if (detail::find_registered("tcp") == nullptr) {
+      refuse(origin +
+             " is on (this program was linked without muster::tcp, over which the members find each other); link "
+             "muster::muster from a build with OpenSSL, or set --elastic off");
+    }
   }
 
   void adopt(std::unique_ptr<transport> transport) {
@@ -110,6 +132,7 @@ struct context::implementation {
   std::unique_ptr<any_store> store;
   std::optional<group> process_world;  // none when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
+  bool has_failed = false;  // as `settle` was told
 };
 
 context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
@@ -129,7 +152,14 @@ context::context(std::unique_ptr<transport> transport, settings chosen)
 
 context::~context() {
   auto& world = self_->process_world;
-  if (world && std::uncaught_exceptions() > self_->exceptions_at_start) world->abort("an exception ends its program");
+  const bool is_thrown = std::uncaught_exceptions() > self_->exceptions_at_start;
+  if (world && is_thrown) world->abort("an exception ends its program");
+  if (!self_->elastic || self_->launch.size == 1 || is_thrown || self_->has_failed || detail::store_was_opened())
+    return;
+  log(log_level::warning, "the " + std::to_string(self_->launch.size) + " ranks of this job never met (" +
+                              self_->configuration.origin(setting::elastic) +
+                              " is on, and the program began no elastic session: each rank ran alone); set --elastic "
+                              "off, or use a muster::training or muster::elastic::session");
 }
 
 group& context::world() {
@@ -164,6 +194,7 @@ void context::run(const std::function<void(group&)>& body) {
 }
 
 context::outcome context::settle(std::exception_ptr failure) noexcept {
+  self_->has_failed = failure != nullptr;
   try {
     if (self_->process_world) return detail::settle_world(*self_->process_world, failure);
     return {failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};

@@ -24,6 +24,13 @@ struct dialect {
 };
 
 constexpr dialect dialects[] = {
+    {launch_env::launcher::generic,  // by torchrun, which may be a step of the others
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     "TORCHELASTIC_RUN_ID",
+     {"MASTER_ADDR", "MASTER_PORT"}},
     {launch_env::launcher::open_mpi,
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
@@ -78,6 +85,12 @@ std::string job_of(const dialect& d, const variable_reader& read) {
   return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
 }
 
+// The shell of salloc and the script of sbatch have steps of their own, with numbers from this on.
+bool is_step_of_srun(const std::string& step) {
+  constexpr std::uint32_t first_of_slurm = 0xfffffff0;
+  return parse_number<std::uint32_t>(step).value_or(0) < first_of_slurm;
+}
+
 std::string spelled(const char* name, int value) { return std::string(name) + "=" + std::to_string(value); }
 
 }  // namespace
@@ -88,8 +101,12 @@ std::string_view to_string(launch_env::launcher kind) noexcept {
 }
 
 launch_env detect_launch(const variable_reader& read) {
-  for (const auto& d : dialects) {
+  for (auto d : dialects) {
     if (d.also != nullptr && !read(d.also)) continue;
+    if (d.kind == launch_env::launcher::slurm && !is_step_of_srun(*read(d.also))) continue;
+    // With srun --preserve-env the other is the allocation's.
+    constexpr const char* size_of_step = "SLURM_STEP_NUM_TASKS";
+    if (d.kind == launch_env::launcher::slurm && read(size_of_step)) d.size = size_of_step;
     const auto rank = number(read, d.rank);
     const auto size = number(read, d.size);
     if (!rank && !size) continue;
@@ -114,8 +131,9 @@ launch_env detect_launch(const variable_reader& read) {
     if (d.kind == launch_env::launcher::slurm && read("SLURM_STEP_NUM_NODES") == "1") found.local_size = *size;
     found.job = job_of(d, read);
     found.why = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
+    const bool is_of_torchrun = found.kind == launch_env::launcher::generic && d.also != nullptr;
     const bool has_no_own_mpi =
-        found.kind == launch_env::launcher::slurm || found.kind == launch_env::launcher::generic;
+        found.kind == launch_env::launcher::slurm || (found.kind == launch_env::launcher::generic && !is_of_torchrun);
     if (has_no_own_mpi && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
     return found;
   }

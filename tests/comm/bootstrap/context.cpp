@@ -11,6 +11,7 @@
 #include <muster/core/error.hpp>
 #include "catch.hpp"
 #include "command_line.hpp"
+#include "heard_log.hpp"
 
 namespace {
 
@@ -111,6 +112,23 @@ TEST_CASE("a second context beside one that lives is refused") {
   CHECK(next.world().size() == 1);
 }
 
+#ifdef MUSTER_HAS_TCP
+TEST_CASE("ranks of an elastic job that never meet say so, and where they cannot it is refused") {
+  test::heard_log log;
+  {
+    ::setenv("RANK", "0", 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    test::command_line line({"app", "--elastic", "on"});
+    const muster::context context(line.argc, line.argv());
+  }
+  CHECK_THAT(log.text(), contains("the 2 ranks of this job never met (--elastic is on"));
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+  test::command_line threads({"app", "--elastic", "on", "--ranks", "4"});
+  CHECK_THROWS_WITH(muster::context(threads.argc, threads.argv()), contains("--ranks asks for 4 ranks as threads"));
+}
+#endif
+
 TEST_CASE("settings that contradict each other are refused") {
   const auto refuses = [](std::vector<std::string> words) {
     test::command_line line(std::move(words));
@@ -170,6 +188,24 @@ TEST_CASE("the launcher is found by its variables") {
   // Sizes set by hand for a process that PMIx started.
   CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PMIX_RANK", "0"}}).kind == launcher::pmix);
   CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).kind == launcher::none);  // a shell inside an allocation
+  for (const char* const step : {"4294967290", "4294967291"}) {  // that of salloc, and the script of sbatch
+    CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", step}, {"SLURM_STEP_NUM_TASKS", "1"}})
+              .kind == launcher::none);
+  }
+  const auto step =
+      detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  CHECK(step.size == 2);
+  CHECK_FALSE(step.speaks_mpi());  // srun --mpi=none has no PMI
+  const auto of_torchrun = detect({{"SLURM_PROCID", "1"},
+                                   {"SLURM_NTASKS", "2"},
+                                   {"SLURM_STEP_ID", "0"},
+                                   {"RANK", "5"},
+                                   {"WORLD_SIZE", "8"},
+                                   {"PMIX_RANK", "1"},
+                                   {"TORCHELASTIC_RUN_ID", "none"}});
+  CHECK(of_torchrun.kind == launcher::generic);
+  CHECK(of_torchrun.rank == 5);
+  CHECK(of_torchrun.size == 8);
 }
 
 TEST_CASE("a launcher environment that contradicts itself is refused by the variable's name") {

@@ -38,7 +38,7 @@ bool register_http() noexcept;
 
 #ifdef MUSTER_HAS_HTTP
 // As for muster::zlib: the variable takes the object file out of the static archive.
-inline const bool http_is_registered = register_http();
+[[maybe_unused]] static const bool http_is_registered = register_http();
 #endif
 
 }  // namespace detail

@@ -49,10 +49,10 @@ bool register_zstd() noexcept;
 #ifdef MUSTER_HAS_ZLIB
 // A target that links muster::zlib gets this definition, so that the variable takes the object file out of the static
 // archive and the decoder is there before main() starts.
-inline const bool zlib_is_registered = register_zlib();
+[[maybe_unused]] static const bool zlib_is_registered = register_zlib();
 #endif
 #ifdef MUSTER_HAS_ZSTD
-inline const bool zstd_is_registered = register_zstd();
+[[maybe_unused]] static const bool zstd_is_registered = register_zstd();
 #endif
 
 }  // namespace detail

@@ -2,12 +2,15 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
+#include <utility>
 
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../../core/descriptor.hpp"
 #include "../../../core/random_bytes.hpp"
 
 namespace muster::inline v0 {
@@ -17,6 +20,38 @@ std::map<std::string, detail::store_opener>& openers() {
   static std::map<std::string, detail::store_opener> registered;
   return registered;
 }
+
+std::atomic<bool> was_opened = false;
+
+// Keys that begin with the name of their job: jobs that find one server do not find each other.
+class store_of_job final : public any_store {
+ public:
+  store_of_job(std::unique_ptr<any_store> of, std::string_view job)
+      : of_(std::move(of)), prefix_(detail::store_name(job) + "/") {}
+
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override {
+    return of_->get(named(key), until);
+  }
+  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
+                              clock::time_point until, store_life life) override {
+    return of_->compare_and_swap(named(key), expected, value, until, life);
+  }
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
+                                                 const std::stop_token& stop) override {
+    return of_->watch(named(key), known, until, stop);
+  }
+  [[nodiscard]] std::string where() const override { return of_->where(); }
+  [[nodiscard]] bool is_served_here() const override { return of_->is_served_here(); }
+
+ private:
+  [[nodiscard]] std::string named(std::string_view key) const {
+    detail::check_store_key(key, where());
+    return prefix_ + std::string(key);
+  }
+
+  std::unique_ptr<any_store> of_;
+  std::string prefix_;
+};
 
 std::unique_ptr<any_store> look_in(const std::string& kind, const std::string& place,
                                    const detail::store_opening& asked, std::string& why_not) {
@@ -29,7 +64,11 @@ std::unique_ptr<any_store> look_in(const std::string& kind, const std::string& p
 std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& place,
                                    const detail::store_opening& asked) {
   std::string why_not;
-  if (auto opened = look_in(kind, place, asked, why_not)) return opened;
+  if (auto opened = look_in(kind, place, asked, why_not)) {
+    // An etcd and a file have the name of one job in their own.
+    const auto& job = asked.configuration.value(setting::job);
+    return kind == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
+  }
   throw configuration_error(asked.origin + " asks for a store of kind '" + kind + "' (" + why_not +
                             "); link muster::muster from a build that has it, or use another");
 }
@@ -61,10 +100,15 @@ std::unique_ptr<any_store> open_automatically(detail::store_opening asked) {
 
 }  // namespace
 
-std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch) {
+std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch, store_role role) {
+  detail::prepare_process();
+  was_opened = true;
   const std::string& place = configuration.value(setting::rendezvous);
   const detail::store_opening asked{configuration, launch, configuration.origin(setting::rendezvous),
-                                    deadline_after(seconds(configuration.positive(setting::timeout)))};
+                                    deadline_after(seconds(configuration.positive(setting::timeout))), role};
+  if (role == store_role::onlooker && !place.starts_with("etcd"))
+    throw configuration_error(asked.origin + " is " + place +
+                              " (an onlooker opens the store of an etcd); open it as a member");
   if (place == "auto") return open_automatically(asked);
   if (place.starts_with("file:/")) return open_in("file", place.substr(5), asked);
   for (const std::string kind : {"tcp", "etcd", "etcds"}) {
@@ -106,6 +150,12 @@ std::string detail::store_name(std::string_view job) {
   }
   return "muster-" + std::to_string(::geteuid()) + "-" + made;
 }
+
+std::unique_ptr<any_store> detail::of_job(std::unique_ptr<any_store> store, std::string_view job) {
+  return std::make_unique<store_of_job>(std::move(store), job);
+}
+
+bool detail::store_was_opened() noexcept { return was_opened; }
 
 bool detail::register_store(const std::string& kind, store_opener opener) {
   openers()[kind] = opener;

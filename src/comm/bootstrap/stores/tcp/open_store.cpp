@@ -54,6 +54,18 @@ int start_apart(const char* program, char* const* words, char* const* variables,
   return ::posix_spawnp(&ignored, program, &files, &how, words, variables);
 }
 
+// Where muster-store may be. Beside the program: in one folder with it, or as a build and an install have them.
+std::vector<std::string> places_of_store_program(const settings& configuration) {
+  if (const auto& chosen = configuration.value(setting::store_program); chosen != "auto") return {chosen};
+  std::error_code unknown;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path().string();
+  std::vector<std::string> places;
+  for (const char* const beside : {"", "/../bin", "/../src/programs", "/../../src/programs"})
+    if (!program.empty()) places.push_back(program + beside + "/muster-store");
+  places.insert(places.end(), {"muster-store", MUSTER_INSTALLED_PROGRAMS "/muster-store"});
+  return places;
+}
+
 // How one rank opens the store of its job: rank 0 serves it where that is to be, and all connect to it.
 class opening {
  public:
@@ -100,7 +112,7 @@ std::uint16_t opening::serve(const std::string& listen, const std::string& file)
 detail::address opening::start_store(const std::string& listen, const std::string& file) const {
   const auto refuse = [](const std::string& why) {
     throw configuration_error("the store of this elastic job cannot be started (" + why +
-                              "); put the muster-store of this version into PATH, or start one separately and set "
+                              "); name it by --store-program / MUSTER_STORE_PROGRAM, or start one separately and set "
                               "--rendezvous tcp://HOST:PORT");
   };
   std::vector<std::string> words{"muster-store", "--listen", listen, "--unused",
@@ -120,8 +132,9 @@ detail::address opening::start_store(const std::string& listen, const std::strin
   const detail::descriptor reads(ends[0]);
   detail::descriptor writes(ends[1]);
   int failed = ENOENT;
-  for (const char* const program : {"muster-store", MUSTER_INSTALLED_PROGRAMS "/muster-store"}) {
-    if (failed == ENOENT) failed = start_apart(program, arguments.data(), variables.data(), writes.get());
+  for (const auto& program : places_of_store_program(asked_.configuration)) {
+    if (failed == ENOENT || failed == ENOTDIR)
+      failed = start_apart(program.c_str(), arguments.data(), variables.data(), writes.get());
   }
   if (failed != 0) refuse(std::string("muster-store: ") + std::strerror(failed));
   writes = {};
@@ -153,8 +166,8 @@ bool starts_store(const launch_env& launch) {
 }
 
 // Where rank 0 serves at what the user named; nothing when another host is to.
-std::string place_to_serve(const detail::host_port& place) {
-  const auto addresses = detail::resolve(place);
+std::string place_to_serve(const detail::host_port& place, clock::time_point until) {
+  const auto addresses = detail::resolve(place, until);
   if (std::none_of(addresses.begin(), addresses.end(), detail::is_own)) return "";
   // A name may stand for the loopback here and for another address elsewhere; a number means what it says.
   const bool narrow = place.host == "localhost" || addresses.front().host() == place.host;
@@ -165,7 +178,7 @@ std::unique_ptr<any_store> opening::by_address(const std::string& where) {
   const auto place = detail::parse_host_port(where, asked_.origin);
   if (asked_.launch.rank == 0 && (!asked_.is_elastic() || starts_store(asked_.launch))) {
     try {
-      const auto here = place_to_serve(place);
+      const auto here = place_to_serve(place, asked_.until);
       if (!here.empty() && asked_.is_elastic()) store_server(here, token_);  // it is free
       if (!here.empty()) (void)serve(here);
     } catch (const store_address_taken&) {  // by the store that serves already
@@ -235,7 +248,12 @@ std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
   const auto there = is_first ? presence_at(path) : store_presence::serves;
   if (there == store_presence::gone || (there == store_presence::silent && !asked_.is_elastic())) {
     token_ = detail::random_token();
-    (void)serve(anywhere(), path);
+    try {
+      (void)serve(anywhere(), path);
+    } catch (const configuration_error& failed) {  // the others would wait for the file until their deadlines
+      detail::tell_by_store_file(path, failed.what());
+      throw;
+    }
   }
   return connect(std::string(detail::store_file_scheme) + path);
 }
