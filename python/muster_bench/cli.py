@@ -167,7 +167,7 @@ def tune_command(chosen):
     if wanted > chosen.most_runs:
         raise Refusal(f"'{file.path.name}' asks for {wanted:,} trials (at most {chosen.most_runs:,}); search less, or raise --most-runs")
     from .tune import Tuner  # here, for Optuna is no part of the plain installation
-    return Tuner(file, chosen.out, division, chosen.storage, chosen.jobs, Digests()).run()
+    return Tuner(file, chosen.out, division, chosen.storage, chosen.jobs, Digests(own=chosen.out)).run()
 
 
 def report_command(chosen):

@@ -19,7 +19,7 @@ DASHES = ["-", "--", "-.", ":"]
 MARKERS = "os^Dv<>P"
 
 pyplot.rcParams.update({
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11, "text.color": INK, "axes.labelcolor": INK,
+    "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 11, "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": FAINT, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": FAINT, "grid.linewidth": 0.5, "legend.frameon": False, "figure.facecolor": "none",
     "axes.facecolor": "none", "savefig.facecolor": "none", "svg.hashsalt": "muster", "legend.fontsize": 10})
@@ -29,6 +29,11 @@ def style(index):
     """Lines are told apart by colour, dash and marker: not everybody sees all of these."""
     return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
             "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
+
+
+def named(label):
+    """Returns a label that matplotlib shows in a legend, which lacks labels with a leading low line otherwise."""
+    return f"\u200b{label}" if label.startswith("_") else label
 
 
 class Picture:
@@ -84,7 +89,7 @@ def over_time(lines, what, target=None, scale="linear"):
             repetitions = sorted(repetitions, key=lambda points: points[-1][0])
             middle = len(repetitions) // 2
             for number, points in enumerate(repetitions[middle:] + repetitions[:middle]):
-                axes.plot(*zip(*points), label=label if number == 0 else None, alpha=1 if number == 0 else 0.35,
+                axes.plot(*zip(*points), label=named(label) if number == 0 else None, alpha=1 if number == 0 else 0.35,
                           linewidth=1.8 if number == 0 else 0.9, **style(index))
         if target is not None:
             axes.axhline(target, color=INK, linewidth=1.2, linestyle=":", label=f"goal {target:g}")
@@ -108,7 +113,7 @@ def speed_up(lines, what):
         ranks = sorted({rank for points in lines.values() for rank, _ in points})
         axes.plot(ranks, ranks, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label="ideal")
         for index, (label, points) in enumerate(lines.items()):
-            axes.plot(*zip(*sorted(points)), label=label, linewidth=1.8, **style(index))
+            axes.plot(*zip(*sorted(points)), label=named(label), linewidth=1.8, **style(index))
         axes.set_xticks(ranks)
         axes.set_ylim(bottom=0)
         axes.legend()
@@ -161,7 +166,7 @@ def over_size(lines, x, what, log=True):
         for index, (label, points) in enumerate(lines.items()):
             points = sorted(points, key=lambda point: point[0])
             xs = [at for at, _ in points]
-            axes.plot(xs, [found["median"] for _, found in points], label=label, linewidth=1.8, **style(index))
+            axes.plot(xs, [found["median"] for _, found in points], label=named(label), linewidth=1.8, **style(index))
             axes.fill_between(xs, [found["min"] for _, found in points], [found["max"] for _, found in points],
                               color=SERIES[index % len(SERIES)], alpha=0.18, linewidth=0)
         if log:

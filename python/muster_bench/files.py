@@ -13,6 +13,7 @@ from .errors import Busy, NoRoom, Refusal
 
 FORMAT = 1     # version of the files in folders of results
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+TICK = 0.05    # seconds: a file system may give two changes within a tick of its clock the same time
 
 
 @contextlib.contextmanager
@@ -95,20 +96,58 @@ def digest_of(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-class Digests:
-    """SHA-256 of files and folders; each is read once in the life of a runner."""
+def files_under(folder, own="", above=()):
+    """Yields the paths of all files in a folder, in the order of names, and follows links; a circle of links ends. The folder `own`, to which a runner
+    writes, is left out."""
+    real = os.path.realpath(folder)
+    if real in above or real == own:
+        return
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from files_under(entry.path, own, (*above, real))
+        else:
+            yield entry.path
 
-    def __init__(self):
-        self._known = {}
+
+def signature(path, own=""):
+    """Returns a digest of sizes, times, inodes and devices, which changes whenever a file, or any file in a folder, is written. No user can set the
+    time of a change back."""
+    def of_file(file):
+        try:
+            at = os.stat(file)
+        except OSError:
+            if not os.path.islink(file):
+                raise
+            return [os.path.relpath(file, path), os.readlink(file)]
+        return [os.path.relpath(file, path), at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino, at.st_dev]
+    return digest_of([of_file(file) for file in (files_under(path, own) if os.path.isdir(path) else [path])])
+
+
+def newest(path, own=""):
+    """Returns the time of the last change of a file, or of any file in a folder, in seconds since 1970."""
+    return max((os.lstat(file).st_ctime for file in (files_under(path, own) if os.path.isdir(path) else [path])), default=0.0)
+
+
+class Digests:
+    """SHA-256 of files and folders; each is read once in the life of a runner, and again once it has changed."""
+    of_process = {}
+
+    def __init__(self, known=None, own=""):
+        self.known = self.of_process if known is None else known   # path -> [signature, digest]
+        self._own = os.path.realpath(own) if own else ""           # no part of a folder around the results
 
     def of_path(self, path):
         path = pathlib.Path(path)
-        if path not in self._known:
-            try:
-                self._known[path] = self._of_folder(path) if path.is_dir() else self._of_file(path)
-            except OSError as error:
-                raise Refusal(f"cannot read '{path}' ({error.strerror}); the runs are named by what is in it") from error
-        return self._known[path]
+        try:
+            sign = signature(path, self._own)
+            if self.known.get(str(path), [None])[0] == sign:
+                return self.known[str(path)][1]
+            made = self._of_folder(path) if path.is_dir() else self._of_file(path)
+            if time.time() - newest(path, self._own) > TICK:
+                self.known[str(path)] = [sign, made]
+            return made
+        except OSError as error:
+            raise Refusal(f"cannot read '{path}' ({error.strerror}); the runs are named by what is in it") from error
 
     @staticmethod
     def _of_file(path):
@@ -119,8 +158,17 @@ class Digests:
         return total.hexdigest()
 
     def _of_folder(self, folder):
-        files = sorted(file for file in folder.rglob("*") if file.is_file())
-        return digest_of([[file.relative_to(folder).as_posix(), self._of_file(file)] for file in files])
+        files = sorted(file for file in map(pathlib.Path, files_under(folder, self._own)) if file.is_file() or file.is_symlink())
+        return digest_of([[file.relative_to(folder).as_posix(), self._of_file(file) if file.is_file() else os.readlink(file)] for file in files])
+
+
+def is_at(file, path):
+    """Returns whether an open file still lies at that path."""
+    try:
+        there, here = os.stat(path), os.fstat(file.fileno())
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
 class FolderLock:
@@ -128,10 +176,14 @@ class FolderLock:
 
     def __init__(self, folder):
         self.path = pathlib.Path(folder) / "lock"
-        with writing(self.path):
-            self._file = open(self.path, "a+")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while True:
+                with writing(self.path):
+                    self._file = open(self.path, "a+")
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_at(self._file, self.path):   # else it was removed in between
+                    break
+                self._file.close()
         except OSError:
             self._file.seek(0)
             holder = self._file.read().strip() or "an unknown process"
@@ -140,6 +192,12 @@ class FolderLock:
         with contextlib.suppress(OSError):   # on a full disk it is a lock all the same, with which gc makes room
             os.truncate(self._file.fileno(), 0)
             os.write(self._file.fileno(), f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+
+    def check(self):
+        """Throws Busy after somebody removed the folder or made the folder anew: results of two runners would mix."""
+        if not is_at(self._file, self.path):
+            raise Busy(f"'{self.path.parent}' was removed or made anew while this runner worked in it (another one may work there now); run the same "
+                       "command again")
 
     def release(self):
         self._file.close()

@@ -58,14 +58,18 @@ class Progress:
     def interrupted(self):
         self.say(f"stopped: {len(self._waiting)} runs are left; the same command goes on")
 
-    def end(self, groups, failed, folder, forms):
+    def end(self, groups, entries, folder, forms):
+        failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
         for id_, why in failed.items():
             self.say(f"failed: {id_}: {why}")
         if table := as_text(forms, groups) or scaling_table(groups):
             print(table)
-        skipped = len({entry["id"] for group in groups for entry in group.skipped()})
-        print(f"{self._planned - len(failed) - skipped} of {self._planned} runs ended well"
-              f"{f', {skipped} were skipped' if skipped else ''}; {folder}/report.html", flush=True)
+        ended = {entry["id"] for entry in entries}
+        skipped = len({entry["id"] for group in groups for entry in group.skipped()} - failed.keys())
+        without = self._planned - len(ended)
+        print(f"{len(ended) - len(failed) - skipped} of {self._planned} runs ended well{f', {skipped} were skipped' if skipped else ''}"
+              f"{f', {without} have no result' if without else ''}; {folder}/report.html", flush=True)
+        return bool(failed or without)
 
 
 def _kind(run):

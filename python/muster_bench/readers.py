@@ -1,4 +1,5 @@
 """From what a program wrote to numbers: {"metrics": {...}, "series": [an epoch each], "rows": [a benchmark each]}."""
+import contextlib
 import json
 import math
 import pathlib
@@ -32,6 +33,7 @@ def read_results(run, folder, attempt, log):
         path = pathlib.Path(run.text(reader.file, folder, attempt)) if reader.file else log
         if not path.is_absolute():
             path = pathlib.Path(folder) / "output" / str(attempt) / path
+        _check_age(path, pathlib.Path(folder))
         text = _text_of(path)
         if reader.kind == "tracker":
             _tracker(text, path, found)
@@ -43,6 +45,14 @@ def read_results(run, folder, attempt, log):
             _log(text, path, reader, found)
     _check_settings(run, folder, attempt, found)
     return found
+
+
+def _check_age(path, folder):
+    """Refuses a file outside the run's folder that is older than the run: another run wrote the file."""
+    with contextlib.suppress(OSError):   # it is not there; or a cluster's script ran it
+        began = (folder / "config" / "run.json").stat().st_mtime_ns
+        if not path.is_relative_to(folder) and path.stat().st_mtime_ns < began:
+            raise Unreadable(f"'{path}' was not written by this run (it is older than its start)")
 
 
 def _check_settings(run, folder, attempt, found):

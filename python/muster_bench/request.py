@@ -36,7 +36,7 @@ def planned(chosen, to_run=True):
     file = read_file(find_file(chosen.file), settings, assignments(chosen.place, "--place"))
     file, changes = relaunched(file, getattr(chosen, "launcher", None), getattr(chosen, "cpus_per_rank", None))
     division = division_of(file, [*(f"--set {name}" for name in settings), *changes], chosen.division)
-    return file, make_plan(file, Digests() if to_run else None, chosen.most_runs, only_of(chosen)), division
+    return file, make_plan(file, Digests(own=chosen.out or "") if to_run else None, chosen.most_runs, only_of(chosen)), division
 
 
 def relaunched(file, kind, cpus):

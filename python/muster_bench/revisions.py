@@ -49,7 +49,7 @@ def _of_revision(chosen, revision, again):
 def _runner(chosen, places, folder):
     settings = settings_of(chosen)
     file = read_file(find_file(chosen.file), settings, places)
-    return Runner(file, make_plan(file, Digests(), chosen.most_runs, only_of(chosen)), folder,
+    return Runner(file, make_plan(file, Digests(own=folder), chosen.most_runs, only_of(chosen)), folder,
                   division_of(file, [f"--set {name}" for name in settings], chosen.division))
 
 

@@ -1,16 +1,17 @@
 """Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import pathlib
 import signal
 import threading
 import time
 
-from . import events, files, holding, hosts, launchers, machine, metrics, process, tables
+from . import events, files, holding, hosts, launchers, machine, metrics, process, seen, tables
 from .division import environment_of
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
-from .plan import program_of
+from .plan import make_run, program_of
 from .progress import Progress
 from .readers import Unreadable, read_results
 from .text import last_said
@@ -34,6 +35,7 @@ class Runner:
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
         self.trouble = None      # what keeps the runner from going on
+        self._digests = files.Digests(own=self.folder)
         self._written = 0.0
         self._lock = threading.Lock()
 
@@ -44,36 +46,44 @@ class Runner:
     def collect(self):
         """Takes in what runs have left that were started elsewhere, by a cluster's own means. The exit status."""
         self._check_owner()
-        held = files.FolderLock(self.folder)
+        self._held = files.FolderLock(self.folder)
         try:
             self._mark()
-            waiting = [run for run in self.plan if (tables.result_of(self.folder, run) or {}).get("status") not in ("ok", "skipped")]
+            waiting = [run for run in self.plan if not self._is_taken_in(run)]
             progress = Progress(self.plan, waiting, self.jobs)
             progress.begin()
             for run in waiting:
                 self._take_in(run, progress)
             entries, groups = self._report(progress)
-            failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-            progress.end(groups, failed, self.folder, self.file.forms)
-            return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
+            return FAILED_RUNS if progress.end(groups, entries, self.folder, self.file.forms) else FINISHED
         finally:
-            held.release()
+            self._held.release()
+
+    def _log_of(self, run):
+        return self.folder / "experiments" / run.id / "output" / "1" / "log.txt"
+
+    def _is_taken_in(self, run):
+        """Returns whether there is a result of the run's present log. A run may have been started again."""
+        result, log = tables.result_of(self.folder, run) or {}, self._log_of(run)
+        return result.get("status") in ("ok", "skipped") and ("log" not in result or not log.is_file() or result["log"] == files.signature(log))
 
     def _take_in(self, run, progress):
-        home = self.folder / "experiments" / run.id
-        log = home / "output" / "1" / "log.txt"
-        if not log.parent.is_dir():
+        home, log = self.folder / "experiments" / run.id, self._log_of(run)
+        if not log.is_file():
             progress.say(f"{run.id}: nothing was left of it: not run yet")
             return
         said = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()   # the ranks of an elastic job have no script that says it
         if said == "running":
             progress.say(f"{run.id}: has not ended yet")
             return
+        if not said and not run.template.read:
+            progress.say(f"{run.id}: does not say whether it ended well (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
+            return
         found, status, why = None, "crash", _with_last_line(f"it ended with status {said}", log)
         if said in ("", "0"):
             found, status, why = self._read(run, home, 1, log)
         files.make_folder(home / "result")
-        self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0)
+        self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0, log=files.signature(log))
         progress.end_run(run, status, why, 0.0)
 
     def _mark(self):
@@ -106,12 +116,12 @@ class Runner:
             launchers.check_launcher(run)
         files.make_folder(self.folder)
         self._check_owner()
-        held = files.FolderLock(self.folder)
+        self._held = files.FolderLock(self.folder)
         try:
             self._mark()
             yield
         finally:
-            held.release()
+            self._held.release()
 
     def _begin(self):
         """What is still to be run, and the progress of it."""
@@ -134,11 +144,10 @@ class Runner:
         if self.stop.is_set():
             progress.interrupted()
             return INTERRUPTED
-        failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-        progress.end(groups, failed, self.folder, self.file.forms)
-        return FAILED_RUNS if failed else FINISHED
+        return FAILED_RUNS if progress.end(groups, entries, self.folder, self.file.forms) else FINISHED
 
     def _report(self, progress):
+        self._held.check()
         progress.step("report")
         entries, groups = tables.write_tables(self.folder, self.file, self.plan, self.division)
         from . import page  # here, for matplotlib takes longer to load than most commands take
@@ -155,7 +164,35 @@ class Runner:
 
     def _is_done(self, run):
         result = tables.result_of(self.folder, run)
-        return result is not None and (result["status"] == "ok" or not (self.retry_failed or result["status"] == "skipped"))
+        if result is None or not (result["status"] == "ok" or not (self.retry_failed or result["status"] == "skipped")):
+            return False
+        if "seen" not in result:   # of an older version, or of a cluster
+            return True
+        now = self._seen(run)
+        now["files"] = {name: now["files"].get(name) for name in result["seen"]["files"]}
+        return now == result["seen"]
+
+    def _seen(self, run):
+        """Returns the dependencies of a run that its key lacks."""
+        if run.template.launcher.kind == "kubernetes":   # all is in the image
+            return {"files": {}, "code": {}, "modules": {}, "caller": {}}
+        home, template = self.folder / "experiments" / run.id, run.template
+        commands = [run.words(command, home) for command in (template.command, *template.before, *template.after)]
+        environment = {name: run.text(text, home) for name, text in template.environment.items()}
+        launcher = template.launcher
+        others = [run.text(text, home) for text in (*dataclasses.astuple(launcher)[2:], *launcher.options) if isinstance(text, str)]
+        declared = {run.text(path, home) for path in (*template.inputs, *template.data)}
+        words = [word for command in commands for word in command]
+        found = seen.digests_of(*seen.all_of(words, environment, others, run.places, declared, str(self.folder)), self._digests.of_path)
+        there = {name: digest for name, digest in found["files"].items() if digest is not None}   # runs make most of the others
+        return {**found, "files": there, "caller": seen.variables_of(words, self._environment, template.environment)}
+
+    def _changed(self, run):
+        """Returns whether program, inputs or data changed after the plan was made."""
+        try:
+            return make_run(run.experiment, run.parameters, run.repeat, run.seed, run.places, self._digests, run.trial).key != run.key
+        except Refusal:
+            return True
 
     # ---- one run ----
 
@@ -167,6 +204,10 @@ class Runner:
             files.remove_tree(home / part)
         for part in ("config", "output", "result", "scratch"):
             files.make_folder(home / part)
+        depends = self._seen(run)
+        if files.read_json(home / "config" / "seen.json") not in (None, depends):   # a checkpoint would be of both
+            files.remove_tree(self.folder / "checkpoints" / (run.trial or run.id))
+        files.write_json(home / "config" / "seen.json", depends)
         quiet = machine.noise(min(run.ranks, launchers.cores_here()), RUN_PROBES)["median"]
         attempts, begin = [], time.monotonic()
         retries = run.template.retries
@@ -187,7 +228,14 @@ class Runner:
                     return
         finally:
             self._clean_up(run, home, number, progress)
-        self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
+        if attempts[-1]["status"] == "ok" and self._changed(run):
+            attempts[-1] |= {"status": "differs", "why": "its program, inputs or data were changed since the runner began; run the same command again"}
+            found = None
+        depends, written = seen.kept(depends, self._seen(run))
+        for name in written:
+            progress.say(f"{run.id}: '{name}' was changed while it ran, so it does not run again for that; name what it reads among its inputs")
+        self._held.check()
+        self._keep(run, home, attempts, found, time.monotonic() - begin, quiet, seen=depends, written=written)
         if self.events:
             events.write(self.events, run, tables.result_of(self.folder, run))
         progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
@@ -274,13 +322,13 @@ class Runner:
                 "parameters": run.parameters, "repeat": run.repeat, "seed": run.seed, "places": run.places, "words": words,
                 "environment": variables, "timeout": run.template.timeout}
 
-    def _keep(self, run, home, attempts, found, seconds, quiet=None):
+    def _keep(self, run, home, attempts, found, seconds, quiet=None, **more):
         found = found or NOTHING
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
             "format": files.FORMAT, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,
             "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "began": time.time() - seconds, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
-            **found})
+            **more, **found})
 
     def _tables_now_and_then(self):
         with self._lock:

@@ -81,7 +81,10 @@ class Tuner(Runner):
         self._measuring = collections.defaultdict(threading.Lock)     # of each run, held while it goes on
         self._here = f"{platform.node()}:{self.folder}"
         first = {name: space[0] if isinstance(space, list) else space.low for name, space in self.tuning.over.items()}
+        self._made_of = ""
         self.plan = [self._run_of(first)]      # what cannot be run at all is said before anything is written
+        programs = self._seen(self.plan[0])   # trials, and the checkpoints that rungs go on from, are of these
+        self._made_of = files.digest_of([self.plan[0].key, programs["code"], programs["modules"]])
 
     def run(self):
         with contextlib.ExitStack() as held:
@@ -138,7 +141,7 @@ class Tuner(Runner):
             raise Refusal(f"trials in '{self._url}' need psycopg2 (this Python cannot import it); pip install psycopg2-binary, or apt-get install "
                           "python3-psycopg2") from None
         spaces = {name: dataclasses.asdict(space) if isinstance(space, Range) else space for name, space in tuning.over.items()}
-        name = f"{self.file.name}, {tuning.experiment.name}, {files.digest_of([spaces, tuning.method, tuning.measure])[:8]}"
+        name = f"{self.file.name}, {tuning.experiment.name}, {files.digest_of([spaces, tuning.method, tuning.measure, self._made_of])[:8]}"
         study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True,
                                     direction="minimize" if tuning.less_is_better else "maximize")
         seed = tuning.experiment.seed + len(study.get_trials(deepcopy=False))   # what goes on does not draw the same again
@@ -207,14 +210,21 @@ class Tuner(Runner):
         self._side_by_side([work] * self.jobs)
 
     def _remember(self):
-        """Takes in the trials of earlier starts; how many."""
-        finished = self._finished()
-        for old in finished:
+        """Takes in the trials of earlier starts, and returns their number. A trial whose files have changed since is asked for again."""
+        finished = []
+        for old in self._finished():
+            run = self._run_of(self._known(old.number, old.params).parameters)
+            if tables.result_of(self.folder, run) is not None and not self._is_done(run):
+                del self._trials[old.number]
+                self._study.enqueue_trial(old.params)
+                continue
+            finished.append(old)
             kept = self._known(old.number, old.params, state=old.state.name, value=old.value if old.state.name == "COMPLETE" else None)
-            run = self._run_of(kept.parameters)
             self._plan(run)
             result = tables.result_of(self.folder, run)
             kept.why = result["why"].removeprefix(PRUNED) if result else ""
+            if result and kept.value is not None:   # it may have been measured again since
+                kept.value = next(tables.entries_of(self.folder, self.file, [run], self.division))["metrics"].get(self.tuning.measure, kept.value)
         return len(finished)
 
     def _finished(self):
@@ -263,7 +273,8 @@ class Tuner(Runner):
     def _run_of(self, parameters, budget=None):
         experiment = self.tuning.experiment
         chosen = {**experiment.parameters, **parameters}
-        trial = files.digest_of({name: value_text(value) for name, value in chosen.items() if not self.tuning.rungs or name != self.tuning.rungs.parameter})[:12]
+        given = {name: value_text(value) for name, value in chosen.items() if not self.tuning.rungs or name != self.tuning.rungs.parameter}
+        trial = files.digest_of([given, self._made_of])[:12]
         names = list(parameters)     # what distinguishes its folders
         if budget is not None:
             chosen[self.tuning.rungs.parameter] = budget

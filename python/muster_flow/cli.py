@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 
-from muster_bench import files
+from muster_bench import files, seen
 from muster_bench.document import parse
 from muster_bench.errors import FINISHED, Refusal, closest, listed
 from . import select, workflow
@@ -108,6 +108,9 @@ def explain_command(chosen):
     if why and last and last["state"] == "failed":
         why.append(f"its last run failed ({last['cause']}: {last['why']})")
     print("\n".join(f"{chosen.step} runs again: {one}" for one in why) if why else f"{chosen.step} is up to date")
+    record = store.record(chosen.step)
+    if record and (unseen := seen.not_looked_at(record["parts"], record.get("written", ()))):
+        print(f"{chosen.step} does not run again for {unseen}")
     return FINISHED
 
 

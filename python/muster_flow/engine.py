@@ -10,7 +10,7 @@ import threading
 import time
 import types
 
-from muster_bench import files, launchers, process
+from muster_bench import files, launchers, process, seen
 from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from muster_bench.runner import signals
 from . import slurm_status, wrapper
@@ -42,8 +42,8 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
         for step in flow.steps.values():
             launchers.check_launcher(wrapper.on_slurm(step) if slurm is not None else step)
         files.write_whole(folder / "flow.json", json.dumps(flow.to_json()))
-        files.remove_tree(folder / "run")
-        files.make_folder(folder / "run")
+        for ended in files.make_folder(folder / "run").glob("[!.]*"):   # not the locks: a step of a runner that was killed may still have its own
+            ended.unlink()
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
         words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
         return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})})
@@ -135,6 +135,11 @@ class Timeline:
             event = json.loads(line)
             if (said := _shown(event)) is not None:
                 print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {said}", flush=True)
+            for kind in ("inputs", "code", "modules"):
+                for name in (name for name, digest in event.get("parts", {}).get(kind, {}).items() if digest == seen.CHANGED):
+                    print(f"{'':12}{event['step']}: '{name}' was changed while it ran (its output may be of both); it runs again the next time", flush=True)
+            if unseen := seen.not_looked_at(event.get("parts", {}), event.get("written", ())):
+                print(f"{'':12}{event['step']} does not run again for {unseen}; name what it reads among its inputs", flush=True)
             if event["event"] == "end" and event["state"] == "failed":
                 self.failed[event["step"]] = f"{event['cause']}: {event['why']}"
         return None

@@ -2,11 +2,13 @@
 longer to load than a small step takes."""
 import dataclasses
 import json
+import os
 import pathlib
 import shlex
 import sys
 import types
 
+from muster_bench import seen
 from muster_bench.text import fill, fill_words
 
 PLATFORM = str(pathlib.Path(__file__).resolve().parents[1])
@@ -73,6 +75,7 @@ class Flow:
     path: str
     steps: dict           # name -> Step, each behind those that it needs
     watch: dict = None    # what starts it (watch.py)
+    caller: dict = None   # of one that was read again: what variables() was for each step
 
     def sources(self):
         """The inputs that no step makes."""
@@ -89,8 +92,12 @@ class Flow:
     def maker(self, path):
         return next((step for step in self.steps.values() if path in step.outputs.values()), None)
 
+    def variables(self, step):
+        """Returns seen.variables_of the caller of muster-flow: Snakemake sets some variables for its jobs."""
+        return seen.variables_of(step.command, os.environ, step.environment) if self.caller is None else self.caller[step.name]
+
     def to_json(self):
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "caller": {step.name: self.variables(step) for step in self.steps.values()}}
 
 
 def from_json(text):
@@ -100,4 +107,4 @@ def from_json(text):
     def step(of):
         plain = {name: types.SimpleNamespace(**of[name]) for name in ("launcher", "resources", "limits")}
         return Step(**{**of, **plain, "training": Training(**of["training"]) if of["training"] else None})
-    return Flow(said["name"], said["path"], {name: step(of) for name, of in said["steps"].items()})
+    return Flow(said["name"], said["path"], {name: step(of) for name, of in said["steps"].items()}, caller=said["caller"])

@@ -11,15 +11,16 @@ import subprocess
 import tempfile
 import time
 
+from muster_bench import seen
 from muster_bench.errors import Refusal
-from muster_bench.files import Digests, digest_of, make_folder, read_json, write_json, writing
+from muster_bench.files import Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
 from muster_bench.text import PLACEHOLDER
 
 
 MARKER = "muster-flow.json"   # marks a folder of results
 
 
-class Missing(Exception):
+class Missing(Refusal):
     """An input is not there; the text is its path."""
 
 
@@ -30,13 +31,6 @@ class Found:
     parts: dict
     record: dict = None
     why: tuple = ()
-
-
-def signature(path):
-    """Changes whenever a file, or any file of a folder, is written."""
-    path = pathlib.Path(path)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return digest_of([[os.path.relpath(file, path), (at := file.stat()).st_size, at.st_mtime_ns, at.st_ino] for file in files if not file.is_dir()])
 
 
 def records_in(path):
@@ -58,27 +52,28 @@ def records_in(path):
         return head.count(b"\n") + sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
+# of what a result depends on, as messages call them
+KINDS = {"parameters": "parameter", "environment": "variable", "caller": "variable of the caller", "code": "program", "modules": "module", "files": "file",
+         "needs": "needed step"}
+
+
 class Store:
     def __init__(self, folder, flow):
         self.folder, self.flow = pathlib.Path(folder).absolute(), flow
         self.metadata = self.folder / "metadata.jsonl"
         read_json(self.folder / MARKER)   # refuses a folder of another version
-        self._known = read_json(self.folder / "digests.json") or {}   # path -> [signature, digest]; written by the runner alone
+        self._digests = Digests(read_json(self.folder / "digests.json") or {}, self.folder)   # written by the runner alone
 
     # ---- what a step depends on ----
 
     def digest(self, path):
-        path = str(path)
         try:
-            sign = signature(path)
-        except OSError as error:
-            raise Missing(path) from error
-        if self._known.get(path, [None])[0] != sign:
-            self._known[path] = [sign, Digests().of_path(path)]
-        return self._known[path][1]
+            return self._digests.of_path(path)
+        except Refusal as refusal:
+            raise Missing(str(path)) from refusal
 
     def keep_digests(self):
-        write_json(self.folder / "digests.json", self._known)
+        write_json(self.folder / "digests.json", self._digests.known)
 
     def record(self, name):
         return read_json(self.folder / "steps" / name / "record.json")
@@ -92,20 +87,25 @@ class Store:
 
     def parts(self, step):
         """All that its result depends on."""
+        home = self.folder / "store" / "KEY"
         words = [*step.command, *step.environment.values()]
         used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
-        filled = {word: step.text(word, self.folder / "store" / "KEY") for word in step.command}
-        inputs = {str(self.folder / path) for paths in step.inputs.values() for path in paths}
-        programs = {word: path for word, path in filled.items()
-                    if os.sep in path and os.path.isfile(path) and path not in inputs and not path.startswith(f"{self.folder}{os.sep}")}
-        first = step.command[0]
-        if first not in programs and (found := shutil.which(filled[first])):
-            programs[first] = found
+        launcher = vars(step.launcher)
+        training = step.training and vars(step.training)
         return {"step": step.name, "command": step.command, "parameters": {name: step.parameters[name] for name in sorted(used)}, "environment": step.environment,
-                "ranks": step.ranks, "launcher": [step.launcher.kind, *step.launcher.options], "outputs": step.outputs,
-                "code": {word: self.digest(path) for word, path in programs.items()},
+                "caller": self.flow.variables(step), "ranks": step.ranks,
+                "launcher": {**launcher, "options": list(launcher["options"])}, "outputs": step.outputs, "training": training and [training, step.deadline],
+                "resources": [step.resources.cpus_per_rank, step.resources.gpus_per_rank],
+                **self._seen(step, home),
                 "inputs": {name: [self._digest_of_input(path) for path in paths] for name, paths in step.inputs.items()},
                 "needs": {name: self._made(name) for name in step.needs}}
+
+    def _seen(self, step, home):
+        command = [step.text(word, home) for word in step.command]
+        environment = {name: step.text(text, home) for name, text in step.environment.items()}
+        others = [step.text(text, home) for text in (*vars(step.launcher).values(), *step.launcher.options) if isinstance(text, str)]
+        inputs = {str(self.folder / path) for paths in step.inputs.values() for path in paths}
+        return seen.digests_of(*seen.all_of(command, environment, others, step.places, inputs, str(self.folder)), self.digest)
 
     def _digest_of_input(self, path):
         maker = self.flow.maker(path)
@@ -126,11 +126,22 @@ class Store:
         ended = last["ended"] if last else 0   # of a max-age: the next result is another one, and the same one until it is there
         if last and last.get("cause") == "needs":   # it was never begun
             last = None
+        written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()   # by it, or by others while it ran
+        parts["files"] = {name: digest for name, digest in parts["files"].items() if name not in written}
         if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
             return self._checked(step, Found(last["key"], last["parts"], last))
         parts["memoize"] = step.memoize
         key = digest_of({**parts, **({"at": ended} if "max-age" in step.memoize else {})})[:32]
-        return self._checked(step, Found(key, parts, read_json(self.home(key) / "record.json"), tuple(self._changes(step, parts, last))))
+        if last and not step.memoize and digest_of(last["parts"]) == digest_of(parts):   # what it wrote itself is no longer in the key
+            key = last["key"]
+        record = read_json(self.home(key) / "record.json")
+        if record and digest_of(record["parts"]) != digest_of(parts):   # what it depends on changed while it ran
+            record = None
+        return self._checked(step, Found(key, parts, record, tuple(self._changes(step, parts, last))))
+
+    def kept(self, step, found):
+        """Returns the dependencies of a new result, as seen.kept has them: the end of a step checks the files of its start."""
+        return seen.kept(json.loads(json.dumps(found.parts)), json.loads(json.dumps(self.parts(step))))
 
     def _is_near(self, step, parts, last):
         """Whether the last result is as good as a new one by max-age or change."""
@@ -147,9 +158,9 @@ class Store:
 
     def _checked(self, step, found):
         """A result whose outputs are gone or others is none."""
-        for name, (sign, _) in (found.record or {}).get("outputs", {}).items():
+        for name, (sign, digest) in (found.record or {}).get("outputs", {}).items():
             path = self.home(found.key) / step.outputs[name]
-            if not path.exists() or signature(path) != sign:
+            if not path.exists() or (signature(path) != sign and self.digest(path) != digest):   # a copy of the folder is as good
                 return Found(found.key, found.parts, None, (f"its output '{step.outputs[name]}' {'was changed' if path.exists() else 'is missing'}",))
         return found
 
@@ -164,12 +175,11 @@ class Store:
                 for one in sorted({*value, *then}):
                     if value.get(one) != then.get(one):
                         yield f"its input '{one}' changed"
-            elif name in ("parameters", "environment", "code", "needs"):
-                for one in sorted({*value, *then}):
-                    if value.get(one) != then.get(one):
+            elif name in KINDS:
+                for one in sorted({*value, *(then or {})}):
+                    if value.get(one) != (then or {}).get(one):
                         said = f" from {then.get(one)} to {value.get(one)}" if name in ("parameters", "environment") else ""
-                        kind = {"parameters": "parameter", "environment": "variable", "code": "program", "needs": "needed step"}[name]
-                        yield f"its {kind} '{one}' changed{said}"
+                        yield f"its {KINDS[name]} '{one}' changed{said}"
             elif value != then and (name != "memoize" or value):
                 yield f"its {name} changed"
         if "max-age" in step.memoize and time.time() - last["ended"] >= step.memoize["max-age"]:
@@ -205,10 +215,12 @@ class Store:
 
     @contextlib.contextmanager
     def turn(self, step):
-        """One process at a time works at a step."""
-        with writing(self.folder), open(make_folder(self.folder / "run") / f".{step.name}.lock", "w", encoding="ascii") as file:
+        """Lets one process at a time work at a step. Yields a function that returns whether this process still has the lock: removing the folder
+        removes the lock."""
+        path = make_folder(self.folder / "run") / f".{step.name}.lock"
+        with writing(self.folder), open(path, "w", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            yield lambda: is_at(file, path)
 
     def use(self, step, key):
         """From now on this is the result of the step."""

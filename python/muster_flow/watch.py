@@ -9,10 +9,10 @@ import threading
 import time
 
 from muster_bench import files, process
+from muster_bench.files import signature
 from muster_bench.errors import INTERRUPTED, Busy, Refusal
 from muster_bench.runner import signals
 from . import engine, wrapper
-from .store import signature
 from .workflow import next_of
 
 REVISION = "the revision"

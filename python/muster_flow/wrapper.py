@@ -18,7 +18,7 @@ from muster_bench import files, holding, launchers, process  # noqa: E402
 from muster_bench.errors import FAILED_RUNS, FINISHED, Refusal  # noqa: E402
 from muster_flow import ends, steps  # noqa: E402
 from muster_flow.samples import Sampler  # noqa: E402
-from muster_flow.store import Missing, Store, signature  # noqa: E402
+from muster_flow.store import Missing, Store  # noqa: E402
 from muster_bench.live import Look  # noqa: E402
 
 EVERY = 2.0        # seconds between two samples
@@ -37,7 +37,7 @@ class Work:
 
     def run(self):
         """The record of its result, or None where it failed."""
-        with self.store.turn(self.step):
+        with self.store.turn(self.step) as held:
             there = self.store.without(self.step)
             if there is None:
                 return self._keep_abandoned()
@@ -54,7 +54,7 @@ class Work:
                 self.store.use(self.step, found.key)
                 self._say("end", state="up to date", key=found.key)
                 return found.record
-            return self._until_it_has_ended(found)
+            return self._until_it_has_ended(found, held)
 
     def _make_inputs(self):
         """Has each step run again whose output is an input and is gone. The path of what no step makes, else None."""
@@ -68,7 +68,7 @@ class Work:
                 return path
         return None
 
-    def _until_it_has_ended(self, found):
+    def _until_it_has_ended(self, found, held):
         home, began = self.store.home(found.key), time.time()
         files.make_folder(home / "output")
         attempts, rows, memory = [], {}, self.step.resources.memory
@@ -97,19 +97,25 @@ class Work:
             break
         if end.action not in ("done", "abandon"):
             return self._fail(end, key=found.key)
+        try:
+            parts, written = self.store.kept(self.step, found)
+        except Missing as gone:
+            return self._fail(ends.End("input", "fail", f"its input '{gone}' was removed while it ran"), key=found.key)
+        if not held():
+            raise Refusal(f"another runner works at '{self.step.name}' by now (the folder of results was made anew); run one at a time")
         cause = "converged" if shortened and end.action == "done" else end.cause
         record = {"step": self.step.name, "key": found.key, "state": "done" if end.action == "done" else "abandoned", "cause": cause, "why": end.why,
-                  "parts": found.parts, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
+                  "parts": parts, "written": written, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
         files.write_json(home / "record.json", record, durable=False)  # without it the step runs again
         self.store.use(self.step, found.key)
-        self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "outputs")}, seconds=round(record["ended"] - began, 3),
+        self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
         return record
 
     def _outputs(self, home):
-        return {name: [signature(home / path), self.store.digest(home / path)] for name, path in self.step.outputs.items()}
+        return {name: [files.signature(home / path), self.store.digest(home / path)] for name, path in self.step.outputs.items()}
 
     def _attempt(self, home, number, memory, rows, began, shortened):
         """(how it ended, its sampler, seconds of the command)"""
