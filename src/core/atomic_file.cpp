@@ -1,6 +1,7 @@
 #include <muster/core/atomic_file.hpp>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,6 +35,20 @@ bool is_special(const std::string& path) {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
 
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+/// A file without a name in the folder of `path`, which a killed process leaves nothing of; none where the file system
+/// has no such files, or nothing could give it a name later.
+descriptor open_unnamed(const std::string& path, unsigned mode) {
+  if (::access("/proc/self/fd", X_OK) != 0) return {};
+  return descriptor(::open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode));
+}
+
+std::string path_of(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
 }  // namespace
 
 std::string temporary_folder() {
@@ -44,11 +59,33 @@ std::string temporary_folder() {
                             "': " + wrong.message() + "); set it to a folder that can be written, or unset it");
 }
 
+void detail::remove_abandoned_files(const std::string& folder, std::string_view of) noexcept {
+  // "NAME.PID-N.tmp"
+  const auto is_ours = [&](std::string_view name) {
+    constexpr std::string_view ending = ".tmp", digits = "0123456789";
+    if (!name.ends_with(ending)) return false;
+    name.remove_suffix(ending.size());
+    for (const char before : {'-', '.'}) {
+      const auto other = name.find_last_not_of(digits);
+      if (other == std::string_view::npos || other + 1 == name.size() || name[other] != before) return false;
+      name = name.substr(0, other);
+    }
+    return of.empty() || name == of;
+  };
+  try {
+    std::error_code trouble;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+      if (!is_ours(entry.path().filename().string())) continue;
+      const descriptor file(::open(entry.path().c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+      if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove(entry.path(), trouble);
+    }
+  } catch (...) {  // no memory for a name: they stay
+  }
+}
+
 void detail::flush_folder(const std::string& path) noexcept {
   try {
-    const auto slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    const descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const descriptor opened(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened.get() >= 0) ::fsync(opened.get());
   } catch (...) {  // no memory for the name: the file is there all the same
   }
@@ -75,15 +112,21 @@ void write_atomically(const std::string& path, std::string_view text) {
 }
 
 atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path)) {
-  static std::atomic<unsigned> count{0};  // threads of one process write their own files
   if (path_.empty()) fail(path_, "the name is empty");
   if (is_special(path_)) fail(path_, "it is a device or a pipe");
-  descriptor made;
-  do {
-    name_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
+  descriptor made = open_unnamed(path_, mode);
+  if (!made) detail::remove_abandoned_files(folder_of(path_), std::filesystem::path(path_).filename().string());
+  while (!made) {
+    choose_name();
     made = descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  } while (!made && errno == EEXIST);  // a killed process with our number may have left one
-  if (!made) fail(path_, std::strerror(errno));
+    if (made || errno == EEXIST) continue;
+    const std::string why = std::strerror(errno);
+    name_.clear();
+    fail(path_, why);
+  }
+  if (!name_.empty()) {  // of a file system without such files: the lock tells remove_abandoned_files() that we live
+    (void)::flock(made.get(), LOCK_EX | LOCK_NB);
+  }
   file_.reset(::fdopen(made.get(), "w"));
   require(file_ != nullptr);
   (void)made.release();
@@ -93,13 +136,18 @@ atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path
 }
 
 atomic_file::~atomic_file() {
-  if (file_) ::unlink(name_.c_str());
+  if (file_ && !name_.empty()) ::unlink(name_.c_str());
+}
+
+void atomic_file::choose_name() {
+  static std::atomic<unsigned> count{0};  // threads of one process write their own files
+  name_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
 }
 
 void atomic_file::require(bool is_done) {
   if (is_done) return;
   const std::string why = std::strerror(errno);
-  ::unlink(name_.c_str());
+  if (!name_.empty()) ::unlink(name_.c_str());
   file_.reset();
   fail(path_, why);
 }
@@ -116,6 +164,16 @@ void atomic_file::flush_to_disk() {
 
 void atomic_file::commit() {
   flush_to_disk();
+  while (name_.empty()) {  // a name beside it first: only a renamed file takes another one's place
+    choose_name();
+    const int linked =
+        ::linkat(AT_FDCWD, path_of(::fileno(file_.get())).c_str(), AT_FDCWD, name_.c_str(), AT_SYMLINK_FOLLOW);
+    if (linked == 0) break;
+    const int why = std::exchange(errno, 0);
+    name_.clear();  // a killed process with our number may have left one of this name
+    errno = why;
+    require(why == EEXIST);
+  }
   require(std::fclose(file_.release()) == 0);  // for some file systems only that tells of an error
   require(::rename(name_.c_str(), path_.c_str()) == 0);
   detail::flush_folder(path_);

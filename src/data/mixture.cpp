@@ -8,6 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 #include "order/proportions.hpp"
 
 namespace muster::inline v0 {
@@ -72,6 +73,13 @@ struct mixture::state : detail::source_facts {
 
 mixture::mixture(std::vector<mixture_part> parts) : state_(std::make_shared<const state>(std::move(parts))) {
   facts_ = state_.get();
+}
+
+std::optional<std::uint64_t> mixture::host_state() const {
+  return detail::states_of(state_->parts, [](const mixture_part& part) { return part.source.host_state(); });
+}
+std::optional<std::uint64_t> mixture::host_state_now() const {
+  return detail::states_of(state_->parts, [](const mixture_part& part) { return part.source.host_state_now(); });
 }
 
 std::uint64_t mixture::block_records() const noexcept { return state_->block_records; }

@@ -120,6 +120,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
 std::uint64_t work_of(const copy_request& request, const muster::any_record_source& source) {
   return muster::digest()
       .add(source.digest())
+      .add(source.host_state().value_or(0))
       .add(source.size())
       .add(to_string(source.schema()))
       .add(request.file_bytes)
@@ -160,7 +161,10 @@ output open_output(const copy_request& request, const muster::any_record_source&
   }
   made.folder.emplace(request.to, source.schema(), request.layout,
                       request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
-  if (request.by.empty()) made.begin = made.folder->resume(work);  // shards are written at once: none is whole
+  // Shards are written at once: none is whole. What a query gives the next time may be other records.
+  const bool resumable = request.by.empty() && source.host_state().has_value();
+  made.begin = made.folder->resume(resumable ? std::optional(work) : std::nullopt);
+  if (!request.append) made.folder->require_alone();
   return made;
 }
 
@@ -220,6 +224,10 @@ json copy_records(const copy_request& request) {
     }
     if (folder) folder->reached(first + run.sizes.size());
   });
+  if (source.host_state_now() != source.host_state()) {
+    throw muster::data_error({std::string(source.name())},
+                             "was changed while it was read (the records would be of both); start again");
+  }
   json report = {{"source", specification}, {"to", request.to}, {"schema", to_string(source.schema())}};
   std::vector<muster::manifest_entry> files;
   if (out.one) {

@@ -2,6 +2,8 @@
 processes of a host, also when server or reader are killed on the way; what a server cannot give is one line with the address.
 usage: far.py MUSTER_DATA nginx|s3 [MUSTER_LAUNCH TEST_SHARDED]"""
 import gzip
+import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -149,6 +151,58 @@ class stub:
                 to.sendall(answer)
 
 
+class dated(http.server.SimpleHTTPRequestHandler):
+    """Tells versions apart as the first part of a path says: /exact by an ETag of the content, /weak by such a weak one, /second by Last-Modified."""
+    sent = 0
+
+    def do_HEAD(self):
+        self.answer(False)
+
+    def do_GET(self):
+        self.answer(True)
+
+    def answer(self, body):
+        _, kind, name = self.path.split("/")
+        content = (self.server.folder / name).read_bytes()
+        first, last = 0, len(content) - 1
+        if part := self.headers.get("Range"):
+            first, last = map(int, part.removeprefix("bytes=").split("-"))
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.send_header("Content-Length", last + 1 - first)
+        if kind == "second":
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        else:
+            tag = hashlib.sha256(content).hexdigest()[:16] if kind == "exact" else "the same"
+            self.send_header("ETag", f'W/"{tag}"' if kind == "weak" else f'"{tag}"')
+        self.end_headers()
+        if body:
+            dated.sent += last + 1 - first
+            self.wfile.write(content[first:last + 1])
+
+    def log_message(self, *_):
+        pass
+
+
+def check_versions(folder):
+    """A change of the same size within a second is seen, and only a version of the content itself is kept for later runs."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), dated)
+    server.folder = folder / "dated"
+    server.folder.mkdir()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for kind in ("exact", "weak", "second"):
+        cache = folder / f"cache-{kind}"
+        source = f"csv:http://127.0.0.1:{server.server_port}/{kind}/t.csv?label=y&cache={cache}"
+        for numbers in ("1,0\n2,1\n", "8,0\n9,1\n", "1,0\n2,1\n"):
+            (server.folder / "t.csv").write_text(f"a,y\n{numbers}")
+            assert digest_of(source) == digest_of(f"csv:{server.folder}/t.csv?label=y"), kind
+        dated.sent = 0
+        digest_of(source)
+        assert (dated.sent == 0) == (kind == "exact") == bool(list(cache.glob("*.cache"))), (kind, dated.sent)
+    server.shutdown()
+
+
 def begun(cache):
     """Waits until a reader has been told the size of a file, which it then fetches."""
     until = time.monotonic() + 60
@@ -288,6 +342,7 @@ def test_nginx(folder):
         assert digest_of(shared) == local and server.sent() == 0
         assert digest_of(f"shards:{shared}&local=1") == digest_of(f"shards:{folder}/set"), "no file of a server is elsewhere"
 
+        check_versions(folder)
         check_files(folder, server, base)
         if training:
             check_training(folder, server, base)

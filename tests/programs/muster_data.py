@@ -2,6 +2,7 @@
 usage: muster_data.py MUSTER_DATA"""
 import gzip
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -148,6 +149,37 @@ with tempfile.TemporaryDirectory() as name:
     stale.write_bytes((folder / "whole2" / "MANIFEST").read_bytes())
     report("convert", f"csv:{rows}?label=b&bad=keep", folder / "whole2", "--append", *bounds)
     assert not stale.exists() and report("verify", folder / "whole2")["records"] == 2 * 19980
+
+    # A conversion that was killed does not go on with other data, though they are as large: not even with their times set back.
+    images = folder / "images"
+    (images / "a").mkdir(parents=True)
+    for k in range(300):
+        (images / "a" / f"{k:03}.jpg").write_bytes(b"old " * 100)
+    command = [program, "convert", f"images:{images}", folder / "changed", "--file-bytes", "1KiB", "--threads", "1"]
+    begun = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    notes = []
+    while begun.poll() is None and not (notes and notes[0].read_text().count("\n") > 10):
+        notes = list((folder / "changed").glob(".unfinished-*"))
+    begun.kill()
+    assert begun.wait() == -signal.SIGKILL, "it ended before it was killed"
+    assert not list((folder / "changed").glob("*.tmp"))
+    for image in (images / "a").iterdir():
+        times = image.stat()
+        image.write_bytes(b"new " * 100)
+        os.utime(image, ns=(times.st_atime_ns, times.st_mtime_ns))
+    made = report(*command[1:])
+    assert "resumed_at" not in made and made["records"] == 300, made
+    assert len(list((folder / "changed").iterdir())) == made["files"] + 1, "nothing is left of the one before"
+    assert b"old " not in b"".join(file.read_bytes() for file in (folder / "changed").glob("*.muster"))
+
+    # Of two conversions into one folder one adds its records, and the other one says why not.
+    both = [subprocess.Popen([program, "convert", f"csv:{rows}?label=b&bad=keep", folder / "both", "--bad", "skip", "--file-bytes", size], stderr=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, text=True) for size in ("1KiB", "2KiB")]
+    said = [each.communicate()[1] for each in both]
+    assert sorted(each.returncode for each in both) == [0, 2], said
+    assert sum(text.count("has records already") for text in said) == 1 and "".join(said).count("\n") == 1, said
+    assert report("verify", folder / "both")["records"] == 19980
+    assert len(list((folder / "both").iterdir())) == len(report("inspect", folder / "both")["files"]) + 1
 
     # Memory does not grow with what is converted, plain or compressed, dense or sparse.
     large = folder / "large.csv"

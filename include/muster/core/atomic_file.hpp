@@ -26,8 +26,9 @@ void write_atomically(const std::string& path, std::string_view text);
 
 /// A file written piece by piece, of any size, that readers see whole or not at all: the bytes go to a new file beside
 /// `path`, and commit() flushes them to the disk, renames the file and makes the folder remember. A writer that ends
-/// before that, by an exception or by SIGKILL at any moment, leaves `path` as it was (a killed process leaves its
-/// "path.PID-N.tmp" too). Used by one thread.
+/// before that, by an exception or by SIGKILL at any moment, leaves `path` as it was. The new file has no name before
+/// commit(), so that a killed process leaves nothing of it; where the file system has no such files (NFS) its name is
+/// "path.PID-N.tmp", and remove_abandoned_files() removes what killed processes left. Used by one thread.
 class atomic_file {
  public:
   /// `mode`: its permissions, less what the umask takes. Throws configuration_error when the file cannot be made.
@@ -53,14 +54,20 @@ class atomic_file {
   };
   void require(bool is_done);
 
+  void choose_name();
+
   std::string path_;
-  std::string name_;                         // of the new file
+  std::string name_;                         // of the new file, if it has one
   std::unique_ptr<char[]> buffer_;           // of file_
   std::unique_ptr<std::FILE, closed> file_;  // null once it is committed
   std::uint64_t size_ = 0;
 };
 
 namespace detail {
+
+/// Removes what atomic_file left in a folder when its process was killed, for files of the name `of`, or of any. A file
+/// whose writer lives, on whatever host, stays: the writer has it locked.
+void remove_abandoned_files(const std::string& folder, std::string_view of = {}) noexcept;
 
 /// Makes the folder of `path` remember, across a crash of the machine, that the file was made or renamed. Does nothing
 /// where the file system cannot.

@@ -21,7 +21,8 @@ struct cache_options {
   /// Bytes of all caches in the folder: the least recently used other ones go, and if that is not enough the first
   /// records alone are kept.
   std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
-  /// On disk, records that were made longer ago are made anew.
+  /// On disk, records that were made longer ago are made anew. A source that does not know whether it has changed (a
+  /// query) is kept on disk only with a limit here.
   seconds fresh_for{std::numeric_limits<double>::infinity()};
 };
 
@@ -43,9 +44,10 @@ inline constexpr in_memory_t in_memory{};
 /// A step of a pipeline: records are made by the steps before it once, and kept. Behind map() it keeps what that made,
 /// else the records as they were read. Behind augment() it is a configuration_error.
 ///
-/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. Each record has
-/// a checksum, so that a process that is killed at any moment leaves nothing that is taken for more than it is, and
-/// what was kept is used again.
+/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. The state of
+/// the source's files on this host (any_record_source::host_state) is part of its version. Each record has a checksum,
+/// so that a process that is killed at any moment leaves nothing that is taken for more than it is, and what was kept
+/// is used again.
 struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}

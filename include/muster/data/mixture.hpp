@@ -36,6 +36,9 @@ class mixture : public detail::source_with_facts {
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   /// See record_source. Each part reads its own at once.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const;
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
   /// Whether the records of all parts lie in memory as they are.
   [[nodiscard]] bool mapped() const noexcept;
   /// See mapped_record_source.

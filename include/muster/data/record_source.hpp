@@ -58,8 +58,8 @@ struct record_rows {
 ///
 /// - name(): what it was opened from, for messages: "cifar10:/data/cifar10".
 /// - size(): the number of records, frozen when it was opened.
-/// - digest(): tells data apart. Two sources that hold the same records of the same schema have the same digest on
-/// every
+/// - digest(): tells data apart, and is of content alone. Two sources that hold the same records of the same schema
+/// have the same digest on every
 ///   machine, wherever the files lie; how much of them it looks at is said by each source. O(1).
 /// - schema(): what a record is.
 /// - sizes(ids, out): the bytes of each record, out.size() == ids.size(). O(1) a record.
@@ -124,6 +124,14 @@ class any_record_source {
   /// The version of a followed source that has so many records, which are its first ones in every later version.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
+  /// Tells the states of the data on this host apart, as they were opened, where the digest does not look at all of
+  /// them: what a cache or a conversion of this host has in its own key. Of the sizes, times, inodes and devices of
+  /// files, so it differs after a copy and on another host, where the digest is the same. Nothing where a change would
+  /// not be known: of a query. 0 for a source that has no host_state(), whose digest says all.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const noexcept { return source_->host_state; }
+  /// The same as it is now: another one than host_state() when the data have changed since they were opened.
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return source_->host_state_now(); }
+
   /// Where a record lies, for messages: what the source says, or its name and the record's number.
   [[nodiscard]] data_location where(sample_id id) const { return source_->where(id); }
 
@@ -164,8 +172,9 @@ class any_record_source {
     [[nodiscard]] virtual data_location where(sample_id id) const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
+    [[nodiscard]] virtual std::optional<std::uint64_t> host_state_now() const = 0;
     // These stay, too.
-    std::optional<std::uint64_t> known_bad;
+    std::optional<std::uint64_t> known_bad, host_state = 0;
     std::uint64_t block_records = 0, follows_every = 0;
     std::shared_ptr<const detail::proportions> mixture_order;
     bool mapped = false;
@@ -177,6 +186,7 @@ class any_record_source {
       static_cast<detail::source_facts&>(*this) = {std::string(source.name()), source.size(), source.digest(),
                                                    source.schema()};
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
+      if constexpr (requires { source.host_state_now(); }) host_state = source.host_state();
       if constexpr (requires { source.block_records(); }) block_records = source.block_records();
       if constexpr (requires { source.follows_every(); }) follows_every = source.follows_every();
       if constexpr (requires { source.mixture_order(); }) mixture_order = source.mixture_order();
@@ -209,6 +219,10 @@ class any_record_source {
       if constexpr (requires { source.version(records); }) return source.version(records);
       throw configuration_error("there is one version of " + this->name +
                                 " alone (it is not followed); open it with follow=1");
+    }
+    std::optional<std::uint64_t> host_state_now() const override {
+      if constexpr (requires { source.host_state_now(); }) return source.host_state_now();
+      return this->host_state;
     }
     void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                std::vector<bad_record>* bad) const override {

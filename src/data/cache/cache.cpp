@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <numeric>
 #include <optional>
@@ -58,14 +59,21 @@ class cache_step final : public record_step {
                                 "' (its function has version 0, so that a change of it would not be seen); give it a "
                                 "version");
     }
+    const auto state = source().host_state();
+    if (!options_.folder.empty() && !state && !std::isfinite(options_.fresh_for.count())) {
+      throw configuration_error("cannot keep the records of " + std::string(source().name()) + " in '" +
+                                options_.folder + "' (nothing would tell that they have changed); say with " +
+                                "cache_options::fresh_for how long they are good, or keep them in memory");
+    }
     memory_.reset();
     disk_.reset();  // before another one opens the same file
     for (auto* const count : {&hits_, &hit_bytes_, &misses_, &miss_bytes_, &bytes_}) *count = 0;
-    records_ = {.name = std::string(source().name()),
-                .key = digest().add(source().digest()).add(version_).add(to_string(schema_)).value(),
-                .size = source().size(),
-                .record_bytes = schema_.record_bytes(),
-                .label_bytes = schema_.labels.size() * sizeof(float)};
+    records_ = {
+        .name = std::string(source().name()),
+        .key = digest().add(source().digest()).add(state.value_or(0)).add(version_).add(to_string(schema_)).value(),
+        .size = source().size(),
+        .record_bytes = schema_.record_bytes(),
+        .label_bytes = schema_.labels.size() * sizeof(float)};
     if (records_.record_bytes == 0) {
       std::vector<sample_id> ids(records_.size);
       std::iota(ids.begin(), ids.end(), sample_id{0});

@@ -2,6 +2,8 @@
 // cache step.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +64,8 @@ class record_store {
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   /// False of a file that others have filled and this process may only read.
   [[nodiscard]] bool writable() const noexcept { return writable_; }
+  /// From now on no process finds the file; it goes with the last one that has it.
+  void remove_name() const noexcept { ::unlink(path_.c_str()); }
   /// The record if it is here, and its labels; it stays where it is.
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) noexcept;
   /// False when nothing was written.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <random>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
@@ -120,17 +121,25 @@ far_file http_folder::find(const std::string& name) {
   if (length == 0) refuse("is empty (it has no bytes); check how it was made");
   const auto size = static_cast<std::uint64_t>(length);
   const std::lock_guard lock(mutex_);
-  const std::size_t number = know(name, size, digest().add(server_.address_of(name)).add(version).value());
+  // Last-Modified counts seconds, and a weak ETag is for what means the same: bytes may change beneath either.
+  const bool is_exact = answer_has_strong_etag(answer.get());
+  std::random_device random;
+  const std::uint64_t content = digest()
+                                    .add(server_.url_of(name))
+                                    .add(version)
+                                    .add(is_exact ? 0 : std::uint64_t{random()} << 32U | random())
+                                    .value();
+  const std::size_t number = know(name, size, content, !is_exact);
   file& found = files_[number];
   if (found.version.empty()) found.version = version;
   if (!found.not_kept.empty()) {
     refuse("of " + std::to_string(size) + " bytes cannot be kept in the cache '" + cache_.folder + "' (" +
            found.not_kept + "); give it more room, or another folder");
   }
-  return {number, size};
+  return {number, size, is_exact ? std::optional(content) : std::nullopt};
 }
 
-std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::uint64_t content) {
+std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::uint64_t content, bool only_here) {
   if (size == 0 || size > most_file_bytes) {
     throw data_error({server_.address_of(name)},
                      "cannot be a file of " + std::to_string(size) + " bytes (those of a server have 1 to " +
@@ -140,9 +149,11 @@ std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::
   const auto known = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });
   if (known != files_.end()) return static_cast<std::size_t>(known - files_.begin());
   const std::uint64_t count = (size + block_bytes - 1) / block_bytes;
-  open_store(files_.emplace_back(
+  file& added = files_.emplace_back(
       name, size,
-      cached_records{.name = server_.address_of(name), .key = key, .size = count, .record_bytes = block_bytes}));
+      cached_records{.name = server_.address_of(name), .key = key, .size = count, .record_bytes = block_bytes});
+  open_store(added);
+  if (only_here && added.store) added.store->remove_name();
   return files_.size() - 1;
 }
 

@@ -94,7 +94,9 @@ class http_folder final : public far_folder {
 
   // The answer, with its text or (null) none; asks again until there is one.
   [[nodiscard]] curl_request ask(const std::string& name, std::string* text);
-  [[nodiscard]] std::size_t know(const std::string& name, std::uint64_t size, std::uint64_t content);  // with the mutex
+  // With the mutex. `only_here`: no other process, now or later, is to find it.
+  [[nodiscard]] std::size_t know(const std::string& name, std::uint64_t size, std::uint64_t content,
+                                 bool only_here = false);
   void open_store(file& of);
   [[nodiscard]] bytes await(file& of, std::uint64_t block);
   void want(file& of, std::uint64_t block, bool at_once);

@@ -58,6 +58,12 @@ std::string version_of(CURL* answer) {
   return {};
 }
 
+bool answer_has_strong_etag(CURL* answer) {
+  curl_header* header = nullptr;
+  return ::curl_easy_header(answer, "ETag", 0, CURLH_HEADER, -1, &header) == CURLHE_OK &&
+         !std::string_view(header->value).starts_with("W/");
+}
+
 http_server::http_server(std::string address, seconds timeout) : address_(std::move(address)), timeout_(timeout) {
   static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
   if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");

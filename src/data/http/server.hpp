@@ -27,6 +27,8 @@ struct request_failure {
 [[nodiscard]] request_failure tried_for(request_failure last, seconds timeout);
 /// What tells a file from those that were or will be there by its name.
 [[nodiscard]] std::string version_of(CURL* answer);
+/// Whether that is an ETag for just these bytes.
+[[nodiscard]] bool answer_has_strong_etag(CURL* answer);
 
 /// Where a folder lies, and how it is asked for. For S3 the names of Amazon's tools say how: AWS_ENDPOINT_URL_S3 or
 /// AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; for
@@ -38,6 +40,8 @@ class http_server {
 
   /// What `name` in the folder is called in messages.
   [[nodiscard]] std::string address_of(const std::string& name) const { return address_ + name; }
+  /// What it is asked for by: of S3, with the server.
+  [[nodiscard]] std::string url_of(const std::string& name) const { return url_ + name; }
   /// A request for it; `take`, with `to`, is called with the bytes that come, as libcurl has it.
   [[nodiscard]] curl_request ask(const std::string& name, curl_write_callback take, void* to) const;
   /// What a request that ended with `code` came to.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct far_part {
 struct far_file {
   std::size_t number;
   std::uint64_t size;
+  std::optional<std::uint64_t> version;  ///< a digest of it; nothing: the server tells no version that can be trusted
 };
 
 /// Any thread may call any function. What waits for the server throws data_error with the file's address: at once where
@@ -36,7 +38,8 @@ class far_folder {
   [[nodiscard]] virtual std::string text(const std::string& name) = 0;
   /// Knows the file of so many bytes from now on, by the number returned. `content` tells it from others in the cache.
   [[nodiscard]] virtual std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) = 0;
-  /// Asks the server for a file and adds it; its version there tells it from others. All of it has room on the disk, so
+  /// Asks the server for a file and adds it; its version there tells it from others. Without one that can be trusted it
+  /// is fetched each time, and the cache has it for this process alone. All of it has room on the disk, so
   /// that its parts lie one behind another. Throws data_error where it is not there, is empty or has no room.
   [[nodiscard]] virtual far_file find(const std::string& name) = 0;
   /// These parts will be wanted, and come meanwhile.

@@ -165,11 +165,30 @@ record_file_summary record_file_writer::commit() { return state_->commit(); }
 
 namespace {
 
+// What all files of a work have in their names, by which a writer finds those that a killed one has not noted.
+std::string mark_of(const std::string& notes) {
+  return "-" + detail::hex(digest().add(std::filesystem::path(notes).filename().string()).value(), 8);
+}
+
 // A name that no other writer of the folder has chosen, on whatever host.
-std::string fresh_name(std::optional<std::uint32_t> shard) {
+std::string fresh_name(std::optional<std::uint32_t> shard, const std::string& notes) {
   std::random_device random;
   const auto kind = shard ? detail::printed("shard-%05u", *shard) : "records";
-  return kind + detail::printed("-%08x%08x.muster", random(), random());
+  return kind + (notes.empty() ? "-" : mark_of(notes)) + detail::printed("%08x%08x.muster", random(), random());
+}
+
+// Removes the files of a work but for those of the manifest, and those that are to be.
+void remove_files_of(const std::string& notes, const std::vector<manifest_entry>& listed,
+                     const std::vector<manifest_entry>& pending) {
+  std::error_code trouble;
+  const auto is_in = [](const std::string& name, const std::vector<manifest_entry>& all) {
+    return std::ranges::find(all, name, &manifest_entry::file) != all.end();
+  };
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(notes).parent_path(), trouble)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".muster") || name.find(mark_of(notes)) == std::string::npos) continue;
+    if (!is_in(name, listed) && !is_in(name, pending)) std::filesystem::remove(entry.path(), trouble);
+  }
 }
 
 // Where a work that is to be resumed is noted: lines as of a manifest, each file followed by an entry whose records say
@@ -194,6 +213,7 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
     throw configuration_error("cannot make the folder '" + folder_ + "' (" +
                               (code ? code.message() : "there is a file of this name") + "); choose another");
   }
+  detail::remove_abandoned_files(folder_);
   const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
   const format::shard there(path_in(folder_, entries.front().file));
@@ -203,11 +223,32 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
 }
 record_set_writer::~record_set_writer() {
   std::error_code ignored;
-  if (notes_) {  // the next writer of the same work goes on with the files, if there are any
-    if (pending_.empty()) std::filesystem::remove(notes_->path(), ignored);
-    return;
+  if (!notes_ || !resumable_) {
+    forget();
+  } else if (pending_.empty()) {  // otherwise the next writer of the same work goes on with the files
+    std::filesystem::remove(notes_->path(), ignored);
   }
+}
+
+void record_set_writer::forget() noexcept {
+  std::error_code ignored;
   for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
+  pending_.clear();
+  if (notes_) std::filesystem::remove(notes_->path(), ignored);
+  notes_.reset();
+}
+
+void record_set_writer::require_alone() {
+  alone_ = true;
+  require_no_others(detail::read_contents(folder_, false).entries);
+}
+
+void record_set_writer::require_no_others(const std::vector<manifest_entry>& there) {
+  if (!alone_ || there.empty() || there == committed_) return;
+  forget();
+  throw configuration_error("'" + folder_ +
+                            "' has records already (another writer has added them meanwhile, and nothing is "
+                            "overwritten); choose another folder, or add to it with --append");
 }
 record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
 
@@ -216,9 +257,11 @@ bool record_set_writer::is_unfinished(const std::string& folder, std::uint64_t w
   return std::filesystem::exists(path_in(folder, name_of_notes(work)), ignored);
 }
 
-std::uint64_t record_set_writer::resume(std::uint64_t work) {
+std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
   namespace fs = std::filesystem;
-  const std::string name = name_of_notes(work);
+  resumable_ = work.has_value();
+  std::random_device random;
+  const std::string name = name_of_notes(work.value_or((std::uint64_t{random()} << 32U) + random()));
   notes_ = std::make_unique<detail::manifest_file>(path_in(folder_, name), false);
   const auto committed = detail::read_contents(folder_, false).entries;
   std::error_code ignored;
@@ -227,10 +270,13 @@ std::uint64_t record_set_writer::resume(std::uint64_t work) {
     if (!detail::is_made_name(left_name, std::string(notes_prefix) + "%") || left_name == name) continue;
     try {
       const detail::manifest_file left(other.path().string(), false);
+      const auto listed = detail::read_contents(folder_, false).entries;  // now: its writer may just have committed
       for (const manifest_entry& entry : left.entries()) {
-        if (entry.file == place_entry || std::ranges::find(committed, entry) != committed.end()) continue;
+        const bool is_listed = std::ranges::find(listed, entry.file, &manifest_entry::file) != listed.end();
+        if (entry.file == place_entry || is_listed) continue;
         fs::remove(path_in(folder_, entry.file), ignored);
       }
+      remove_files_of(other.path().string(), listed, {});
       fs::remove(other.path(), ignored);
     } catch (const error&) {  // a process is at it, or it is damaged: not ours
     }
@@ -243,6 +289,7 @@ std::uint64_t record_set_writer::resume(std::uint64_t work) {
       resumed_ += entry.records;
     }
   }
+  remove_files_of(notes_->path(), committed, pending_);
   // Killed between the manifest and the removal of the notes: all of it is done.
   if (!pending_.empty() && std::ranges::find(committed, pending_.front()) != committed.end()) {
     committed_ = std::exchange(pending_, {});
@@ -258,7 +305,7 @@ void record_set_writer::append(std::span<const std::byte> record, std::span<cons
   if (writer && by_size && (writer->bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
     finish(begun_[shard]);
   if (!writer) {
-    name = fresh_name(shard);
+    name = fresh_name(shard, notes_ ? notes_->path() : "");
     writer.emplace(path_in(folder_, name), schema_, options_);
   }
   writer->append(record, labels);
@@ -277,6 +324,7 @@ void record_set_writer::commit() {
   next_file();
   if (!pending_.empty()) {
     detail::manifest_file manifest(detail::path_of_manifest(folder_), true);
+    require_no_others(manifest.entries());
     manifest.append(pending_);
     const bool in_shards = !begun_.empty() && begun_.rbegin()->first.has_value();
     if (in_shards && detail::read_contents(folder_).schema.empty())  // for ranks that have none of the files

@@ -83,7 +83,7 @@ detail::array_file open_idx_file(const std::string& path, const http_options& ht
       std::reverse(at, next);
       at = next;
     }
-    file = std::make_shared<const mapped_file>(std::move(turned));
+    file = std::make_shared<const mapped_file>(std::move(turned), file.get());
   }
   return {std::move(file), std::move(header)};
 }

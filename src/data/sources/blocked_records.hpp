@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <muster/core/error.hpp>
 #include <muster/data/record_source.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 #include "../cache/lru_cache.hpp"
 
 namespace muster::inline v0::detail {
@@ -68,9 +70,10 @@ struct record_block {
 
 /// What blocked_records is made of.
 struct block_index : source_facts {
-  std::vector<std::uint64_t> firsts;  ///< the first record of each block, and how many there are
-  std::uint64_t mean_bytes = 1;       ///< of a record
-  bool keep_bad = false;              ///< otherwise a bad record is an error, whatever the reader asks for
+  std::vector<std::uint64_t> firsts;          ///< the first record of each block, and how many there are
+  std::uint64_t mean_bytes = 1;               ///< of a record
+  bool keep_bad = false;                      ///< otherwise a bad record is an error, whatever the reader asks for
+  std::shared_ptr<const mapped_file> file{};  ///< that the blocks are of; null: a query
   /// Makes the records of a block, of rows of floats, or sparse, with one label; called by several threads at once, not
   /// of the same block.
   std::function<void(std::size_t number, record_block& to)> make;
@@ -89,6 +92,13 @@ class blocked_records : public source_with_facts {
 
   /// Records that are better read together: in block_window order, a block has so many.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const {
+    return state_->file ? state_->file->host_state() : std::nullopt;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const {
+    return state_->file ? state_->file->host_state_now() : std::nullopt;
+  }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
 

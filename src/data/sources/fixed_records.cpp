@@ -124,6 +124,13 @@ fixed_records::fixed_records(std::string name, record_schema schema, std::vector
   facts_ = state_.get();
 }
 
+std::optional<std::uint64_t> fixed_records::host_state() const {
+  return detail::states_of(state_->files, [](const auto& file) { return file->host_state(); });
+}
+std::optional<std::uint64_t> fixed_records::host_state_now() const {
+  return detail::states_of(state_->files, [](const auto& file) { return file->host_state_now(); });
+}
+
 void fixed_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
   std::fill_n(out.begin(), ids.size(), state_->record_bytes);
 }

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include <muster/core/hash.hpp>
+#include <muster/data/sources/mapped_file.hpp>
+#include "../file_state.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -30,9 +32,16 @@ struct image_folder::state : detail::source_facts {
   std::string folder;
   std::vector<std::string> classes;
   std::vector<image> images;
+  std::optional<std::uint64_t> opened;
 
   [[nodiscard]] std::string path_of(const image& of) const { return folder + "/" + classes[of.label] + "/" + of.file; }
 };
+
+std::optional<std::uint64_t> image_folder::host_state() const { return state_->opened; }
+std::optional<std::uint64_t> image_folder::host_state_now() const {
+  return detail::states_of(state_->images,
+                           [&](const state::image& each) { return detail::state_of(state_->path_of(each)); });
+}
 
 image_folder::image_folder(const std::string& folder) {
   auto made = std::make_shared<state>();
@@ -60,6 +69,12 @@ image_folder::image_folder(const std::string& folder) {
                      "has no images (they are looked for as CLASS/NAME.JPEG); give the folder of the classes");
   muster::digest all;
   for (const auto& image : made->images) all.add(made->classes[image.label]).add(image.file).add(image.bytes);
+  made->opened = detail::states_of(made->images, [&](const state::image& each) {
+    struct stat found {};
+    if (::stat(made->path_of(each).c_str(), &found) != 0) return std::optional<std::uint64_t>();
+    detail::wait_for_next_tick(found.st_ctim);
+    return std::optional(detail::state_of(found));
+  });
   made->size = made->images.size();
   made->digest = all.value();
   state_ = std::move(made);

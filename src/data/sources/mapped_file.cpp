@@ -15,7 +15,9 @@
 #include <muster/core/error.hpp>
 
 #include "../../core/descriptor.hpp"
+#include "../cache/content_digest.hpp"
 #include "../cache/locked_file.hpp"
+#include "../file_state.hpp"
 #include "../records/far_folder.hpp"
 
 namespace muster::inline v0 {
@@ -98,7 +100,11 @@ void mapped_file::open(const std::string& path) {
     read_to_end(file.get(), path, piped);
     if (piped.file) map(piped.file.get(), piped.size, path);
     read_ = std::move(piped.memory);
+    state_ = detail::digest_block(bytes());
   } else if (status.st_size > 0) {
+    path_ = path;
+    state_ = detail::state_of(status);
+    detail::wait_for_next_tick(status.st_ctim);
     map(file.get(), static_cast<std::size_t>(status.st_size), path);
   }
   if (text().empty()) throw data_error({path}, "is empty (it has no bytes); check how it was made");
@@ -112,6 +118,7 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
                               " cannot be read (it names no file); write such as https://server/folder/table.csv");
   const auto folder = detail::open_far(path.substr(0, slash), http);
   const detail::far_file file = folder->find(path.substr(slash + 1));
+  state_ = file.version;
   const detail::far_part all{file.number, 0, file.size};
   folder->expect({&all, 1});
   for (std::uint64_t at = 0; at < file.size; at += waited_for_at_once) {
@@ -154,6 +161,10 @@ void mapped_file::map(int file, std::size_t size, const std::string& path) {
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (memory == MAP_FAILED) refuse(path, "cannot be mapped into memory", errno, "check the file and free memory");
   mapped_ = {static_cast<const char*>(memory), unmap{size, nullptr}};
+}
+
+std::optional<std::uint64_t> mapped_file::host_state_now() const {
+  return path_.empty() ? state_ : detail::state_of(path_);
 }
 
 void mapped_file::forget() const noexcept {

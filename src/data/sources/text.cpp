@@ -210,6 +210,7 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
   for (const text_survey& at : all->before) index.firsts.push_back(at.rows);
   index.digest = digest().add(all->content).add(to_string(index.schema)).add(format->way).value();
   auto pages = std::make_shared<mapped_text>(text.get());
+  index.file = text;
   index.make = [text = std::move(text), pages, format = std::move(format), all](std::size_t number, record_block& to) {
     format->parse(all->pieces[number], all->before[number], to.rows(all->entries(number)));
     pages->used(all->pieces[number]);
@@ -223,7 +224,9 @@ opened_source open_text(std::string name, const std::string& path, const read_op
   auto format = make(file->text());
   if (options.on_demand && file->text().size() > most_text_in_memory)
     return records_of_text(std::move(file), std::move(format), std::move(name), options, {});
-  return dataset_of_text(file->text(), *format, std::move(name), options);
+  auto opened = dataset_of_text(file->text(), *format, std::move(name), options);
+  if (file->host_state_now() == file->host_state()) return opened;
+  throw data_error({path}, "was changed while it was read (the samples would be of both); start again");
 }
 
 }  // namespace muster::inline v0::detail

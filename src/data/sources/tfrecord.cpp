@@ -101,6 +101,13 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
   facts_ = state_.get();
 }
 
+std::optional<std::uint64_t> tfrecord_files::host_state() const {
+  return detail::states_of(state_->files, [](const auto& each) { return each.file->host_state(); });
+}
+std::optional<std::uint64_t> tfrecord_files::host_state_now() const {
+  return detail::states_of(state_->files, [](const auto& each) { return each.file->host_state_now(); });
+}
+
 void tfrecord_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
   for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->find(ids[k]).payload.size();
 }

@@ -110,6 +110,9 @@ tfrecord_examples::tfrecord_examples(tfrecord_files files, example_columns colum
   facts_ = state_.get();
 }
 
+std::optional<std::uint64_t> tfrecord_examples::host_state() const { return state_->files.host_state(); }
+std::optional<std::uint64_t> tfrecord_examples::host_state_now() const { return state_->files.host_state_now(); }
+
 void tfrecord_examples::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   std::vector<bad_record> bad;
   for (std::size_t k = 0; k < ids.size(); ++k) {

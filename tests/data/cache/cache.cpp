@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,8 @@
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
 #include <muster/data/pipeline.hpp>
+#include <muster/data/sources/fixed_records.hpp>
+#include <muster/data/sources/image_folder.hpp>
 #include "../../../src/data/cache/lru_cache.hpp"
 #include "../files.hpp"
 #include "../test_records.hpp"
@@ -204,6 +207,91 @@ TEST_CASE("other data, another function and an old cache are made anew") {
       {1}, [](std::span<const std::uint8_t>, std::span<float>, muster::random_stream&) {});
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::augment(by_chance) | muster::cache(muster::in_memory),
                     contains("cannot follow augment()"));
+}
+
+TEST_CASE("a cache on disk knows when files were written in place, replaced, or have their time set back") {
+  const temporary_folder folder;
+  const std::string images = folder / "images", image = images + "/a/x.jpg", where = folder / "cache";
+  std::filesystem::create_directories(images + "/a");
+  const auto write = [&](const std::string& text) { std::ofstream(image, std::ios::binary) << text; };
+  const auto read = [&](const std::string& from) {
+    auto loader = muster::any_record_source(muster::image_folder(from)) | muster::batch(1) | muster::cache(where);
+    const auto batch = loader.next({});
+    const auto record = batch.record(0);
+    const std::string text(reinterpret_cast<const char*>(record.data()), record.size());
+    loader.commit();
+    return std::pair(text, loader.cache().hits);
+  };
+  write("old");
+  const auto digest = muster::image_folder(images).digest();
+  CHECK(read(images) == std::pair(std::string("old"), std::uint64_t{0}));
+  CHECK(read(images) == std::pair(std::string("old"), std::uint64_t{1}));
+  const auto time = std::filesystem::last_write_time(image);
+  write("new");
+  std::filesystem::last_write_time(image, time);
+  CHECK(read(images) == std::pair(std::string("new"), std::uint64_t{0}));
+  std::ofstream(folder / "other", std::ios::binary) << "3rd";
+  std::filesystem::last_write_time(folder / "other", time);
+  std::filesystem::rename(folder / "other", image);
+  CHECK(read(images) == std::pair(std::string("3rd"), std::uint64_t{0}));
+  CHECK(read(images) == std::pair(std::string("3rd"), std::uint64_t{1}));
+  // What checkpoints and ranks compare is of content: the same after a copy, as on another host.
+  std::filesystem::copy(images, folder / "copy", std::filesystem::copy_options::recursive);
+  CHECK(muster::image_folder(folder / "copy").digest() == digest);
+  CHECK(muster::image_folder(folder / "copy").host_state() != muster::image_folder(images).host_state());
+  CHECK(read(folder / "copy") == std::pair(std::string("3rd"), std::uint64_t{0}));
+}
+
+TEST_CASE("a large file of which the digest has samples is known by its state") {
+  const temporary_folder folder;
+  const std::string path = folder / "sparse", where = folder / "cache";
+  constexpr std::uint64_t stride = std::uint64_t{1} << 26, count = 6;
+  const auto write = [&](char label) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(std::streamoff{3} * static_cast<std::streamoff>(stride) + 100'000);
+    file.put(label);
+  };
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, stride * count);
+  const auto open = [&] {
+    const auto file = std::make_shared<const muster::mapped_file>(path);
+    return muster::fixed_records("sparse", {muster::record_form::fixed, {{"x", muster::dtype::uint8, {1}}}, 0, {}},
+                                 {{file, 100'000, stride, count}});
+  };
+  const auto labels = [&] {
+    auto loader = muster::any_record_source(open()) | muster::batch(count) | muster::cache(where);
+    const auto batch = loader.next({});
+    std::string text;
+    for (std::size_t i = 0; i < batch.samples.size(); ++i) text += static_cast<char>(batch.record(i)[0]);
+    loader.commit();
+    return text;
+  };
+  write('1');
+  const auto before = open().digest();
+  CHECK(labels().find('1') != std::string::npos);
+  write('2');
+  CHECK(open().digest() == before);  // as documented
+  CHECK(labels().find('2') != std::string::npos);
+}
+
+TEST_CASE("what cannot be known to be fresh is kept on disk only for a time that somebody says") {
+  struct query : test_records {
+    using test_records::test_records;
+    [[nodiscard]] std::optional<std::uint64_t> host_state() const { return std::nullopt; }
+    [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return std::nullopt; }
+  };
+  const temporary_folder folder;
+  const std::string where = folder / "cache";
+  const muster::any_record_source data(query({.size = 5, .shape = {500}}));
+  CHECK_THROWS_WITH(data | muster::batch(5) | muster::cache(where),
+                    contains("nothing would tell that they have changed"));
+  CHECK_NOTHROW(data | muster::batch(5) | muster::cache(muster::in_memory));
+  for (const std::uint64_t hits : {0, 5}) {
+    auto loader = data | muster::batch(5) |
+                  muster::cache(muster::cache_options{.folder = where, .fresh_for = muster::seconds(60)});
+    while (loader.next({})) loader.commit();
+    CHECK(loader.cache().hits == hits);
+  }
 }
 
 TEST_CASE("a cache file with any byte spoilt gives no wrong record") {

@@ -3,9 +3,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <thread>
 
+#include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include "../../../src/data/records/manifest_file.hpp"
 #include "../files.hpp"
@@ -126,4 +130,65 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
     }
   }
   CHECK(most > 0);
+}
+
+TEST_CASE("of two writers that are to be alone in a folder the second one adds nothing") {
+  const temporary_folder folder;
+  muster::random_stream random(23);
+  const auto schema = schema_of(muster::record_form::bytes);
+  const auto records = random_records(random, schema, 40);
+  const auto begin = [&](std::optional<std::uint64_t> work) {
+    auto writer =
+        std::make_unique<muster::record_set_writer>(folder / "set", schema, muster::record_file_options{}, 1500);
+    (void)writer->resume(work);
+    writer->require_alone();
+    append_all(*writer, records);
+    return writer;
+  };
+  auto first = begin(1);
+  auto second = begin(2);
+  auto third = begin(std::nullopt);
+  first->commit();
+  CHECK_THROWS_WITH(second->commit(), contains("has records already"));
+  CHECK_THROWS_WITH(third->commit(), contains("nothing is overwritten"));
+  second.reset();
+  third.reset();
+  CHECK(muster::record_files(folder / "set").size() == records.size());
+  const auto files = muster::record_files(folder / "set").files().size();
+  const auto left = std::distance(std::filesystem::directory_iterator(folder / "set"), {});
+  CHECK(static_cast<std::size_t>(left) == files + 1);  // and the manifest
+  CHECK_THROWS_WITH(begin(3), contains("has records already"));
+}
+
+TEST_CASE("the next writer of a folder removes all that a killed one left") {
+  const temporary_folder folder;
+  muster::random_stream random(24);
+  const auto schema = schema_of(muster::record_form::bytes);
+  const auto records = random_records(random, schema, 40);
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "set"))
+      all.push_back(entry.path().filename());
+    return all;
+  };
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      muster::record_set_writer writer(folder / "set", schema, {}, 1500);
+      (void)writer.resume(round % 2 == 0 ? std::nullopt : std::optional<std::uint64_t>(round));
+      for (;;) append_all(writer, records);
+    }
+    const auto until = muster::deadline_after(muster::seconds(60));
+    while (!std::filesystem::exists(folder / "set") || (names().size() < 3 && muster::clock::now() < until))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(20000)));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    for (const std::string& name : names()) CHECK(!name.ends_with(".tmp"));
+    REQUIRE(names().size() >= 3);
+    muster::record_set_writer writer(folder / "set", schema);
+    (void)writer.resume(100);
+    CHECK(names().size() == 1);  // its own notes
+  }
 }

@@ -145,3 +145,20 @@ TEST_CASE("Zstandard is read, also behind a frame to be skipped, with which pzst
   CHECK(muster::mapped_file(folder.write("b", skipped + frame + skipped + frame)).text() == "1 1:2\n1 1:2\n");
 }
 #endif
+
+TEST_CASE("the state of a file is another one after each change, and the same without") {
+  const temporary_folder folder;
+  const std::string path = folder.write("file", "1");
+  for (int k = 0; k < 20; ++k) {
+    const muster::mapped_file file(path);
+    CHECK(file.host_state() == file.host_state_now());
+    CHECK(muster::mapped_file(path).host_state() == file.host_state());
+    folder.write("file", k % 2 == 0 ? "2" : "1");  // at once, in place, of the same size
+    CHECK(file.host_state() != file.host_state_now());
+  }
+  const muster::mapped_file file(path);
+  std::filesystem::copy_file(path, folder / "copy");
+  CHECK(muster::mapped_file(folder / "copy").host_state() != file.host_state());
+  std::filesystem::remove(path);
+  CHECK(file.host_state_now() == std::nullopt);
+}

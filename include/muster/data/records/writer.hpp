@@ -86,8 +86,12 @@ class record_set_writer {
   /// Before the first append(): goes on with the work of this number, of which a writer that was killed left whole
   /// files here; they become part of the next commit(). Returns how far they reach, as that writer's reached() said; 0:
   /// there are none. From now on each file is noted in the folder when it is whole, until commit(); what other works
-  /// left is removed. Throws configuration_error while another process does the same work.
-  [[nodiscard]] std::uint64_t resume(std::uint64_t work);
+  /// left is removed. Nothing: the work cannot be gone on with, and its files are noted only so that they are removed.
+  /// Throws configuration_error while another process does the same work.
+  std::uint64_t resume(std::optional<std::uint64_t> work);
+  /// From now on the records are to be the only ones of the folder: commit() adds none where another writer has added
+  /// some, and throws configuration_error, as this does where there are some already.
+  void require_alone();
   /// Whether resume(work) would find any there.
   [[nodiscard]] static bool is_unfinished(const std::string& folder, std::uint64_t work);
   /// Records in the files that resume() found.
@@ -117,6 +121,8 @@ class record_set_writer {
     std::optional<record_file_writer> writer;
   };
   void finish(begun_file& file);
+  void forget() noexcept;
+  void require_no_others(const std::vector<manifest_entry>& there);
   std::map<std::optional<std::uint32_t>, begun_file> begun_;  // by shard
   std::vector<manifest_entry> pending_;                       // files that are whole, and not yet in the manifest
   std::vector<manifest_entry> committed_;                     // by the last commit()
@@ -124,6 +130,7 @@ class record_set_writer {
       notes_;  // of the work that is to be resumed, each file with how far it reaches
   std::uint64_t place_ = 0;
   std::uint64_t resumed_ = 0;
+  bool resumable_ = false, alone_ = false;
 };
 
 }  // namespace muster::inline v0

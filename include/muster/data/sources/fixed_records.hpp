@@ -65,7 +65,8 @@ class record_places {
 /// open_raw(), or by hand for other formats of the kind.
 ///
 /// The digest is of the schema and of the bytes of the files: all of them up to 256 MiB a file, beyond that 64 MiB
-/// spread evenly over it. The files must not change or be shortened while they are open.
+/// spread evenly over it, so that host_state() tells more. The files must not change or be shortened while they are
+/// open.
 class fixed_records : public detail::source_with_facts {
  public:
   /// `schema` is of the fixed form; each of its labels has a column. Throws data_error when a stretch leaves its file
@@ -80,6 +81,9 @@ class fixed_records : public detail::source_with_facts {
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const noexcept {
     return {state_->records[id], state_->record_bytes};
   }
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const;
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
   /// Label `which` of record `id`.
   [[nodiscard]] float label(sample_id id, std::size_t which = 0) const noexcept {
     const auto& column = state_->labels[which];

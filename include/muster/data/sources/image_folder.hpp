@@ -17,7 +17,7 @@ namespace muster::inline v0 {
 /// with the number of the class as its label. Classes are numbered, and files follow each other, in the order of their
 /// names' bytes. A file that is not there any more, or has another size, is a bad record.
 ///
-/// Opening looks at the name and the size of each file, of which the digest is.
+/// Opening looks at the name and the size of each file, of which the digest is, and host_state() at its times too.
 class image_folder : public detail::source_with_facts {
  public:
   /// Throws data_error for a folder that cannot be read or has no such file.
@@ -26,6 +26,9 @@ class image_folder : public detail::source_with_facts {
   /// As record_source has them.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const;
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
   /// The names of the classes, in the order of their numbers.
   [[nodiscard]] const std::vector<std::string>& classes() const noexcept;
   /// The file of a record.

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <muster/core/hash.hpp>
 #include <muster/data/sources/http.hpp>
 
 namespace muster::inline v0 {
@@ -57,6 +60,22 @@ bool register_zstd() noexcept;
 
 }  // namespace detail
 
+namespace detail {
+
+/// A digest of the states of several things, nothing where one of them has none; state(each) gives it.
+template <class Things, class State>
+[[nodiscard]] std::optional<std::uint64_t> states_of(const Things& things, const State& state) {
+  digest all;
+  for (const auto& each : things) {
+    const std::optional<std::uint64_t> found = state(each);
+    if (!found) return std::nullopt;
+    all.add(*found);
+  }
+  return all.value();
+}
+
+}  // namespace detail
+
 /// Whether a file that begins as gzip or Zstandard data do is decompressed, or taken as it is.
 enum class compressed_files { decoded, as_they_are };
 
@@ -76,8 +95,12 @@ class mapped_file {
   explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded,
                        const http_options& http = {});
 
-  /// Bytes that are in memory already, for readers that had to change what the file has.
-  explicit mapped_file(std::vector<char> bytes) noexcept : read_(std::move(bytes)) {}
+  /// Bytes that are in memory already, for readers that had to change what `of` has, if they are of a file.
+  explicit mapped_file(std::vector<char> bytes, const mapped_file* of = nullptr) : read_(std::move(bytes)) {
+    if (of == nullptr) return;
+    path_ = of->path_;
+    state_ = of->state_;
+  }
 
   /// All of it; never empty when it is a file. Valid as long as this object.
   [[nodiscard]] std::string_view text() const noexcept {
@@ -86,6 +109,13 @@ class mapped_file {
   }
   /// The same, for formats that are no text.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text())); }
+
+  /// Tells the states of the file on this host apart: by size, times, inode and device as it was opened, of an address
+  /// by the version that the server has. Another one after a copy, and on another host. Nothing where a change would
+  /// not be known: of a server that tells versions apart by seconds alone.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const noexcept { return state_; }
+  /// The same of what lies at the path now, if it is one of this host.
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
   /// Gives back the memory that it takes of this process, where it is mapped: reading it again maps it again, from the
   /// page cache or the disk. All of it, for Linux maps a folio of the page cache with a page of it that is read.
@@ -104,6 +134,8 @@ class mapped_file {
 
   std::unique_ptr<const char, unmap> mapped_;
   std::vector<char> read_;
+  std::string path_{};  // of a file whose state may change; empty: it cannot
+  std::optional<std::uint64_t> state_ = 0;
 };
 
 }  // namespace muster::inline v0

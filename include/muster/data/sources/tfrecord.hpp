@@ -43,6 +43,9 @@ class tfrecord_files : public detail::source_with_facts {
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
   [[nodiscard]] data_location where(sample_id id) const;
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const;
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
  private:
   struct state;

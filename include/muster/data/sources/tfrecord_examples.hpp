@@ -51,6 +51,9 @@ class tfrecord_examples : public detail::source_with_facts {
   /// As record_source has them; of records of bytes the sizes are looked up in the messages.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// As any_record_source has them.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const;
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
  private:
   struct state;
