@@ -153,6 +153,15 @@ std::vector<std::string> list(const std::string& folder) {
   return all;
 }
 
+std::uint64_t newest_id(const std::string& folder) {
+  std::uint64_t newest = 0;
+  for (const std::string& name : list(folder)) {
+    std::uint64_t id = 0;
+    if (std::sscanf(name.c_str(), "step-%*u.%" SCNx64, &id) == 1) newest = std::max(newest, id);
+  }
+  return newest;
+}
+
 // All ranks have written what they had to: what is there of others is left over.
 void remove_old(const std::string& folder, const checkpoint_options& options, const std::string& newest) {
   const auto all = list(folder);
@@ -219,6 +228,7 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
         "a store of checkpoints cannot keep none (a run resumes from the last one); keep at least 1");
   }
   detail::require_checkpoint_folder(folder_);
+  newest_ = newest_id(folder_);
 }
 
 checkpoint::checkpoint(checkpoint&&) noexcept = default;
@@ -242,7 +252,18 @@ void checkpoint::begin(group& ranks, const state& of, double metric) {
                        .id = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
                        .metric = metric,
                        .position = of.position()};
+  std::vector<std::uint64_t> known(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, std::span(&newest_, 1), known);  // a rank that joined may have missed some
+  newest_ = *std::ranges::max_element(known);
+  if (ranks.rank() == 0 && newest_id(folder_) > newest_) head.id = 0;
   broadcast(ranks, std::span(&head.id, 1), 0);
+  if (head.id == 0) {
+    throw configuration_error(
+        "the checkpoints in '" + folder_ +
+        "' are not of this training alone (another one, or a rank that it lost, has saved since it "
+        "did, and they would mix); give each training a folder of its own");
+  }
+  newest_ = std::max(newest_, head.id);
   const std::string name = checkpoint_name(head);
   copy_parts(of.parts(), state_kind::rank_local, writer_->own_parts);
   detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};

@@ -194,3 +194,33 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
   CHECK(furthest > 2);
   CHECK(between > 0);  // killed in the middle of a save
 }
+
+TEST_CASE("of two trainings that save into one folder the second one is refused at all its ranks") {
+  const temporary_folder folder;
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    const std::string where = folder / std::to_string(ranks);
+    const auto thrown = test::outcomes(ranks, [&](muster::group& world) {
+      training first, second;
+      const auto meet = [&] { (void)muster::allreduce(world, 1, muster::sum); };
+      muster::checkpoint one(where), two(where);
+      meet();
+      save(one, world, first.state);
+      save(one, world, first.state);
+      std::string why;
+      try {
+        save(two, world, second.state);
+      } catch (const muster::configuration_error& refused) {
+        why = refused.what();
+      }
+      require(why.find("are not of this training alone") != std::string::npos, why.c_str());
+      save(one, world, first.state);  // goes on
+      meet();
+      muster::checkpoint three(where);  // as of one that resumes
+      meet();
+      save(three, world, second.state);
+    });
+    for (const auto& failed : thrown) CHECK(!failed);
+    CHECK(files_in(where, ".state").size() == 3);  // keep
+  }
+}

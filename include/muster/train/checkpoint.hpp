@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -61,7 +62,8 @@ class checkpoint {
 
   /// Saves, and then removes checkpoints that are neither among the last nor the best. `metric` measures the state;
   /// NaN: unknown. The value of rank 0 is used, so take it from the state, which ranks that joined have too. Throws
-  /// configuration_error, at all ranks, when one of them cannot write; the earlier checkpoints stay.
+  /// configuration_error, at all ranks, when one of them cannot write, and when another training has saved into the
+  /// folder since this one looked at it last; the earlier checkpoints stay.
   /// If `due` is given it is called first, in the same evaluation, and says how to save, the same at all ranks. What
   /// was saved in the background before is completed first; where that failed, rank 0 logs a warning.
   void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN(),
@@ -88,6 +90,7 @@ class checkpoint {
 
   std::string folder_;
   checkpoint_options options_;
+  std::uint64_t newest_ = 0;  // the id of the newest checkpoint that this training has found there, or saved
   std::unique_ptr<detail::checkpoint_writer> writer_;
 };
 
