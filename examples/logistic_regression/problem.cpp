@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <sstream>
@@ -39,6 +40,12 @@ std::string list_of(const std::vector<float>& labels) {
 /// The two labels of the training set, ascending.
 std::vector<float> two_classes(const muster::dataset& train) {
   auto classes = train.classes();
+  for (std::size_t i = 0; i < train.size(); ++i) {
+    if (train.label(i) == std::trunc(train.label(i))) continue;
+    throw muster::data_error({train.name()}, "cannot be trained on (sample " + std::to_string(i + 1) + " has label " +
+                                                 text_of(train.label(i)) +
+                                                 ", and classes are whole numbers); correct it");
+  }
   if (classes.size() == 2) return classes;
   throw muster::data_error({train.name()}, "cannot be trained on (it has " + std::to_string(classes.size()) +
                                                (classes.size() == 1 ? " label, " : " labels, ") + list_of(classes) +
@@ -60,7 +67,23 @@ std::vector<float> targets_of(const muster::dataset& data, const std::vector<flo
   return targets;
 }
 
+// Throws data_error for a sample with a value that is not finite, as missing=nan keeps it: its loss would be NaN.
+void require_numbers(const muster::dataset& data) {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const auto values = data.is_sparse() ? data.sparse(i).values : data.row(i);
+    const auto none = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+    if (none == values.end()) continue;
+    const auto place = static_cast<std::size_t>(none - values.begin());
+    throw muster::data_error(
+        {data.name()}, "cannot be trained on (sample " + std::to_string(i + 1) + " has " + text_of(*none) +
+                           " as feature " + std::to_string(data.is_sparse() ? data.sparse(i).indices[place] : place) +
+                           ", from 0); fill it in, as missing=zero does, or leave the row out");
+  }
+}
+
 problem make_problem(muster::dataset train, muster::dataset test) {
+  require_numbers(train);
+  require_numbers(test);
   const auto classes = two_classes(train);
   problem made;
   made.train.targets = targets_of(train, classes, train.name());

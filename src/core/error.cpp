@@ -11,14 +11,24 @@ std::string data_location::to_string() const {
   std::string text = file;
   if (line != 0) text += ":" + std::to_string(line);
   if (line != 0 && column != 0) text += ":" + std::to_string(column);
-  if (offset) text += ": byte " + std::to_string(*offset);
+  if (offset) text += (text.empty() ? "byte " : ": byte ") + std::to_string(*offset);
   return text;
 }
 
+namespace {
+
+// Returns the beginning of an error's text: its place, or nothing if the place is not known.
+std::string before_problem(const data_location& where) {
+  const std::string place = where.to_string();
+  return place.empty() ? place : place + ": ";
+}
+
+}  // namespace
+
 data_error::data_error(data_location where, const std::string& text)
-    : error(error_kind::data, where.to_string() + ": " + text),
+    : error(error_kind::data, before_problem(where) + text),
       where_(std::move(where)),
-      problem_(where_.to_string().size() + 2) {}
+      problem_(before_problem(where_).size()) {}
 
 peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)
     : error(error_kind::peer_failure, text), ranks_(std::move(ranks)), status_(status) {}

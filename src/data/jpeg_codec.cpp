@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <iterator>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <jerror.h>
@@ -20,6 +22,19 @@ namespace {
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
 
+// Returns the name of the format that bytes begin like; null: not known.
+const char* other_format(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::pair<std::string_view, const char*> known[] = {
+      {"\x89PNG", "a PNG"}, {"GIF8", "a GIF"}, {"BM", "a BMP"}, {"II*", "a TIFF"}, {"MM", "a TIFF"}, {"<", "a text"}};
+  for (const auto& [begin, name] : known) {
+    if (text.starts_with(begin)) return name;
+  }
+  if (text.starts_with("RIFF") && text.size() > 8 && text.substr(8).starts_with("WEBP")) return "a WebP";
+  if (text.size() > 4 && text.substr(4).starts_with("ftyp")) return "an image of HEIF or AVIF";
+  return nullptr;
+}
+
 std::string no_whole_jpeg(const std::string& why) {
   return "is no whole JPEG (" + why + "); copy it again, or leave it out by on_bad_record";
 }
@@ -28,6 +43,13 @@ std::string no_whole_jpeg(const std::string& why) {
 class decompressor {
  public:
   explicit decompressor(std::span<const std::byte> jpeg) : jpeg_(jpeg) {
+    constexpr std::byte begin[] = {std::byte{0xFF}, std::byte{0xD8}};
+    if (jpeg.size() >= 2 && !std::ranges::equal(jpeg.first(2), begin)) {
+      const char* const other = other_format(jpeg);
+      throw data_error({"", 0, 0, 0}, std::string("is no JPEG (it ") +
+                                          (other != nullptr ? std::string("is ") + other : "begins as another file") +
+                                          ", whatever its name says); convert it, or leave it out by on_bad_record");
+    }
     // What is cut may be whole where it is shown.
     constexpr std::byte end[] = {std::byte{0xFF}, std::byte{0xD9}};
     if (std::find_end(jpeg.begin(), jpeg.end(), std::begin(end), std::end(end)) == jpeg.end()) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -115,6 +117,7 @@ backward_pass training_step::begin(int passes) {
 void training_step::count(std::span<const minibatch> batches, backward_pass& pass) {
   std::uint64_t samples = 0;
   for (const minibatch& batch : batches) samples += batch.samples.size();
+  batches_.assign(batches.begin(), batches.end());
   of_->of_step_.own_samples += samples;
   // A worker pushes its part of the gradient of the global batch.
   pass.add_samples(of_->on_servers_ && !batches.empty() ? batches.front().global_size : samples);
@@ -179,6 +182,41 @@ void training_step::update(const std::function<void()>& by) {
   });
 }
 
+namespace {
+
+// Returns the first number of a batch that is not finite, with its record, for an error; empty if all are finite.
+std::string number_that_is_none(const minibatch& batch, const loader& from) {
+  for (std::size_t k = 0; batch.schema != nullptr && !batch.bytes.empty() && k < batch.samples.size(); ++k) {
+    std::string found;
+    auto rest = batch.record(k);
+    const auto look = [&]<class T>(T /*kind*/, const std::string& field, std::uint64_t place) {
+      T number;
+      std::memcpy(&number, rest.data(), sizeof number);
+      const auto value = static_cast<double>(number);
+      if (!std::isfinite(value) && found.empty())
+        found = std::string(std::isnan(value) ? "nan" : "inf") + " in " + field + "[" + std::to_string(place) + "]";
+      rest = rest.subspan(sizeof number);
+    };
+    for (const record_field& field : batch.schema->fields) {
+      const auto behind = rest.subspan(field.bytes());
+      detail::with_one_of<float16, bfloat16, float, double>(field.type, [&](auto kind) {
+        for (std::uint64_t n = 0; n < field.elements(); ++n) look(kind, field.name, n);
+      });
+      rest = behind;
+    }
+    while (batch.schema->form == record_form::sparse && !rest.empty()) {
+      sparse_entry entry;
+      std::memcpy(&entry, rest.data(), sizeof entry);
+      rest = rest.subspan(offsetof(sparse_entry, value));
+      look(float{}, "features", entry.index);
+    }
+    if (!found.empty()) return from.source().where(batch.samples[k]).to_string() + " has " + found;
+  }
+  return {};
+}
+
+}  // namespace
+
 void training_step::report(std::string_view name, double value, double weight) {
   if (weight != 0) report_sum(name, value * weight, weight);
 }
@@ -186,9 +224,14 @@ void training_step::report(std::string_view name, double value, double weight) {
 void training_step::report_sum(std::string_view name, double values, double weight) {
   if (weight == 0) return;
   if (!std::isfinite(values) || !std::isfinite(weight)) {
+    std::string why;
+    for (const minibatch& batch : batches_) {
+      if (why.empty()) why = number_that_is_none(batch, of_->data_);
+    }
     throw training_error(std::string(name) + " is " + std::to_string(values) + " in step " + std::to_string(number()) +
-                         " at rank " + std::to_string(group().rank()) +
-                         " (the training has diverged); lower the learning rate, or clip gradients");
+                         " at rank " + std::to_string(group().rank()) + " (" +
+                         (why.empty() ? "the training has diverged); lower the learning rate, or clip gradients"
+                                      : why + "); leave such records out, or fill in what is missing"));
   }
   of_->of_step_.add(name, values, weight);
 }

@@ -16,6 +16,10 @@ TEST_CASE("an error knows its kind, its place and the status to exit with") {
   CHECK(bad.record() == 3);
   CHECK(bad.exit_status() == 3);
 
+  CHECK(std::string(muster::data_error({}, "label 3 is no class").what()) == "label 3 is no class");
+  CHECK(std::string(muster::data_error({"", 0, 0, 7}, "is cut").what()) == "byte 7: is cut");
+  CHECK(muster::data_error({}, "label 3 is no class").problem() == "label 3 is no class");
+
   const muster::timeout_error late("allreduce", 12, {1, 3}, 0.5);
   CHECK(late.missing() == std::vector<int>{1, 3});
   CHECK(std::string(late.what()).find("rank 1 and 3") != std::string::npos);

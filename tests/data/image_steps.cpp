@@ -284,6 +284,27 @@ TEST_CASE("a JPEG that is cut anywhere is a bad record with its file and byte") 
   CHECK(tolerant.next({0, 1}).samples.size() == 2);
 }
 
+TEST_CASE("an image of another format is called by its format, whatever its name") {
+  const muster::decode_jpeg step({.height = 8, .width = 8});
+  std::vector<std::byte> made(3 * 8 * 8);
+  const auto refusal = [&](const std::string& bytes) -> std::string {
+    try {
+      step(std::as_bytes(std::span(bytes)), made);
+    } catch (const muster::data_error& error) {
+      return error.problem();
+    }
+    return "none";
+  };
+  const std::pair<std::string, std::string> formats[] = {
+      {"\x89PNG\r\n\x1a\n....", "a PNG"}, {"GIF89a....", "a GIF"}, {"RIFF....WEBPVP8 ", "a WebP"},
+      {"....ftypheic", "HEIF"},           {"II*.....", "a TIFF"},  {"<html></html>", "a text"}};
+  for (const auto& [begin, format] : formats) {
+    CAPTURE(begin);
+    CHECK_THAT(refusal(begin), contains("is no JPEG (it is ") && contains(format) && !contains("copy it again"));
+  }
+  CHECK_THAT(refusal("abcdefgh"), contains("is no JPEG (it begins as another file"));
+}
+
 TEST_CASE("a JPEG is prepared for serving as its training evaluated it") {
   const temporary_folder folder;
   std::filesystem::create_directory(folder / "class");

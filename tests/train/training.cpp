@@ -141,6 +141,35 @@ TEST_CASE("a value that is not finite ends the training, naming it, step and ran
   });
 }
 
+TEST_CASE("a value that is not finite names the record of the batch that has such a number") {
+  as_ranks(1, [](muster::context& context, muster::group&) {
+    auto made = muster::dataset_builder::dense("made", 10, 3);
+    for (std::size_t k = 0; k < 10; ++k) made.row(k)[1] = k == 7 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    const muster::dataset data = made.finish();
+    for (const bool fails_early : {false, true}) {
+      muster::loader loader = data | muster::batch(5);
+      muster::arena arena(context, {{"w", {2}}});
+      muster::sgd optimizer(arena);
+      muster::training training(context, arena, optimizer, loader);
+      const auto step_of = [&](muster::training_step& step) {
+        float sum = 0;
+        step.backward(step.next(loader), [&](const auto& part, auto& pass) {
+          pass.clear();
+          for (const float value : part.template values<float>()) sum += value;
+        });
+        step.update(optimizer, 0.1);
+        step.report("loss", fails_early ? std::numeric_limits<double>::infinity() : double{sum});
+      };
+      const auto run = [&] { training.run({.epochs = 1, .log = nullptr}, step_of); };
+      if (fails_early) {
+        CHECK_THROWS_WITH(run(), contains("loss is inf in step 0") && contains("diverged"));
+      } else {
+        CHECK_THROWS_WITH(run(), contains("loss is nan in step 1 at rank 0 (made, record 7 has nan in features[1])"));
+      }
+    }
+  });
+}
+
 TEST_CASE("a training goes on from its checkpoints, as if it had never ended, and says when it is at its end") {
   const temporary_folder folder;
   const std::string every = GENERATE("epoch", "2 epochs", "3 steps", "10 minutes", "auto");

@@ -89,7 +89,7 @@ class training_step : public step {
 
   /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0
   /// adds nothing. The reports of a repeated step count once. Throws training_error, with step and rank, when the value
-  /// is not finite: the training has diverged.
+  /// is not finite: the training has diverged, or a record of the batch, which the error names, has such a number.
   void report(std::string_view name, double value, double weight = 1.0);
   void report(std::string_view name, double value, std::integral auto samples) {
     report(name, value, static_cast<double>(samples));
@@ -120,6 +120,7 @@ class training_step : public step {
   [[nodiscard]] bool pushes(double learning_rate);
 
   training* of_;
+  std::vector<minibatch> batches_{};  // of `backward`
 };
 
 /// The results of an epoch, the same at every rank.

@@ -345,6 +345,19 @@ class BadInput(Case):
         self.check([*self.files("good"), "--schedule", "constant:1e38", "--batch", "1"], self.TRAINING, "loss is",
                    "in step", "at rank", "diverged")
 
+    def test_values_that_are_missing_or_no_classes_are_named(self):
+        (self.folder / "missing").write_text("a,b,y\n1,2,0\n3,,1\n4,5,0\n")
+        (self.folder / "classes").write_text("a,b,y\n1,2,0\n3,4,0.5\n4,5,0\n")
+        (self.folder / "unlabelled").write_text("a,b,y\n1,2,0\n3,4,\n4,5,1\n")
+        good = ["--test", f"libsvm:{self.folder / 'good'}", "--epochs", "1"]
+        for name, words in {"missing": ["missing?", "sample 2 has nan as feature 1", "missing=zero"],
+                            "classes": ["sample 2 has label 0.5", "whole numbers"],
+                            "unlabelled": [":3:5", "the label is missing"]}.items():
+            for missing in ("nan", "zero") if name == "unlabelled" else ("nan",):
+                source = f"csv:{self.folder / name}?label=y&missing={missing}"
+                words = [word.replace("missing?", str(self.folder / "missing")) for word in words]
+                self.check(["--train", source, *good], self.DATA, *words)
+
     @unittest.skipUnless(MPIRUN, "built without MPI")
     def test_different_files_on_different_ranks(self):
         for other in ("longer", "same-size"):
