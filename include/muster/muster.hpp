@@ -84,6 +84,7 @@
 #include <muster/data/bad_records.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/cache.hpp>
+#include <muster/data/classes.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>

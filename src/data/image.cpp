@@ -368,7 +368,7 @@ record_schema image_converter::output(const record_schema& in) {
   how_.shape = *shape;
   std::vector<std::uint64_t> made = {shape->height, shape->width, shape->channels};
   if (how_.output == image_layout::chw) made = {shape->channels, shape->height, shape->width};
-  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels};
+  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels, in.classes};
 }
 
 }  // namespace detail

@@ -143,7 +143,8 @@ record_schema greyscale::output(const record_schema& in) {
   from_ = image_in(in, "greyscale");
   if (from_.channels != 3)
     throw configuration_error("images of one channel are grey already (greyscale takes three); leave the step out");
-  return {record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels};
+  return {
+      record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels, in.classes};
 }
 
 void greyscale::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {

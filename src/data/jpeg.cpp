@@ -58,7 +58,8 @@ record_schema detail::jpeg_reader::output(const record_schema& in) const {
   }
   if (options_.height == 0 || options_.width == 0)
     throw configuration_error("an image cannot be made of a JPEG (it would have no pixel); give both its sides");
-  return {record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels};
+  return {
+      record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels, in.classes};
 }
 
 std::uint64_t decode_jpeg::version() const noexcept {

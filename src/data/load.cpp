@@ -1,14 +1,17 @@
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/sources/fixed_records.hpp>
+#include "../core/text.hpp"
 #include "parallel.hpp"
 
 namespace muster::inline v0 {
@@ -87,6 +90,15 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   return builder.finish(options.threads);
 }
 
+// Makes a record bad, or throws: its bytes and labels become zeros.
+void refuse(const data_error& wrong, sample_id id, bool keep_bad, std::span<std::byte> bytes, std::span<float> labels,
+            std::vector<bad_record>& bad) {
+  if (!keep_bad) throw wrong;
+  bad.push_back({id, wrong.where(), wrong.problem()});
+  std::ranges::fill(bytes, std::byte{0});
+  std::ranges::fill(labels, 0.0f);
+}
+
 // Whether indices ascend, and are of features that there are.
 bool has_right_indices(std::span<const std::byte> record, std::uint64_t features) {
   std::uint64_t least = 0;  // that the next one may be
@@ -116,17 +128,52 @@ void check_entries(const any_record_source& source, sample_id first, bool keep_b
     const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
                                                  std::to_string(schema.features) +
                                                  " (those of a sparse record do); make the file anew");
-    if (!keep_bad || record.size() / sizeof(sparse_entry) > schema.features) throw wrong;
-    run.bad.push_back({id, wrong.where(), wrong.problem()});
-    std::ranges::fill(record, std::byte{0});
-    std::ranges::fill(std::span(run.labels).subspan(k * width, width), 0.0f);
+    refuse(wrong, id, keep_bad && record.size() / sizeof(sparse_entry) <= schema.features, record,
+           std::span(run.labels).subspan(k * width, width), run.bad);
   }
   std::ranges::sort(run.bad, {}, &bad_record::id);
 }
 
+// Returns the first element that is infinite as a float32.
+template <class T>
+std::optional<T> first_infinite(std::span<const std::byte> elements) {
+  for (; !elements.empty(); elements = elements.subspan(sizeof(T))) {
+    T element;
+    std::memcpy(&element, elements.data(), sizeof element);
+    if (std::isinf(static_cast<float>(element))) return element;
+  }
+  return std::nullopt;
+}
+
+void check_numbers(const any_record_source& source, sample_id first, bool keep_bad, detail::record_run& run) {
+  const record_schema& schema = source.schema();
+  const std::size_t width = schema.labels.size(), record_bytes = schema.record_bytes();
+  const std::size_t bad_before = run.bad.size();
+  std::size_t offset = 0;
+  for (const record_field& field : schema.fields) {
+    const std::size_t bytes = field.bytes();
+    detail::with_one_of<float16, bfloat16, float, double, long double>(field.type, [&](auto kind) {
+      for (std::size_t k = 0; k < run.sizes.size(); ++k) {
+        const auto record = std::span(run.bytes).subspan(k * record_bytes, record_bytes);
+        const auto found = first_infinite<decltype(kind)>(record.subspan(offset, bytes));
+        if (!found) continue;
+        const data_error wrong(source.where(first + k),
+                               detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) +
+                                   field.name +
+                                   " (a feature is a float32, which reaches 3.4e38); scale it, or leave "
+                                   "the record out as a bad one");
+        refuse(wrong, first + k, keep_bad, record, std::span(run.labels).subspan(k * width, width), run.bad);
+      }
+    });
+    offset += bytes;
+  }
+  if (run.bad.size() != bad_before) std::ranges::sort(run.bad, {}, &bad_record::id);
+}
+
 }  // namespace
 
-void detail::record_run::read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad) {
+void detail::record_run::read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad,
+                              bool as_features) {
   std::vector<sample_id> ids(count);
   std::iota(ids.begin(), ids.end(), first);
   sizes.resize(count);
@@ -136,6 +183,7 @@ void detail::record_run::read(const any_record_source& source, sample_id first, 
   bad.clear();
   source.read(ids, {bytes, labels}, keep_bad ? &bad : nullptr);
   if (source.schema().form == record_form::sparse) check_entries(source, first, keep_bad, *this);
+  if (source.schema().form == record_form::fixed && as_features) check_numbers(source, first, keep_bad, *this);
 }
 
 dataset load(const any_record_source& source, const read_options& options) {

@@ -8,6 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
+#include <muster/data/classes.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 #include "order/proportions.hpp"
 
@@ -46,7 +47,11 @@ struct mixture::state : detail::source_facts {
     std::vector<std::uint64_t> counts;
     name = "mix:";
     for (std::size_t k = 0; k < parts.size(); ++k) {
+      const auto& names = parts[0].source.schema().classes;
+      const auto& own = parts[k].source.schema().classes;
+      if (own != names && !own.empty() && !names.empty()) parts[k].source = with_classes(parts[k].source, names);
       const any_record_source& source = parts[k].source;
+      notes.insert(notes.end(), source.notes().begin(), source.notes().end());
       if (source.schema() != parts[0].source.schema()) {
         refuse(std::string(source.name()) + " has records of " + to_string(source.schema()) + ", and " +
                    std::string(parts[0].source.name()) + " of " + to_string(parts[0].source.schema()),

@@ -1,5 +1,7 @@
 #include <muster/data/record_schema.hpp>
 
+#include <algorithm>
+
 #include "../core/text.hpp"
 
 namespace muster::inline v0 {
@@ -27,7 +29,15 @@ std::string to_string(const record_schema& schema) {
     const std::string shape = detail::joined(field.shape, "x", [](auto extent) { return std::to_string(extent); });
     add(field.name + " " + std::string(to_string(field.type)) + (shape.empty() ? "" : "[" + shape + "]"));
   }
-  for (const std::string& label : schema.labels) add("label " + label);
+  for (const std::string& label : schema.labels) {
+    constexpr std::size_t most = 3;
+    const auto shown = std::span(schema.classes).first(std::min(most, schema.classes.size()));
+    const bool has_classes = &label == schema.labels.data() && !shown.empty();
+    add("label " + label +
+        (has_classes ? " of " + std::to_string(schema.classes.size()) + " classes (" + detail::joined(shown, ", ") +
+                           (shown.size() < schema.classes.size() ? ", ...)" : ")")
+                     : ""));
+  }
   return text;
 }
 

@@ -83,8 +83,14 @@ class source_step final : public record_step {
   void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out) const {
     source_.views(request.ids, out, request.bad);
     if (request.labels.empty()) return;
-    std::vector<bad_record> known;  // they were told just now
-    source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &known);
+    std::vector<bad_record> found;  // those of views() are among them
+    source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &found);
+    for (bad_record& record : found) {
+      if (!request.is_bad(record.id)) request.bad->push_back(std::move(record));
+    }
+    for (std::size_t k = 0; k < out.size() && !found.empty(); ++k) {
+      if (request.is_bad(request.ids[k])) out[k] = {};
+    }
   }
 
   any_record_source source_;

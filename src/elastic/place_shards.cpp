@@ -112,7 +112,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   const auto world = static_cast<std::uint32_t>(ranks.size());
   if (is_root && !from) throw configuration_error("rank " + std::to_string(how.root) + " has no data to cut; pass it");
   std::optional<shard_rule> rule;
-  if (is_root) rule.emplace(how.by, world, from->schema(), from->size());
+  if (is_root) rule.emplace(how.by, world, from->schema(), from->size(), from->columns());
   std::uint64_t set = is_root ? digest().add(from->digest()).add(how.by).add(std::uint64_t{world}).value() : 0;
   broadcast(ranks, set, how.root);
   const std::string own = shard_file_of(ranks.rank(), set);
@@ -132,7 +132,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   for (sample_id first = 0;; first += each) {
     std::vector<std::string> messages;
     if (is_root && first < from->size()) {
-      run.read(*from, first, std::min(each, from->size() - first), false);
+      run.read(*from, first, std::min(each, from->size() - first), false, false);
       messages = messages_of(run, first, *rule);
     }
     if (!scatter_messages(ranks, messages, mine, how.root)) break;

@@ -66,10 +66,10 @@ struct run_ahead {
   std::exception_ptr failure;
   std::atomic<bool> begun{false}, done{false};
 
-  void read(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count) {
+  void read(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count, bool as_features) {
     if (begun.exchange(true)) return;
     try {
-      run.read(source, first, count);
+      run.read(source, first, count, true, as_features);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -79,9 +79,9 @@ struct run_ahead {
 };
 
 // Reads the records of a source from `first` on, some runs ahead on `threads` threads (0: all there are), and hands
-// them to `use` in order, each with its first record.
+// them to `use` in order, each with its first record. `as_features` as in record_run.
 void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
-                  const std::function<void(muster::sample_id, const record_run&)>& use) {
+                  bool as_features, const std::function<void(muster::sample_id, const record_run&)>& use) {
   const std::uint64_t each = records_of_run(source);
   const std::size_t most = muster::detail::thread_count(threads, source.size() / each + 1);
   const auto start = muster::clock::now();
@@ -95,11 +95,13 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
     const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
     for (; next < source.size() && ahead.size() < 2 * most; next += count_at(next)) {
       ahead.push_back(std::make_shared<run_ahead>(std::exchange(spare, {})));
-      tasks.start([&source, one = ahead.back(), next, count = count_at(next)] { one->read(source, next, count); });
+      tasks.start([&source, as_features, one = ahead.back(), next, count = count_at(next)] {
+        one->read(source, next, count, as_features);
+      });
     }
     const auto front = std::move(ahead.front());
     ahead.pop_front();
-    front->read(source, at, count_at(at));
+    front->read(source, at, count_at(at), as_features);
     front->done.wait(false);
     if (front->failure) std::rethrow_exception(front->failure);
     const record_run& run = front->run;
@@ -186,7 +188,7 @@ json copy_records(const copy_request& request) {
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
   const auto source = muster::open_source(specification, options_for(keep, request.threads));
   std::optional<muster::shard_rule> rule;
-  if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size());
+  if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size(), source.columns());
   output out = open_output(request, source);
   auto& folder = out.folder;
   std::vector<std::uint64_t> of_shards(rule ? rule->shards() : 0);
@@ -202,28 +204,29 @@ json copy_records(const copy_request& request) {
   std::uint64_t file = 0;
   while (file + 1 < request.files && end_of(file) < out.begin) ++file;
   std::uint64_t end_of_file = end_of(file);
-  for_each_run(source, "written", request.threads, out.begin, [&](muster::sample_id first, const record_run& run) {
-    log.note(source.name(), run.bad);
-    auto bad = run.bad.begin();
-    std::size_t at = 0;
-    for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
-      if (folder) folder->reached(first + k);
-      while (first + k == end_of_file) {  // more than once where there are more files than records
-        if (folder) folder->next_file();
-        end_of_file = end_of(++file);
-      }
-      if (bad != run.bad.end() && bad->id == first + k) {
-        ++bad;  // left out
-        continue;
-      }
-      const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
-      const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
-      std::optional<std::uint32_t> shard;
-      if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
-      out.one ? out.one->append(record, labels) : folder->append(record, labels, shard);
-    }
-    if (folder) folder->reached(first + run.sizes.size());
-  });
+  for_each_run(source, "written", request.threads, out.begin, false,
+               [&](muster::sample_id first, const record_run& run) {
+                 log.note(source.name(), run.bad);
+                 auto bad = run.bad.begin();
+                 std::size_t at = 0;
+                 for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
+                   if (folder) folder->reached(first + k);
+                   while (first + k == end_of_file) {  // more than once where there are more files than records
+                     if (folder) folder->next_file();
+                     end_of_file = end_of(++file);
+                   }
+                   if (bad != run.bad.end() && bad->id == first + k) {
+                     ++bad;  // left out
+                     continue;
+                   }
+                   const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
+                   const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
+                   std::optional<std::uint32_t> shard;
+                   if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
+                   out.one ? out.one->append(record, labels) : folder->append(record, labels, shard);
+                 }
+                 if (folder) folder->reached(first + run.sizes.size());
+               });
   if (source.host_state_now() != source.host_state()) {
     throw muster::data_error({std::string(source.name())},
                              "was changed while it was read (the records would be of both); start again");
@@ -261,6 +264,7 @@ json describe_source(const std::string& specification, int threads) {
                  {"labels", schema.labels},       {"mapped", source.mapped()},
                  {"digest", hex(source.digest())}};
   if (const auto bad = source.known_bad()) report["bad"] = *bad;
+  if (!source.notes().empty()) report["notes"] = source.notes();
   const std::string path = path_of_records(specification);
   if (path.empty()) return report;
   report["files"] = json::array();
@@ -307,7 +311,7 @@ json verify_source(const std::string& specification, std::uint64_t most_shown, i
   muster::bad_record_log log({.policy = muster::bad_record_policy::skip});
   json shown = json::array();
   std::uint64_t bytes = 0;
-  for_each_run(source, "checked", threads, 0, [&](muster::sample_id /*first*/, const record_run& run) {
+  for_each_run(source, "checked", threads, 0, true, [&](muster::sample_id /*first*/, const record_run& run) {
     log.note(source.name(), run.bad);
     bytes += run.bytes.size();
     for (const auto& bad : run.bad) {

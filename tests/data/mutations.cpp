@@ -102,7 +102,7 @@ TEST_CASE("no bytes make the LIBSVM reader crash, and what it rejects it locates
 
 TEST_CASE("no bytes make the CSV reader crash, and what it rejects it locates") {
   const auto found = try_mutations(fuzz::check_csv, csv_seeds, csv_words, 2500, "0123456789,;. \n\"-+eNA");
-  CHECK(found.accepted > 300);
+  CHECK(found.accepted > 250);
   CHECK(found.rejected > 300);
 }
 

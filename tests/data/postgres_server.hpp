@@ -39,6 +39,10 @@ class postgres_server {
   postgres_server& operator=(const postgres_server&) = delete;
 
   bool started() const { return started_; }
+  /// Runs a statement that is no query.
+  bool command(const std::string& statement) const {
+    return run("psql -q -h " + (folder_ / "data") + " -U muster postgres -c \"" + statement + "\"");
+  }
   std::string connection() const { return "host=" + (folder_ / "data") + " user=muster dbname=postgres"; }
 
  private:

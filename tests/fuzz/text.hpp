@@ -30,12 +30,14 @@ inline void check_rejection(const muster::data_error& rejected, std::string_view
   require(what.size() < 300, "the text of the rejection is long");
   const auto& where = rejected.where();
   if (where.line == 0) return;  // about the file as a whole
+  // A table may end its lines with carriage returns alone.
+  const char end = where.line > 1 && text.find('\n') == std::string_view::npos ? '\r' : '\n';
   for (std::uint64_t line = 1; line < where.line; ++line) {
-    const auto newline = text.find('\n');
+    const auto newline = text.find(end);
     require(newline != std::string_view::npos, "the rejection names a line that is not there");
     text.remove_prefix(newline + 1);
   }
-  const auto length = std::min(text.find('\n'), text.size());
+  const auto length = std::min(text.find(end), text.size());
   require(where.column >= 1 && where.column <= length + 1, "the rejection names a column that is not there");
 }
 

@@ -97,14 +97,17 @@ namespace sources {
 void names() {
 #include "sources_0.inc"
 }
-void reads(const muster::any_record_source& source, std::span<const muster::sample_id> ids){
+void classes() {
 #include "sources_1.inc"
+}
+void reads(const muster::any_record_source& source, std::span<const muster::sample_id> ids){
+#include "sources_2.inc"
 } muster::any_record_source sqlite_source(std::string_view file, std::string_view table);
 void own() {
-#include "sources_2.inc"
+#include "sources_3.inc"
 }
 void writes(const muster::any_record_source& source, std::span<const std::byte> bytes, std::span<const float> labels) {
-#include "sources_3.inc"
+#include "sources_4.inc"
 }
 }  // namespace sources
 

@@ -205,6 +205,18 @@ with tempfile.TemporaryDirectory() as name:
     assert report("inspect", f"records:{folder}/killed?follow")["records"] == 19980
     assert "mean" in run("stats", source).stdout and not report("stats", source)["kept"]
 
+    # A column of a table is a key by its name, a guess is told, and a label is never made up.
+    users = folder / "users.csv"
+    users.write_text("user,x,y\n" + "".join(f"{i % 7},{i},{i % 2}\n" for i in range(70)))
+    assert sum(report("shard", f"csv:{users}?label=y", "--out", folder / "by-user", "--shards", 2, "--by", "hash:user")["shards"]) == 70
+    guessed = subprocess.run([program, "inspect", f"csv:{users}", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(guessed.stdout)["notes"][0] in guessed.stderr and "'user', 'x', 'y'" in guessed.stderr, guessed
+    assert "notes" not in report("inspect", f"csv:{users}?label=y")
+    users.write_text("user,x,y\n1,2,0\n3,4,\n5,24\" pipe,1\n7,8,1\n")
+    for missing in ("fail", "zero", "nan"):
+        left = report("convert", f"csv:{users}?label=y&missing={missing}", folder / f"left-{missing}", "--bad", "skip")
+        assert (left["records"], left["left_out"]) == (2, 2), left
+
     run(status=2)
     run("convert", source, status=2)
     run("inspect", "csv:", status=2)

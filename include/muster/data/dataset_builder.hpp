@@ -41,6 +41,12 @@ class dataset_builder {
   /// The samples that say nothing, ascending by id; theirs are zeros. See dataset::bad().
   void set_bad(std::vector<bad_record> bad) { samples_->bad = std::move(bad); }
 
+  /// Sets the names of a table's columns, and the notes of its reader; see any_record_source::notes().
+  void set_columns(detail::table_names columns, std::vector<std::string> notes) {
+    samples_->columns = std::move(columns);
+    samples_->notes = std::move(notes);
+  }
+
   /// The dataset; the builder is empty afterwards and only good for destruction. Computes the digest on `threads`
   /// threads (0: as many as this process may use). Throws configuration_error when offsets or indices break the rules
   /// above.

@@ -23,7 +23,8 @@ struct mixture_part {
 /// batches before it had. The order is a function of seed and epoch as always, whatever the world, and a cursor goes on
 /// in it. An epoch has as many samples as all sources together; a source goes through epochs of its own, shuffled anew
 /// each, and begins in an epoch of the mixture where it ended in the one before: none of its records is used again
-/// before all of them were. Its digest is of those of the parts, and of the weights.
+/// before all of them were. Its digest is of those of the parts, and of the weights. Parts with names of classes
+/// get the numbers of the first part; see with_classes().
 class mixture : public detail::source_with_facts {
  public:
   /// Throws configuration_error for no parts, weights that are no numbers from 0.000001 to 1000000000, and sources of

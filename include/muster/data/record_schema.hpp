@@ -51,6 +51,7 @@ struct record_schema {
   std::vector<record_field> fields{};  ///< of a fixed record; none for others
   std::uint64_t features = 0;          ///< of a sparse record: indices are below this
   std::vector<std::string> labels{};   ///< the name of each label of a record: {"label"}, {"coarse", "fine"} or none
+  std::vector<std::string> classes{};  ///< names of the classes of the first label, from class 0 on; empty: not known
 
   /// Bytes of every record if they are fixed, else 0.
   [[nodiscard]] std::uint64_t record_bytes() const noexcept {
@@ -62,10 +63,16 @@ struct record_schema {
   friend bool operator==(const record_schema&, const record_schema&) = default;
 };
 
-/// "image uint8[3x32x32], label coarse", for people.
+/// "image uint8[3x32x32], label coarse", or "bytes, label label of 2 classes (cat, dog)", for people.
 [[nodiscard]] std::string to_string(const record_schema& schema);
 
 namespace detail {
+
+/// Names of a table's columns: of its header, or else their numbers from 0.
+struct table_names {
+  std::vector<std::string> features = {};  ///< in the order of their values in a record
+  std::string label = {};
+};
 
 /// What to_string() calls so; dtype::none for nothing.
 [[nodiscard]] dtype dtype_named(std::string_view name) noexcept;

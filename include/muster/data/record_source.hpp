@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,12 +25,17 @@ namespace detail {
 
 class proportions;
 
+/// Replaces -0 by 0, and returns whether all labels are finite.
+[[nodiscard]] bool settle_labels(std::span<float> labels) noexcept;
+
 /// What stays for the life of a source.
 struct source_facts {
   std::string name;
   std::uint64_t size = 0;
   std::uint64_t digest = 0;
   record_schema schema;
+  std::vector<std::string> notes = {};
+  table_names columns = {};
 };
 
 /// The part of a record_source that says so.
@@ -40,6 +46,8 @@ class source_with_facts {
   [[nodiscard]] std::uint64_t size() const noexcept { return facts_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return facts_->digest; }
   [[nodiscard]] const record_schema& schema() const noexcept { return facts_->schema; }
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return facts_->notes; }
+  [[nodiscard]] const table_names& columns() const noexcept { return facts_->columns; }
 
  protected:
   const source_facts* facts_ = nullptr;  // a part of what copies of the source share
@@ -106,9 +114,19 @@ class any_record_source {
   [[nodiscard]] std::uint64_t digest() const noexcept { return source_->digest; }
   [[nodiscard]] const record_schema& schema() const noexcept { return source_->schema; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { source_->sizes(ids, out); }
+  /// A record with a label that is not finite is bad, even if its source does not report it, and a label of -0 becomes
+  /// 0.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const {
+    const std::size_t bad_before = bad == nullptr ? 0 : bad->size();
     source_->read(ids, rows, bad);
+    if (!detail::settle_labels(rows.labels)) refuse(ids, rows, bad, bad_before, nullptr);
   }
+
+  /// Guesses that were made at opening, and entries that were left out: a sentence each, as they were logged.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return source_->notes; }
+
+  /// Names of the columns, if the source is a table.
+  [[nodiscard]] const detail::table_names& columns() const noexcept { return source_->columns; }
 
   /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
   [[nodiscard]] std::optional<std::uint64_t> known_bad() const noexcept { return source_->known_bad; }
@@ -150,6 +168,11 @@ class any_record_source {
   /// These records will be wanted: what has to be fetched from afar comes meanwhile.
   void expect(std::span<const sample_id> ids) const { source_->expect(ids); }
 
+  /// Makes records bad that were just read: each record for which `problem` returns a text for its labels, or, if
+  /// `problem` is null, each with a label that is not finite. `*bad` had `bad_before` entries before the read.
+  void refuse(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad,
+              std::size_t bad_before, const std::function<std::string(std::span<const float>)>& problem) const;
+
   /// Whether views() works: records lie in memory as they are.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
   /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
@@ -185,6 +208,8 @@ class any_record_source {
     explicit model(Source wrapped) : source(std::move(wrapped)) {
       static_cast<detail::source_facts&>(*this) = {std::string(source.name()), source.size(), source.digest(),
                                                    source.schema()};
+      if constexpr (requires { source.notes().size(); }) this->notes = source.notes();
+      if constexpr (requires { source.columns().features; }) this->columns = source.columns();
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
       if constexpr (requires { source.host_state_now(); }) host_state = source.host_state();
       if constexpr (requires { source.block_records(); }) block_records = source.block_records();
@@ -259,8 +284,10 @@ struct record_run {
   std::vector<bad_record> bad;
 
   /// Reads `count` records from `first` on, into the memory that is there; bad ones are errors, or kept. A sparse
-  /// record with indices that are wrong is bad; one that ends amid an entry is an error.
-  void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true);
+  /// record with indices that are wrong is bad; one that ends amid an entry is an error. With
+  /// `as_features` a record with a number beyond float32 is bad, too.
+  void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true,
+            bool as_features = true);
 };
 
 /// Asks the processor for a record that comes next. In a shuffled order it lies anywhere, and the processor's own

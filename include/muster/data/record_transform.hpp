@@ -57,7 +57,7 @@ class typed_transform {
       throw configuration_error("cannot map records of " + to_string(in) + " (the function takes one field of " +
                                 std::string(to_string(dtype_of<From>())) + "); choose another source or function");
     }
-    return {record_form::fixed, {{in.fields[0].name, dtype_of<To>(), shape_}}, 0, in.labels};
+    return {record_form::fixed, {{in.fields[0].name, dtype_of<To>(), shape_}}, 0, in.labels, in.classes};
   }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 

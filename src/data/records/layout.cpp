@@ -53,6 +53,7 @@ std::string schema_to_json(const record_schema& schema) {
   }
   json["features"] = schema.features;
   json["labels"] = schema.labels;
+  if (!schema.classes.empty()) json["classes"] = schema.classes;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -77,6 +78,7 @@ record_schema schema_from_json(std::string_view text, const std::string& path, s
     }
     schema.features = json.at("features").get<std::uint64_t>();
     schema.labels = json.at("labels").get<std::vector<std::string>>();
+    if (json.contains("classes")) schema.classes = json["classes"].get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
     fail("it is not the JSON it should be");
   }

@@ -30,7 +30,8 @@ std::vector<double> numbers_of(std::string_view list, std::string_view by) {
 
 }  // namespace
 
-shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_schema& schema, std::uint64_t records)
+shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_schema& schema, std::uint64_t records,
+                       const detail::table_names& columns)
     : shards_(shards) {
   constexpr std::string_view weights = "weights:", hash = "hash:";
   if (by.starts_with(weights)) {
@@ -48,7 +49,7 @@ shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_s
   if (by == "range")
     use_weights(std::vector<double>(shards, 1.0), records);
   else if (by.starts_with(hash))
-    use_key(by.substr(hash.size()), schema);
+    use_key(by.substr(hash.size()), schema, columns);
   else
     refuse(by, "that is no way to cut", "write range, hash:KEY or weights:2,1,1");
 }
@@ -64,11 +65,17 @@ void shard_rule::use_weights(const std::vector<double>& weights, std::uint64_t r
   ends_.back() = std::max(ends_.back(), records);
 }
 
-void shard_rule::use_key(std::string_view key, const record_schema& schema) {
+void shard_rule::use_key(std::string_view key, const record_schema& schema, const detail::table_names& columns) {
   if (key == "record") return;
+  const auto column = std::ranges::find(columns.features, key);
+  if (column != columns.features.end()) {
+    offset_ = sizeof(float) * static_cast<std::size_t>(column - columns.features.begin());
+    bytes_ = sizeof(float);
+    return;
+  }
   std::string known = "record";
   for (std::size_t k = 0; k < schema.labels.size(); ++k) {
-    if (schema.labels[k] == key) label_ = k;
+    if (schema.labels[k] == key || (!columns.label.empty() && columns.label == key)) label_ = k;
     known += ", " + schema.labels[k];
   }
   if (label_ < schema.labels.size()) return;
@@ -83,6 +90,9 @@ void shard_rule::use_key(std::string_view key, const record_schema& schema) {
     at += size;
     known += ", " + field.name;
   }
+  constexpr std::size_t most = 8;
+  for (const std::string& name : std::span(columns.features).first(std::min(most, columns.features.size())))
+    known += ", " + name;
   refuse("hash:" + std::string(key), "records have no such key", "use one of " + known);
 }
 

@@ -1,19 +1,26 @@
 #include <muster/data/sources/csv.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <iterator>
 #include <limits>
 #include <span>
+#include <unordered_set>
 #include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
+#include "../../core/text.hpp"
+#include "../label.hpp"
 #include "decimal.hpp"
 #include "table_columns.hpp"
 #include "text.hpp"
 
-// A newline between quotes ends no row; where there are quotes, those before a place say whether it is between them.
+// A quote at the beginning of a field opens it, and newlines before its closing quote end no row. Other quotes are
+// text.
 
 namespace muster::inline v0 {
 namespace {
@@ -29,36 +36,121 @@ struct csv_row {
 
 bool has_quotes(std::string_view text) { return text.find('"') != std::string_view::npos; }
 
+// Bytes between the quotes of a field, at most: the closing quote is searched so far.
+constexpr std::ptrdiff_t most_quoted = std::ptrdiff_t{1} << 20;
+
+// Returns the closing quote of a field with content from `p` on; null if there is none.
+const char* closing_quote(const char* p, const char* end) {
+  for (end = std::min(end, end - p > most_quoted ? p + most_quoted : end);; p += 2) {
+    p = static_cast<const char*>(std::memchr(p, '"', static_cast<std::size_t>(end - p)));
+    if (p == nullptr || p + 1 == end || p[1] != '"') return p;
+    if (end - p < 2) return nullptr;
+  }
+}
+
+bool is_missing(std::string_view word) {
+  constexpr std::string_view known[] = {"", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "?"};
+  return std::find(std::begin(known), std::end(known), word) != std::end(known);
+}
+
+// Returns whether a word is a number of any size, also infinite.
+bool is_number(std::string_view word) {
+  if (word.starts_with('+')) word.remove_prefix(1);
+  float value = 0;
+  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return code != std::errc::invalid_argument && end == word.data() + word.size();
+}
+
+// The characters that end fields and rows, and the columns.
+struct csv_marks {
+  char delimiter = ',';
+  char newline = '\n';
+  std::span<const std::size_t> places = {};  // as in table_columns; empty: not known yet
+
+  bool is_blank(char c) const { return c == ' ' || (c == '\t' && c != delimiter); }
+  const char* skip_blanks(const char* p, const char* end) const {
+    while (p != end && is_blank(*p)) ++p;
+    return p;
+  }
+  // Skips blanks behind the content of a field, up to the delimiter, which may be a blank itself.
+  const char* behind(const char* p, const char* end) const {
+    return p != end && *p == delimiter ? p : skip_blanks(p, end);
+  }
+  static const char* find(char mark, const char* from, const char* end) {
+    const auto* found = static_cast<const char*>(std::memchr(from, mark, static_cast<std::size_t>(end - from)));
+    return found != nullptr ? found : end;
+  }
+};
+
 // Takes rows off a text, blank ones too.
 class row_reader {
  public:
-  row_reader(std::string_view text, std::uint64_t lines_before, bool quotes)
-      : at_(text.data()), end_(at_ + text.size()), line_(lines_before + 1), quotes_(quotes) {}
+  row_reader(std::string_view text, std::uint64_t lines_before, bool quotes, const csv_marks& marks)
+      : marks_(marks), at_(text.data()), end_(at_ + text.size()), line_(lines_before + 1), quotes_(quotes) {}
 
   bool next(csv_row& row) {
     if (at_ == end_) return false;
-    row = {at_, newline(at_), line_++};
-    if (quotes_) {
-      const char* from = row.begin;
-      for (bool open = false;; ++line_) {
-        open ^= std::count(from, row.end, '"') % 2 != 0;
-        if (!open || row.end == end_) break;
-        from = row.end + 1;
-        row.end = newline(from);
-      }
-    }
+    row = {at_, end_of_row(at_), line_};
+    line_ += 1 + static_cast<std::uint64_t>(quotes_ ? std::count(row.begin, row.end, marks_.newline) : 0);
     at_ = row.end == end_ ? end_ : row.end + 1;
-    if (row.end != row.begin && row.end[-1] == '\r') --row.end;
+    while (row.end != row.begin && row.end[-1] == '\r') --row.end;
+    while (marks_.delimiter == ' ' && row.end != row.begin && marks_.is_blank(row.end[-1])) --row.end;
     return true;
   }
-  // Lines so far.
+  // Lines so far, and the beginning of the next row.
   std::uint64_t lines() const { return line_ - 1; }
+  const char* at() const { return at_; }
 
  private:
-  const char* newline(const char* from) const {
-    const auto* found = static_cast<const char*>(std::memchr(from, '\n', static_cast<std::size_t>(end_ - from)));
-    return found != nullptr ? found : end_;
+  // Returns the end of a row. A row of several lines has as many fields as other rows, each of its quotes is closed at
+  // the end of a field, and its second line is no row by itself. Otherwise the row is its first line alone: a wrong
+  // quote makes one line bad, and no other.
+  const char* end_of_row(const char* const begin) const {
+    const char* const first = marks_.find(marks_.newline, begin, end_);
+    if (!quotes_ || marks_.find('"', begin, first) == first) return first;
+    const char* p = begin;
+    std::size_t before = 0;  // columns that end in the first line
+    for (std::size_t fields = 1;; ++fields, ++p) {
+      if (p <= first) before = fields - 1;
+      p = marks_.skip_blanks(p, end_);
+      if (p != end_ && *p == '"') {
+        p = closing_quote(p + 1, end_);
+        if (p == nullptr) return first;
+        p = marks_.behind(p + 1, end_);
+        while (p != end_ && *p == '\r' && marks_.newline != '\r') ++p;
+        if (p != end_ && *p != marks_.delimiter && *p != marks_.newline) return first;
+      } else {
+        const char* const line = marks_.find(marks_.newline, p, end_);
+        if (marks_.delimiter == ' ' && p == line) --fields;  // blanks at the end of the line
+        p = marks_.find(marks_.delimiter, p, line);
+      }
+      if (p != end_ && *p != marks_.newline) continue;
+      if (p <= first || marks_.places.empty()) return p;
+      return fields != marks_.places.size() || is_row(first + 1, before) ? first : p;
+    }
   }
+
+  // Returns whether a line is a row by itself, quotes taken as text: each column of numbers has a number, and one of
+  // these is among the first `before` columns.
+  bool is_row(const char* p, std::size_t before) const {
+    const char* const line = marks_.find(marks_.newline, p, end_);
+    bool told = false;
+    for (std::size_t column = 0;; ++column, ++p) {
+      if (column == marks_.places.size()) return false;
+      const char* const end = marks_.find(marks_.delimiter, p, line);
+      if (marks_.places[column] != detail::ignored) {
+        p = marks_.skip_blanks(p, end);
+        std::string_view word(p, static_cast<std::size_t>(end - p));
+        while (!word.empty() && (marks_.is_blank(word.back()) || word.back() == '\r')) word.remove_suffix(1);
+        if (!is_number(word) && !is_missing(word)) return false;
+        told = told || column < before;
+      }
+      p = end;
+      if (p == line) return told && column + 1 == marks_.places.size();
+    }
+  }
+
+  csv_marks marks_;
   const char* at_;
   const char* end_;
   std::uint64_t line_;
@@ -71,22 +163,19 @@ struct csv_field {
   const char* end;  // the delimiter, or the end of the row
 };
 
-bool is_missing(std::string_view word) {
-  constexpr std::string_view known[] = {"", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "?"};
-  return std::find(std::begin(known), std::end(known), word) != std::end(known);
-}
-
 class csv_format final : public detail::text_format {
  public:
   csv_format(std::string_view text, const std::string& path, const csv_options& csv, const read_options& options)
-      : text_format(path), delimiter_(csv.delimiter), missing_(csv.missing), least_(options.min_features) {
+      : text_format(path), missing_(csv.missing), least_(options.min_features) {
+    marks_.delimiter = csv.delimiter;
+    const char delimiter = csv.delimiter;
     if (options.layout == layout::sparse) {
       throw configuration_error("a table is dense (" + file +
                                 " cannot be read with the sparse layout); leave the layout");
     }
-    if (delimiter_ == '"' || delimiter_ == '\n' || delimiter_ == '\r' || detail::is_digit(delimiter_) ||
-        std::strchr("+-.eE", delimiter_) != nullptr) {
-      throw configuration_error("a table cannot be delimited by '" + std::string(1, delimiter_) +
+    if (delimiter == '"' || delimiter == '\n' || delimiter == '\r' || detail::is_digit(delimiter) ||
+        std::strchr("+-.eE", delimiter) != nullptr) {
+      throw configuration_error("a table cannot be delimited by '" + std::string(1, delimiter) +
                                 "' (it is part of numbers or quotes); choose a comma, a semicolon, a tab or the like");
     }
     read_beginning(text, csv);
@@ -96,16 +185,16 @@ class csv_format final : public detail::text_format {
   }
 
   std::size_t first_piece(std::string_view rest, std::size_t bytes, bool quotes) const override {
-    if (!quotes) return text_format::first_piece(rest, bytes, quotes);
-    std::size_t size = std::min(bytes, rest.size()) - 1;
-    bool open = detail::count_byte(rest.substr(0, size), '"') % 2 != 0;
-    while (size < rest.size() && (open || rest[size] != '\n')) open ^= rest[size++] == '"';
-    return std::min(size + 1, rest.size());
+    if (!quotes) return std::min(rest.find(marks_.newline, std::min(bytes, rest.size()) - 1), rest.size() - 1) + 1;
+    row_reader rows(rest, 0, quotes, marks_);
+    std::size_t size = 0;
+    for (csv_row row{}; size < bytes && rows.next(row);) size = static_cast<std::size_t>(rows.at() - rest.data());
+    return size;
   }
 
   detail::text_survey look_over(std::string_view piece) const override {
     detail::text_survey found{.quotes = has_quotes(piece)};
-    row_reader rows(piece, 0, found.quotes);
+    row_reader rows(piece, 0, found.quotes, marks_);
     for (csv_row row{}; rows.next(row);) found.rows += is_blank(row) ? 0 : 1;
     found.lines = rows.lines();
     return found;
@@ -117,7 +206,7 @@ class csv_format final : public detail::text_format {
   }
 
   void parse(std::string_view piece, const detail::text_survey& before, const detail::row_places& to) const override {
-    row_reader rows(piece, before.lines, before.quotes);
+    row_reader rows(piece, before.lines, before.quotes, marks_);
     std::size_t at = 0;
     for (csv_row row{}; rows.next(row);) {
       if (is_blank(row)) continue;
@@ -131,18 +220,20 @@ class csv_format final : public detail::text_format {
   }
 
  private:
-  bool is_blank(char c) const { return (c == ' ' || c == '\t') && c != delimiter_; }
   bool is_blank(const csv_row& row) const { return skip_blanks(row.begin, row.end) == row.end; }
-  const char* skip_blanks(const char* p, const char* end) const {
-    while (p != end && is_blank(*p)) ++p;
-    return p;
-  }
+  const char* skip_blanks(const char* p, const char* end) const { return marks_.skip_blanks(p, end); }
 
   [[noreturn]] void fail(const csv_row& row, const char* at, const std::string& text) const {
     const char* const newline =
-        std::find(std::make_reverse_iterator(at), std::make_reverse_iterator(row.begin), '\n').base();
-    const auto lines = static_cast<std::uint64_t>(std::count(row.begin, newline, '\n'));
-    throw data_error({file, row.line + lines, static_cast<std::uint64_t>(at - newline) + 1}, text);
+        std::find(std::make_reverse_iterator(at), std::make_reverse_iterator(row.begin), marks_.newline).base();
+    const auto lines = static_cast<std::uint64_t>(std::count(row.begin, newline, marks_.newline));
+    const char* const bare = std::adjacent_find(
+        row.begin, row.end, [](char c, char next) { return c == '\r' && next != '\r' && next != '\n'; });
+    throw data_error({file, row.line + lines, static_cast<std::uint64_t>(at - newline) + 1},
+                     bare == row.end
+                         ? text
+                         : "there is a carriage return within the row (the file has line ends of two kinds); "
+                           "give it one kind");
   }
 
   csv_field take_field(const csv_row& row, const char* p) const {
@@ -152,21 +243,22 @@ class csv_format final : public detail::text_format {
       const char* const open = p++;
       while (true) {
         p = std::find(p, row.end, '"');
-        if (p == row.end) fail(row, open, "a quote is not closed (the file ends before it is); close it");
+        if (p == row.end)
+          fail(row, open, "a quote is not closed (no field of the table ends with one behind it); close it");
         if (p + 1 == row.end || p[1] != '"') break;
         p += 2;
       }
       field.content = {open + 1, static_cast<std::size_t>(p - open - 1)};
-      field.end = skip_blanks(p + 1, row.end);
-      if (field.end != row.end && *field.end != delimiter_) {
+      field.end = marks_.behind(p + 1, row.end);
+      if (field.end != row.end && *field.end != marks_.delimiter) {
         fail(row, field.end,
              "there is text behind a closing quote (a quoted field ends there); write \"\" for a quote within quotes");
       }
       return field;
     }
-    field.end = std::find(p, row.end, delimiter_);
+    field.end = std::find(p, row.end, marks_.delimiter);
     const char* last = field.end;
-    while (last != p && is_blank(last[-1])) --last;
+    while (last != p && marks_.is_blank(last[-1])) --last;
     field.content = {p, static_cast<std::size_t>(last - p)};
     return field;
   }
@@ -178,6 +270,7 @@ class csv_format final : public detail::text_format {
     if (!word.empty() && code == std::errc() && end == word.data() + word.size()) return value;
     const std::string where = " in column " + std::to_string(column);
     if (is_missing(word)) {
+      if (columns_.places[column] == detail::label_place) fail(row, word.data(), detail::missing_label);
       if (missing_ == missing_values::zero) return 0;
       if (missing_ == missing_values::nan) return std::numeric_limits<float>::quiet_NaN();
       fail(row, word.data(),
@@ -188,7 +281,9 @@ class csv_format final : public detail::text_format {
            "the number " + detail::quoted(word) + where + " is too large for a float; scale the column");
     }
     fail(row, word.data(),
-         detail::quoted(word) + where + " is not a number; correct it, or leave the column out with ignore");
+         detail::quoted(word) + where + " is not a number; correct it, " +
+             (row.begin == taken_for_sample_ ? "say header=1 if the first row has names, " : "") +
+             "or leave the column out with ignore");
   }
 
   void parse_row(const csv_row& row, std::span<float> values, float& label) const {
@@ -202,16 +297,22 @@ class csv_format final : public detail::text_format {
         const char* const first = skip_blanks(p, row.end);
         const auto read = parse_float_(first, row.end, value);
         end = read.ptr;
-        const auto ends_field = [&] { return end == row.end || *end == delimiter_; };
+        const auto ends_field = [&] { return end == row.end || *end == marks_.delimiter; };
         bool simple = read.ec == std::errc();
         if (simple && !ends_field()) {
           end = skip_blanks(end, row.end);
           simple = ends_field();
         }
+        csv_field field{{first, static_cast<std::size_t>(read.ptr - first)}, end};
         if (!simple) {
-          const csv_field field = take_field(row, p);
+          field = take_field(row, p);
           value = read_unusual(row, field.content, column);
           end = field.end;
+        }
+        if (place == detail::label_place) {
+          if (!detail::is_label(field.content, value))
+            fail(row, field.content.data(), detail::no_label(detail::quoted(field.content)));
+          value += 0.0f;  // -0 is 0
         }
         (place == detail::label_place ? label : values[place]) = value;
       } else {
@@ -232,52 +333,130 @@ class csv_format final : public detail::text_format {
     }
   }
 
-  // What the first row says, and how much of the text is not data.
-  void read_beginning(std::string_view text, const csv_options& csv) {
-    if (text.starts_with(byte_order_mark)) begin = byte_order_mark.size();
-    const std::string_view rest = text.substr(begin);
-    csv_row row{};
+  // The first row that is not blank, its fields, and the number of lines up to its end.
+  struct first_row : csv_row {
+    std::vector<std::string> fields = {};
+    std::vector<const char*> places = {};  // of the fields
     std::uint64_t lines = 0;
-    // Of large text only as much is looked at as the first row takes.
-    for (std::size_t looked_at = std::size_t{1} << 20;; looked_at *= 2) {
+  };
+
+  first_row read_first_row(std::string_view rest) const {
+    first_row row{};
+    // Large text is read up to the end of the row, and as far as a closing quote is searched.
+    for (std::size_t looked_at = 2 * std::size_t{most_quoted};; looked_at *= 2) {
       const std::string_view part = rest.substr(0, looked_at);
-      row_reader rows(part, 0, has_quotes(part));
+      row_reader rows(part, 0, has_quotes(part), marks_);
       bool there = true;
       do {
         there = rows.next(row);
       } while (there && is_blank(row));
-      lines = rows.lines();
+      row.lines = rows.lines();
       const bool whole = part.size() == rest.size();
-      if (there && (whole || row.end + 1 < part.data() + part.size())) break;
+      if (there && (whole || row.end + most_quoted < part.data() + part.size())) break;
       if (whole) throw data_error({file}, "has no rows (blank lines are all there is); check how it was made");
     }
-
-    std::vector<std::string> fields;
-    bool words = false;
     for (const char* p = row.begin;; ++p) {
       const csv_field field = take_field(row, p);
-      float ignored_value = 0;
-      const char* const last = field.content.data() + field.content.size();
-      const auto number = detail::parse_float(field.content.data(), last, ignored_value);
-      words = words || (number.ptr != last && !is_missing(field.content));
-      fields.emplace_back(field.content);
+      std::string& text = row.fields.emplace_back(field.content);
+      row.places.push_back(field.content.data());
+      if (field.content.data() != p && field.content.data()[-1] == '"') {
+        for (auto at = text.find("\"\""); at != std::string::npos; at = text.find("\"\"", at + 1)) text.erase(at, 1);
+      }
       p = field.end;
-      if (p == row.end) break;
+      if (p == row.end) return row;
     }
-    const bool header = csv.header == csv_header::present || (csv.header == csv_header::automatic && words);
-    if (header) {
-      const char* const behind = row.end + (row.end != rest.data() + rest.size() && *row.end == '\r' ? 1 : 0);
-      begin = std::min(text.size(), static_cast<std::size_t>(behind - text.data()) + 1);
-      start.lines = lines;
+  }
+
+  // Returns whether the first row has names. Ignored columns do not count, and a single word among numbers is an error
+  // of the first row, as it is in any other row.
+  bool has_names(const first_row& row, const csv_options& csv) {
+    if (csv.header != csv_header::automatic) return csv.header == csv_header::present;
+    const auto is_name = [](const std::string& word) { return !word.empty() && !parse_number<std::size_t>(word); };
+    const auto asks = [&](const std::string& name) {
+      return is_name(name) && std::ranges::find(row.fields, name) != row.fields.end();
+    };
+    if (asks(csv.label) || std::ranges::any_of(csv.ignore, asks)) return true;
+    std::size_t numbers = 0, words = 0;
+    for (std::size_t k = 0; k < row.fields.size(); ++k) {
+      const std::string& field = row.fields[k];
+      const auto is_column = [&](const std::string& word) {
+        return word == (is_name(word) ? field : std::to_string(k));
+      };
+      if (is_missing(field) || std::ranges::any_of(csv.ignore, is_column)) continue;
+      ++(is_number(field) ? numbers : words);
     }
-    columns_ =
-        detail::plan_columns(header ? fields : std::vector<std::string>(), fields.size(), csv.label, csv.ignore, file);
+    const bool counted = is_counted(row.fields);
+    if (counted && !row.fields.front().empty()) {
+      throw configuration_error("the first row of " + file +
+                                " is 0, 1, 2 and so on (names as pandas writes them, or a "
+                                "sample: that cannot be told); say header=1 or header=0");
+    }
+    const bool names = counted || (words != 0 && words >= numbers && (words > 1 || numbers == 0));
+    notes.push_back("the first row of " + file + " is taken for " +
+                    (names ? "names (" + listed(row.fields) + "); say header=0 if it is a sample"
+                           : "a sample (" + listed(row.fields) + "); say header=1 if it has names"));
+    log(log_level::warning, notes.back());
+    if (!names) taken_for_sample_ = row.begin;
+    return names;
+  }
+
+  // Returns whether fields are 0, 1, 2 and so on, perhaps behind an empty field: pandas writes such names.
+  static bool is_counted(const std::vector<std::string>& fields) {
+    const std::size_t unnamed = fields.front().empty() ? 1 : 0;
+    if (fields.size() < (unnamed != 0 ? 2 : 3)) return false;
+    for (std::size_t k = unnamed; k < fields.size(); ++k) {
+      if (fields[k] != std::to_string(k - unnamed)) return false;
+    }
+    return true;
+  }
+
+  static std::string listed(const std::vector<std::string>& fields) {
+    constexpr std::size_t most = 5;
+    const auto shown = std::span(fields).first(std::min(most, fields.size()));
+    return detail::joined(shown, ", ", [](const std::string& field) { return detail::quoted(field); }) +
+           (fields.size() > most ? ", ..." : "");
+  }
+
+  // Reads the first row: it has names of columns, or is a sample.
+  void read_beginning(std::string_view text, const csv_options& csv) {
+    if (text.starts_with(byte_order_mark)) begin = byte_order_mark.size();
+    if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+      throw data_error({file}, "is UTF-16 (its first bytes say so, and tables are read as UTF-8); save it as UTF-8");
+    const std::string_view rest = text.substr(begin);
+    const auto end_of_line = std::min(rest.find_first_not_of('\r', rest.find_first_of("\r\n")), rest.size());
+    if (end_of_line != 0 && rest[end_of_line - 1] == '\r' && rest.find('\n', end_of_line) == std::string_view::npos)
+      marks_.newline = '\r';
+    first_row row = read_first_row(rest);
+    if (!has_names(row, csv)) {
+      row.fields.assign(row.fields.size(), {});
+    } else {
+      begin = static_cast<std::size_t>(
+          std::min(marks_.find(marks_.newline, row.end, text.data() + text.size()) + 1, text.data() + text.size()) -
+          text.data());
+      start.lines = row.lines;
+      if (is_counted(row.fields)) row.fields.assign(row.fields.size(), {});
+      refuse_doubles(row);
+    }
+    columns_ = detail::plan_columns(row.fields, csv.label, csv.ignore, file);
+    columns = std::move(columns_.names);
+    marks_.places = columns_.places;
+  }
+
+  void refuse_doubles(const first_row& row) const {
+    std::unordered_set<std::string_view> names;
+    for (std::size_t k = 0; k < row.fields.size(); ++k) {
+      if (row.fields[k].empty() || names.insert(row.fields[k]).second) continue;
+      fail(row, row.places[k],
+           "two columns have the name " + detail::quoted(row.fields[k]) +
+               " (a column is found by its name); rename one of them");
+    }
   }
 
   detail::table_columns columns_;
-  char delimiter_;
+  csv_marks marks_;
   missing_values missing_;
-  std::size_t least_;  // features
+  std::size_t least_;                       // features
+  const char* taken_for_sample_ = nullptr;  // the first row, if it is a guess that it has no names
   detail::float_parser parse_float_ = detail::fastest_float_parser();
 };
 

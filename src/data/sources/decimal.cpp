@@ -3,6 +3,9 @@
 #include <locale.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <string>
 
 #if defined(__x86_64__)
@@ -54,7 +57,46 @@ namespace {
 
 #endif
 
+// A decimal number as digits without zeros at both ends, and the power of ten of the first digit.
+struct decimal_digits {
+  std::string digits = {};
+  std::int64_t power = 0;
+
+  explicit decimal_digits(std::string_view number) {
+    const auto mark = std::min(number.find_first_of("eE"), number.size());
+    const auto point = std::min(number.find('.'), mark);
+    for (std::size_t at = 0; at < mark; ++at) {
+      if (!detail::is_digit(number[at]) || (digits.empty() && number[at] == '0')) continue;
+      if (digits.empty())
+        power = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(at) - (at < point ? 1 : 0);
+      digits += number[at];
+    }
+    digits.erase(digits.find_last_not_of('0') + 1);
+    std::int64_t exponent = 0;
+    number.remove_prefix(std::min(mark + 1, number.size()));
+    if (number.starts_with('+')) number.remove_prefix(1);
+    (void)std::from_chars(number.data(), number.data() + number.size(), exponent);
+    if (!digits.empty() && std::abs(exponent) < std::numeric_limits<std::int32_t>::max()) power += exponent;
+  }
+  friend bool operator==(const decimal_digits&, const decimal_digits&) = default;
+};
+
 }  // namespace
+
+bool detail::is_label(std::string_view written, float value) {
+  constexpr std::ptrdiff_t few_digits = 7;  // a float32 has every whole number of so many digits
+  if (value != std::trunc(value)) return true;
+  const char* const end = written.data() + written.size();
+  const char* const first = written.data() + (written.starts_with('-') || written.starts_with('+') ? 1 : 0);
+  const char* p = std::find_if_not(first, end, is_digit);
+  if (p - first <= few_digits) {
+    if (p != end && *p == '.') p = std::find_if(p + 1, end, [](char c) { return c != '0'; });
+    if (p == end) return true;
+  }
+  char exact[64];
+  const auto wrote = std::to_chars(std::begin(exact), std::end(exact), std::abs(value), std::chars_format::fixed, 0);
+  return decimal_digits(written) == decimal_digits({exact, static_cast<std::size_t>(wrote.ptr - exact)});
+}
 
 std::from_chars_result detail::parse_float_exactly(const char* first, const char* last, bool negative,
                                                    float& value) noexcept {

@@ -129,6 +129,10 @@ inline std::from_chars_result parse_float(const char* first, const char* last, f
                   p, value);
 }
 
+/// Returns whether the `value` that parse_float() has read of a text can be a label: it is a fraction, or exactly the
+/// number that is written; see label_of().
+[[nodiscard]] bool is_label(std::string_view written, float value);
+
 /// parse_float() or one that does the same faster on this machine; for text of many numbers.
 using float_parser = std::from_chars_result (*)(const char* first, const char* last, float& value) noexcept;
 [[nodiscard]] float_parser fastest_float_parser() noexcept;

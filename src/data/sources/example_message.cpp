@@ -1,11 +1,13 @@
 #include <muster/data/sources/tfrecord_examples.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "../../core/wire.hpp"
+#include "../label.hpp"
 
 // The messages, of which the first two have the same form but for the lists of steps
 // (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and feature.proto):
@@ -97,6 +99,7 @@ struct example_column {
   std::uint64_t count = 0;
   std::string problem = {};
   std::span<const std::byte> whole = {};  // of type none
+  float label = 0;                        // if this is a label; finish() writes it
 
   void add(list_kind kind, message_reader values) {
     const auto put = writer_of(type);
@@ -125,7 +128,11 @@ struct example_column {
     if (problem.empty() && (up_to ? count % step != 0 : count != most))
       refuse("has " + std::to_string(count) + " values, not " + std::to_string(most));
     const bool is_signed = type == dtype::int8 || type == dtype::int16 || type == dtype::int32 || type == dtype::int64;
-    if (problem.empty() && to != nullptr && type != dtype::none)
+    if (problem.empty() && is_label) {
+      if (!std::isfinite(label)) refuse("has a value that is not finite, which no label is");
+      label = label_of(label);
+      if (to != nullptr) std::memcpy(to, &label, sizeof label);
+    } else if (problem.empty() && to != nullptr && type != dtype::none)
       std::memset(to + count * size_of(type), is_signed ? 0xff : 0, (most - count) * size_of(type));
     return problem;
   }
@@ -141,15 +148,18 @@ struct example_column {
     const std::uint64_t size = size_of(type);
     const std::uint64_t added = bytes.size() / size;
     if (bytes.size() % size != 0) refuse("has bytes that are no whole elements");
-    if (to != nullptr && count + added <= most) std::ranges::copy(bytes.first(added * size), to + count * size);
+    if (is_label && count == 0 && added == 1) std::memcpy(&label, bytes.data(), size);
+    if (to != nullptr && !is_label && count + added <= most)
+      std::ranges::copy(bytes.first(added * size), to + count * size);
     count += added;
   }
   void add_whole(std::uint64_t value, bool (*put)(std::byte*, std::int64_t) noexcept) {
     const auto number = static_cast<std::int64_t>(value);
     std::byte unread[8];
     if (is_label) {
-      const auto rounded = static_cast<float>(number);
-      if (to != nullptr && count < most) std::memcpy(to, &rounded, sizeof rounded);
+      label = label_of(number);
+      if (std::isnan(label))
+        refuse("has the value " + std::to_string(number) + ", which no label keeps (it is a float32)");
     } else if (count < most && !put(to != nullptr ? to + count * size_of(type) : unread, number)) {
       refuse("has the value " + std::to_string(number));
     }

@@ -1,22 +1,63 @@
 #include <muster/data/sources/fixed_records.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <concepts>
 #include <cstring>
+#include <functional>
+#include <type_traits>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
 #include "../../core/copy.hpp"
+#include "../../core/text.hpp"
 #include "../cache/content_digest.hpp"
+#include "../label.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
 template <class T>
-float read_as(const std::byte* at) noexcept {
+T element_at(const std::byte* at) noexcept {
   T value;
   std::memcpy(&value, at, sizeof value);
-  return static_cast<float>(value);
+  return value;
+}
+
+template <class T>
+float read_as(const std::byte* at) noexcept {
+  return static_cast<float>(element_at<T>(at));
+}
+
+// Functions that convert elements of a type to labels, and to text.
+struct label_reader {
+  detail::to_float convert = nullptr;
+  std::string (*text)(const std::byte*) = nullptr;
+  bool may_fail = false;
+};
+
+label_reader label_reader_of(dtype type) {
+  label_reader found;
+  detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
+                      std::uint64_t, float16, bfloat16, float, double, long double>(
+      type == dtype::boolean ? dtype::uint8 : type, [&](auto kind) {
+        using number = decltype(kind);
+        constexpr bool small = sizeof(number) < sizeof(float);
+        using read = std::conditional_t<small && !std::integral<number>, float, number>;
+        found.convert = [](const std::byte* at) noexcept {
+          return detail::label_of(static_cast<read>(element_at<number>(at)));
+        };
+        found.text = [](const std::byte* at) {
+          const auto element = static_cast<read>(element_at<number>(at));
+          if constexpr (std::integral<number>)
+            return std::to_string(element);
+          else
+            return detail::printed("%.17Lg", static_cast<long double>(element));
+        };
+        found.may_fail = !small || !std::integral<number>;
+      });
+  return found;
 }
 
 void add_schema(digest& to, const record_schema& schema) {
@@ -88,7 +129,9 @@ fixed_records::fixed_records(std::string name, record_schema schema, std::vector
   made->records = detail::record_places(records, made->record_bytes, name);
   if (made->records.size() == 0) throw data_error({name}, "has no records; check how it was made");
   for (const label_column& column : labels) {
-    label_places places{{column.stretches, size_of(column.type), name}, detail::float_reader(column.type)};
+    const label_reader reader = label_reader_of(column.type);
+    label_places places{{column.stretches, size_of(column.type), name}, reader.convert, reader.text};
+    made->labels_may_fail = made->labels_may_fail || reader.may_fail;
     if (places.convert == nullptr) {
       throw configuration_error("the labels of '" + name + "' have no type; say which numbers they are");
     }
@@ -135,20 +178,40 @@ void fixed_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_
   std::fill_n(out.begin(), ids.size(), state_->record_bytes);
 }
 
-void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows,
-                         std::vector<bad_record>* /*bad*/) const {
-  if (!rows.bytes.empty()) {
-    const std::size_t size = state_->record_bytes;
-    std::byte* to = rows.bytes.data();
-    for (std::size_t k = 0; k < ids.size(); ++k, to += size) {
-      if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(view(ids[k + 1]));
-      muster::detail::copy_bytes(to, state_->records[ids[k]], size);
+void fixed_records::check_labels(sample_id id) const {
+  for (std::size_t which = 0; which < state_->labels.size(); ++which) {
+    if (std::isfinite(label(id, which))) continue;
+    const auto& column = state_->labels[which];
+    const std::byte* const at = column.places[id];
+    data_location where{state_->name};
+    for (const auto& file : state_->files) {
+      const auto bytes = file->bytes();
+      if (std::less<>()(at, bytes.data()) || !std::less<>()(at, bytes.data() + bytes.size())) continue;
+      where = {file->path(), 0, 0, static_cast<std::uint64_t>(at - bytes.data())};
     }
+    throw data_error(where, detail::no_label(column.text(at), " of record " + std::to_string(id)));
   }
-  if (!rows.labels.empty()) {
-    const std::size_t count = state_->labels.size();
-    for (std::size_t which = 0; which < count; ++which) {
-      for (std::size_t k = 0; k < ids.size(); ++k) rows.labels[k * count + which] = label(ids[k], which);
+}
+
+void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
+  const std::size_t size = rows.bytes.empty() ? 0 : state_->record_bytes;
+  const std::size_t count = rows.labels.empty() ? 0 : state_->labels.size();
+  std::byte* to = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size() && size != 0; ++k, to += size) {
+    if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(record(ids[k + 1]));
+    muster::detail::copy_bytes(to, state_->records[ids[k]], size);
+  }
+  for (std::size_t which = 0; which < count; ++which) {
+    for (std::size_t k = 0; k < ids.size(); ++k) rows.labels[k * count + which] = label(ids[k], which);
+  }
+  for (std::size_t k = 0; k < ids.size() && state_->labels_may_fail; ++k) {
+    try {
+      check_labels(ids[k]);
+    } catch (const data_error& error) {
+      if (bad == nullptr) throw;
+      bad->push_back({ids[k], error.where(), error.problem()});
+      std::ranges::fill(rows.bytes.subspan(k * size, size), std::byte{0});
+      std::ranges::fill(rows.labels.subspan(k * count, count), 0.0f);
     }
   }
 }

@@ -4,10 +4,14 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
 #include <muster/data/sources/mapped_file.hpp>
+#include "../../core/text.hpp"
 #include "../file_state.hpp"
 
 namespace muster::inline v0 {
@@ -21,6 +25,36 @@ bool is_image(const fs::path& path) {
   return ending == ".jpeg" || ending == ".jpg";
 }
 
+bool is_hidden(const std::string& name) { return name.starts_with('.'); }
+
+// Orders whole numbers by value, before other names, and other names by their bytes.
+bool comes_before(const std::string& a, const std::string& b) {
+  const auto digits = [](const std::string& name) {
+    const auto first = std::min(name.find_first_not_of('0'), name.size());
+    const bool is_number = std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c) != 0; });
+    return is_number ? std::optional(std::string_view(name).substr(first)) : std::nullopt;
+  };
+  const auto of_a = digits(a), of_b = digits(b);
+  if (of_a.has_value() != of_b.has_value()) return of_a.has_value();
+  if (of_a && of_a->size() != of_b->size()) return of_a->size() < of_b->size();
+  return of_a && *of_a != *of_b ? *of_a < *of_b : a < b;
+}
+
+// Entries of a folder that are no samples, for a note.
+struct left_out {
+  std::uint64_t count = 0;
+  std::vector<std::string> first = {};
+
+  void add(const std::string& name) {
+    constexpr std::size_t most = 3;
+    if (++count <= most) first.push_back(name);
+  }
+  [[nodiscard]] std::string text(const std::string& kind) const {
+    return std::to_string(count) + " " + kind + " (" + detail::joined(first, ", ") +
+           (count > first.size() ? ", ...)" : ")");
+  }
+};
+
 }  // namespace
 
 struct image_folder::state : detail::source_facts {
@@ -30,11 +64,48 @@ struct image_folder::state : detail::source_facts {
     std::uint32_t label;
   };
   std::string folder;
-  std::vector<std::string> classes;
   std::vector<image> images;
   std::optional<std::uint64_t> opened;
 
-  [[nodiscard]] std::string path_of(const image& of) const { return folder + "/" + classes[of.label] + "/" + of.file; }
+  [[nodiscard]] std::string path_of(const image& of) const {
+    return folder + "/" + classes()[of.label] + "/" + of.file;
+  }
+  [[nodiscard]] const std::vector<std::string>& classes() const { return schema.classes; }
+
+  // Finds the classes and their images. Throws filesystem_error.
+  void look() {
+    left_out folders, files;
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (!entry.is_directory())
+        files.add(name);
+      else if (is_hidden(name))
+        folders.add(name);
+      else
+        names.push_back(name);
+    }
+    std::ranges::sort(names, comes_before);
+    for (const std::string& name : names) {
+      const auto label = static_cast<std::uint32_t>(schema.classes.size());
+      const auto first = static_cast<std::ptrdiff_t>(images.size());
+      for (const auto& entry : fs::directory_iterator(folder + "/" + name)) {
+        const std::string file = entry.path().filename().string();
+        if (entry.is_regular_file() && is_image(entry.path()) && !is_hidden(file))
+          images.push_back({file, entry.file_size(), label});
+        else
+          files.add(name + "/" + file);
+      }
+      std::ranges::sort(images.begin() + first, images.end(), {}, &image::file);
+      images.size() == static_cast<std::size_t>(first) ? folders.add(name) : schema.classes.push_back(name);
+    }
+    if (folders.count + files.count == 0) return;
+    notes.push_back("images:" + folder + ": left out " +
+                    (folders.count != 0 ? folders.text("folders that are hidden or have no JPEG files") : "") +
+                    (folders.count != 0 && files.count != 0 ? " and " : "") +
+                    (files.count != 0 ? files.text("entries that are no JPEG files of a class") : ""));
+    log(log_level::warning, notes.back());
+  }
 };
 
 std::optional<std::uint64_t> image_folder::host_state() const { return state_->opened; }
@@ -49,18 +120,7 @@ image_folder::image_folder(const std::string& folder) {
   made->folder = folder;
   made->schema = {record_form::bytes, {}, 0, {"label"}};
   try {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.is_directory()) made->classes.push_back(entry.path().filename().string());
-    }
-    std::ranges::sort(made->classes);
-    for (std::uint32_t label = 0; label < made->classes.size(); ++label) {
-      const auto first = static_cast<std::ptrdiff_t>(made->images.size());
-      for (const auto& entry : fs::directory_iterator(folder + "/" + made->classes[label])) {
-        if (entry.is_regular_file() && is_image(entry.path()))
-          made->images.push_back({entry.path().filename().string(), entry.file_size(), label});
-      }
-      std::ranges::sort(made->images.begin() + first, made->images.end(), {}, &state::image::file);
-    }
+    made->look();
   } catch (const fs::filesystem_error& error) {
     throw data_error({folder}, "cannot be read (" + error.code().message() + "); check the path");
   }
@@ -68,7 +128,7 @@ image_folder::image_folder(const std::string& folder) {
     throw data_error({folder},
                      "has no images (they are looked for as CLASS/NAME.JPEG); give the folder of the classes");
   muster::digest all;
-  for (const auto& image : made->images) all.add(made->classes[image.label]).add(image.file).add(image.bytes);
+  for (const auto& image : made->images) all.add(made->classes()[image.label]).add(image.file).add(image.bytes);
   made->opened = detail::states_of(made->images, [&](const state::image& each) {
     struct stat found {};
     if (::stat(made->path_of(each).c_str(), &found) != 0) return std::optional<std::uint64_t>();
@@ -106,7 +166,7 @@ void image_folder::read(std::span<const sample_id> ids, const record_rows& rows,
   }
 }
 
-const std::vector<std::string>& image_folder::classes() const noexcept { return state_->classes; }
+const std::vector<std::string>& image_folder::classes() const noexcept { return state_->classes(); }
 data_location image_folder::where(sample_id id) const { return {state_->path_of(state_->images[id])}; }
 
 }  // namespace muster::inline v0

@@ -37,7 +37,7 @@ inline const char* read_digit(const char* p, float& value) {
   const bool negative = *p == '-';
   p += static_cast<int>(negative) | static_cast<int>(*p == '+');  // signs come at random, so there is no branch on them
   if (!detail::is_digit(*p) || !ends_word(p + 1)) return nullptr;
-  value = std::copysign(static_cast<float>(*p - '0'), negative ? -1.0f : 1.0f);
+  value = std::copysign(static_cast<float>(*p - '0'), negative ? -1.0f : 1.0f) + 0.0f;  // -0 is 0
   return p + 1;
 }
 
@@ -51,7 +51,11 @@ template <class Store>
   const char* after = read_digit(p, label);
   if (after == nullptr) {
     const auto read = parse_float(p, text_end, label);
-    if (read.ec != std::errc() || !ends_word(read.ptr)) complaint(line).bad_label(p);
+    if (read.ec != std::errc() || !ends_word(read.ptr) ||
+        !detail::is_label({p, static_cast<std::size_t>(read.ptr - p)}, label)) {
+      complaint(line).bad_label(p);
+    }
+    label += 0.0f;
     after = read.ptr;
   }
   std::uint64_t previous = 0;

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include <muster/core/error.hpp>
+#include "../label.hpp"
 #include "decimal.hpp"
 #include "text.hpp"
 
@@ -83,7 +84,14 @@ class complaint {
 
   const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
 
-  [[noreturn]] void bad_label(const char* p) const { bad_number(p, "label " + quote(p)); }
+  [[noreturn]] void bad_label(const char* p) const {
+    const std::string_view word(p, static_cast<std::size_t>(end_of_word(p) - p));
+    float value = 0;
+    const auto [end, code] = parse_float(word.data(), word.data() + word.size(), value);
+    if (code == std::errc() && end == word.data() + word.size() && !is_label(word, value))
+      fail(p, no_label(quoted(word)));
+    bad_number(p, "label " + quoted(word));
+  }
 
   // Something is wrong with the index of the word at `p`; `previous` is the index before it, or 0.
   [[noreturn]] void bad_index(const char* p, std::uint64_t previous) const {

@@ -102,7 +102,7 @@ void mapped_file::open(const std::string& path) {
     read_ = std::move(piped.memory);
     state_ = detail::digest_block(bytes());
   } else if (status.st_size > 0) {
-    path_ = path;
+    may_change_ = true;
     state_ = detail::state_of(status);
     detail::wait_for_next_tick(status.st_ctim);
     map(file.get(), static_cast<std::size_t>(status.st_size), path);
@@ -129,7 +129,7 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
   }
 }
 
-mapped_file::mapped_file(const std::string& path, compressed_files how, const http_options& http) {
+mapped_file::mapped_file(const std::string& path, compressed_files how, const http_options& http) : path_(path) {
   detail::is_far(path) ? fetch(path, http) : open(path);
   if (how == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
@@ -164,7 +164,7 @@ void mapped_file::map(int file, std::size_t size, const std::string& path) {
 }
 
 std::optional<std::uint64_t> mapped_file::host_state_now() const {
-  return path_.empty() ? state_ : detail::state_of(path_);
+  return may_change_ ? detail::state_of(path_) : state_;
 }
 
 void mapped_file::forget() const noexcept {

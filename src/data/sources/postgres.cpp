@@ -24,6 +24,7 @@
 #include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include "../../core/descriptor.hpp"
+#include "../label.hpp"
 #include "blocked_records.hpp"
 #include "decimal.hpp"
 #include "table_columns.hpp"
@@ -86,7 +87,11 @@ class session {
     constexpr std::array<const char*, 3> words = {"connect_timeout", "dbname", nullptr};
     const std::array<const char*, 3> values = {"10", connection.c_str(), nullptr};
     connection_.reset(PQconnectdbParams(words.data(), values.data(), /*expand_dbname=*/1));
-    if (connection_ != nullptr && PQstatus(connection_.get()) == CONNECTION_OK) return;
+    if (connection_ != nullptr && PQstatus(connection_.get()) == CONNECTION_OK) {
+      // Text of numbers has all digits, and text of dates one order of parts, whatever settings the role has.
+      (void)run("SELECT set_config('extra_float_digits', '3', false), set_config('datestyle', 'ISO, YMD', false)");
+      return;
+    }
     throw lost_connection("cannot connect to the database (" +
                           one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
                           "); check the connection");
@@ -194,6 +199,7 @@ class table {
       std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * width_), width_, builder.row(row).begin());
     }
     builder.set_bad(std::move(bad));
+    builder.set_columns(columns_.names, {});
     return builder.finish(options.threads);
   }
 
@@ -226,6 +232,7 @@ class table {
     for (const std::string& key : keys_) all.add(key);
     detail::block_index index;
     index.name = name_;
+    index.columns = columns_.names;
     index.digest = all.value();
     index.schema = detail::dense_schema(width_);
     index.firsts = firsts_;
@@ -299,7 +306,7 @@ class table {
       key_ = "c" + std::to_string(found - names_.begin());
       ignore.push_back(how_.key);
     }
-    columns_ = detail::plan_columns(names_, names_.size(), how_.label, ignore, name_);
+    columns_ = detail::plan_columns(names_, how_.label, ignore, name_);
     for (std::size_t column = 0; column < names_.size(); ++column) {
       // Of PostgreSQL's catalogue of types.
       constexpr Oid bool_type = 16, int8_type = 20, int2_type = 21, int4_type = 23, float4_type = 700,
@@ -307,20 +314,23 @@ class table {
       const Oid type = PQftype(none.get(), static_cast<int>(column));
       const bool is_small =
           type == bool_type || type == int8_type || type == int2_type || type == int4_type || type == float4_type;
-      kinds_.push_back(is_small ? kind::of_4_bytes : type == float8_type ? kind::of_8_bytes : kind::text);
+      const bool is_label = columns_.places[column] == detail::label_place;  // read as text, with all digits
+      kinds_.push_back(is_label              ? kind::text
+                       : is_small            ? kind::of_4_bytes
+                       : type == float8_type ? kind::of_8_bytes
+                                             : kind::text);
       if (columns_.places[column] == detail::ignored) continue;
+      constexpr const char* as[] = {"::float4", "", "::text"};
       selected_ += (selected_.empty() ? "SELECT c" : ", c") + std::to_string(column) +
-                   (type == bool_type ? "::int" : "") +
-                   (is_small              ? "::float4"
-                    : type == float8_type ? ""
-                                          : "::text");
+                   (type == bool_type ? "::int" : "") + as[static_cast<std::size_t>(kinds_.back())];
     }
     selected_ += " FROM " + rows_of_;
   }
 
   float read_value(std::size_t column, std::optional<std::string_view> bytes, std::uint64_t row) const {
+    const data_location where{name_, row + 1, column + 1};
     const auto refuse = [&](const std::string& problem) {
-      throw data_error({name_, row + 1, column + 1}, problem + " in column " + names_[column] + "; correct the query");
+      throw data_error(where, problem + " in column " + names_[column] + "; correct the query");
     };
     float value = std::numeric_limits<float>::quiet_NaN();
     if (bytes && kinds_[column] == kind::of_4_bytes) {
@@ -331,8 +341,14 @@ class table {
       const auto [end, code] = detail::parse_float(bytes->data(), bytes->data() + bytes->size(), value);
       if (code != std::errc() || end != bytes->data() + bytes->size())
         refuse("'" + std::string(bytes->substr(0, 40)) + "' is not a number that a float can hold");
+      if (columns_.places[column] == detail::label_place && !detail::is_label(*bytes, value))
+        throw data_error(where, detail::no_label(*bytes, " in column " + names_[column]));
     }
     if (std::isinf(value)) refuse("a value is larger than a float can hold");
+    if (columns_.places[column] == detail::label_place) {
+      if (std::isnan(value)) throw data_error(where, detail::missing_label);
+      return value + 0.0f;  // -0 is 0
+    }
     if (!std::isnan(value)) return value;
     if (how_.missing == missing_values::fail) refuse("a value is missing (NULL or NaN)");
     return how_.missing == missing_values::zero ? 0 : value;

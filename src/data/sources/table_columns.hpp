@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <muster/data/record_schema.hpp>  // table_names
+
 namespace muster::inline v0::detail {
 
 /// What a column is that is no feature.
@@ -15,12 +17,13 @@ inline constexpr std::size_t label_place = ignored - 1;
 struct table_columns {
   std::vector<std::size_t> places;  // the feature of each column, or one of the two above
   std::size_t features = 0;
+  table_names names = {};
 };
 
-/// The columns of a table, those of `label` (empty: none) and `ignore` found by name or by number from 0. `table` is
-/// for errors. Throws configuration_error for a column that is not there, and when no features are left.
-[[nodiscard]] table_columns plan_columns(const std::vector<std::string>& names, std::size_t count,
-                                         const std::string& label, const std::vector<std::string>& ignore,
-                                         const std::string& table);
+/// Plans the columns of a table with such `names` (empty where a column has no name); `label` (empty: there is none)
+/// and `ignore` are names, or numbers from 0. `table` is for errors. Throws configuration_error for a column that is
+/// not there, for a name that two columns have, and when no features are left.
+[[nodiscard]] table_columns plan_columns(const std::vector<std::string>& names, const std::string& label,
+                                         const std::vector<std::string>& ignore, const std::string& table);
 
 }  // namespace muster::inline v0::detail

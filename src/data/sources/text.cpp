@@ -180,6 +180,7 @@ dataset dataset_of_text(std::string_view text, const text_format& format, std::s
   if (features == 0 && !found.empty()) throw data_error(found.front().where, found.front().problem);
   require_features(format.file, features);
   builder.set_bad(std::move(found));
+  builder.set_columns(format.columns, format.notes);
   return builder.finish(options.threads);
 }
 
@@ -189,6 +190,8 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
   block_index index;
   index.name = std::move(name);
   index.keep_bad = options.keep_bad_records;
+  index.notes = format->notes;
+  index.columns = format->columns;
   std::size_t piece = std::max(limits.piece_bytes, text->text().size() / most_text_blocks);
   for (;;) {
     *all = survey(text->text(), *format, piece, options.threads, text.get());

@@ -52,10 +52,12 @@ class text_format {
   /// Parses a piece that `before` comes before, which tells of the whole text whether it has quotes.
   virtual void parse(std::string_view piece, const text_survey& before, const row_places& to) const = 0;
 
-  const std::string file;  ///< for errors
-  std::size_t begin = 0;   ///< of the text: what is before it is no row
-  text_survey start;       ///< what that has
-  std::uint64_t way = 0;   ///< how the text is read, beside the schema: part of the digest
+  const std::string file;          ///< for errors
+  std::size_t begin = 0;           ///< of the text: what is before it is no row
+  text_survey start;               ///< what that has
+  std::uint64_t way = 0;           ///< how the text is read, beside the schema: part of the digest
+  std::vector<std::string> notes;  ///< guesses; see any_record_source::notes()
+  table_names columns;             ///< names, if the text is a table
 };
 
 /// Text is parsed in pieces of about this size: many for the threads, each long beside what starting it takes.

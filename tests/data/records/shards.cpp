@@ -105,6 +105,36 @@ TEST_CASE("records are cut by range, by weights and by a key") {
   for (const std::uint64_t size : sizes_of(by_record, 4)) CHECK((size > 2300 && size < 2700));
 }
 
+TEST_CASE("a column of a table is a key by its name, and a label by the name of its column") {
+  const temporary_folder folder;
+  std::string text = "user,label,y\n";
+  for (int k = 0; k < 1000; ++k)
+    text += std::to_string(k % 97) + "," + std::to_string(k) + "," + std::to_string(k % 10) + "\n";
+  const auto source = muster::open_source("csv:" + folder.write("users.csv", text) + "?label=y");
+  const auto shards_by = [&](const std::string& by, const muster::any_record_source& from) {
+    const muster::shard_rule rule(by, 4, from.schema(), from.size(), from.columns());
+    std::vector<std::uint32_t> of;
+    muster::detail::record_run run;
+    run.read(from, 0, from.size());
+    const std::size_t bytes = from.schema().record_bytes();
+    for (std::size_t k = 0; k < from.size(); ++k)
+      of.push_back(rule(k, std::span(run.bytes).subspan(k * bytes, bytes), std::span(run.labels).subspan(k, 1)));
+    return of;
+  };
+  const auto by_user = shards_by("hash:user", source), by_label = shards_by("hash:y", source);
+  for (std::size_t k = 0; k < 1000; ++k) {
+    REQUIRE(by_user[k] == by_user[k % 97]);
+    REQUIRE(by_label[k] == by_label[k % 10]);
+  }
+  CHECK(by_user != by_label);
+  CHECK(shards_by("hash:label", source) != by_label);  // a feature of that name
+  for (const std::uint64_t size : sizes_of(by_user, 4)) CHECK(size > 100);
+  CHECK_THROWS_WITH(shards_by("hash:users", source), contains("records have no such key") && contains("user"));
+  const auto unnamed = muster::open_source("csv:" + (folder / "users.csv") + "?label=2&ignore=1&header=1");
+  CHECK(shards_by("hash:user", unnamed) == by_user);
+  CHECK_THROWS_AS(shards_by("hash:1", unnamed), muster::configuration_error);  // left out
+}
+
 TEST_CASE("with another number of shards the fewest records move, and only to those that are new") {
   constexpr std::uint64_t records = 20000;
   for (const std::uint32_t shards : {1u, 3u, 8u}) {

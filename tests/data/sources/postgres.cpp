@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -58,6 +59,68 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
   CHECK_THROWS_AS(muster::open_dataset("postgres:" + from), configuration_error);
   CHECK_THROWS_WITH(muster::read_postgres("host=/nowhere password=secret", "SELECT 1"),
                     contains("cannot connect") && !contains("secret"));
+}
+
+TEST_CASE("a label of PostgreSQL is kept exactly, or its row is bad") {
+  const postgres_server postgres;
+  if (!postgres.started()) return;
+  const std::pair<std::string, std::optional<float>> cases[] = {{"1::int", 1.0f},
+                                                                {"true", 1.0f},
+                                                                {"-0.0::float8", 0.0f},
+                                                                {"0.1::float8", 0.1f},
+                                                                {"0.1::float4", 0.1f},
+                                                                {"2.50::numeric", 2.5f},
+                                                                {"16777216::float4", 16777216.0f},
+                                                                {"16777217::int", std::nullopt},
+                                                                {"9007199254740993::bigint", std::nullopt},
+                                                                {"9007199254740993::numeric", std::nullopt},
+                                                                {"1.99999999999::float8", std::nullopt},
+                                                                {"1e300::float8", std::nullopt},
+                                                                {"NULL::int", std::nullopt},
+                                                                {"NULL::text", std::nullopt},
+                                                                {"'NaN'::float8", std::nullopt},
+                                                                {"'NaN'::numeric", std::nullopt},
+                                                                {"'Infinity'::float4", std::nullopt}};
+  for (const auto missing : {muster::missing_values::fail, muster::missing_values::zero, muster::missing_values::nan}) {
+    for (const auto& [value, label] : cases) {
+      CAPTURE(value);
+      for (const std::string key : {"", "k"}) {
+        const std::string query = "SELECT 1 AS k, 2 AS a, " + value + " AS y";
+        const muster::postgres_options how{.label = "y", .ignore = {"k"}, .missing = missing, .key = key};
+        const auto source =
+            key.empty() ? muster::any_record_source(
+                              muster::read_postgres(postgres.connection(), query, how, {.keep_bad_records = true}))
+                        : muster::postgres_source(postgres.connection(), query, how, {.keep_bad_records = true});
+        std::vector<muster::bad_record> bad;
+        const muster::sample_id id = 0;
+        float found = -1;
+        source.read({&id, 1}, {{}, {&found, 1}}, &bad);
+        CHECK(bad.empty() == label.has_value());
+        CHECK(found == label.value_or(0));
+        CHECK_FALSE(std::signbit(found));
+      }
+    }
+  }
+  CHECK_THROWS_WITH(muster::read_postgres(postgres.connection(), "SELECT 1 AS y, 2 AS y, 3 AS z", {.label = "y"}),
+                    contains("two columns of postgres:postgres have the name 'y'"));
+}
+
+TEST_CASE("keys of PostgreSQL have all of their digits, whatever its roles print") {
+  const postgres_server postgres;
+  if (!postgres.started()) return;
+  CHECK(postgres.command("ALTER ROLE muster SET extra_float_digits = 0"));
+  CHECK(postgres.command("ALTER ROLE muster SET datestyle = 'SQL, DMY'"));
+  for (const std::string key :
+       {"i / 3.0::float8", "(i / 3.0)::float4", "'2024-10-27'::timestamp + i * interval '0.7 second'"}) {
+    CAPTURE(key);
+    const auto source = muster::postgres_source(
+        postgres.connection(), "SELECT " + key + " AS k, i AS a FROM generate_series(0, 39999) AS i", {.key = "k"});
+    std::vector<muster::sample_id> ids(source.size());
+    std::iota(ids.begin(), ids.end(), muster::sample_id{0});
+    std::vector<float> values(ids.size());
+    source.read(ids, {std::as_writable_bytes(std::span(values)), {}});
+    CHECK(values.back() == 39999);
+  }
 }
 
 TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way", "[slow]") {

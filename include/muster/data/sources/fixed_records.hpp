@@ -64,6 +64,8 @@ class record_places {
 /// Records of one size in mapped files; a mapped_record_source. Made by open_cifar10(), open_idx(), open_npy(),
 /// open_raw(), or by hand for other formats of the kind.
 ///
+/// A record is bad if a label is not finite, or if a float32 would round it to another whole number.
+///
 /// The digest is of the schema and of the bytes of the files: all of them up to 256 MiB a file, beyond that 64 MiB
 /// spread evenly over it, so that host_state() tells more. The files must not change or be shortened while they are
 /// open.
@@ -78,13 +80,14 @@ class fixed_records : public detail::source_with_facts {
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
-  [[nodiscard]] std::span<const std::byte> view(sample_id id) const noexcept {
-    return {state_->records[id], state_->record_bytes};
+  [[nodiscard]] std::span<const std::byte> view(sample_id id) const {
+    if (state_->labels_may_fail) check_labels(id);
+    return record(id);
   }
   /// As any_record_source has them.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// Label `which` of record `id`.
+  /// Label `which` of record `id`; NaN if the record is bad because of it.
   [[nodiscard]] float label(sample_id id, std::size_t which = 0) const noexcept {
     const auto& column = state_->labels[which];
     return column.convert(column.places[id]);
@@ -94,13 +97,21 @@ class fixed_records : public detail::source_with_facts {
   struct label_places {
     detail::record_places places;
     float (*convert)(const std::byte*) noexcept;
+    std::string (*text)(const std::byte*);
   };
   struct state : detail::source_facts {
     std::uint64_t record_bytes = 0;
     detail::record_places records;
     std::vector<label_places> labels;
+    bool labels_may_fail = false;
     std::vector<std::shared_ptr<const mapped_file>> files;
   };
+  [[nodiscard]] std::span<const std::byte> record(sample_id id) const noexcept {
+    return {state_->records[id], state_->record_bytes};
+  }
+  /// Throws data_error for a record that is bad because of a label.
+  void check_labels(sample_id id) const;
+
   std::shared_ptr<const state> state_;
 };
 static_assert(mapped_record_source<fixed_records>);

@@ -14,8 +14,10 @@
 namespace muster::inline v0 {
 
 /// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, in any case) as they are: a record_source of record_form::bytes,
-/// with the number of the class as its label. Classes are numbered, and files follow each other, in the order of their
-/// names' bytes. A file that is not there any more, or has another size, is a bad record.
+/// with the number of the class as its label. Classes are numbered in the order of their names: numbers first, as
+/// numbers, then others by their bytes; the schema has the names. Files follow each other in the order of their names'
+/// bytes. Hidden folders and files, folders without such files, and other files are left out, as notes() say. A file
+/// that is not there any more, or has another size, is a bad record.
 ///
 /// Opening looks at the name and the size of each file, of which the digest is, and host_state() at its times too.
 class image_folder : public detail::source_with_facts {

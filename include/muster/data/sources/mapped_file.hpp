@@ -99,8 +99,12 @@ class mapped_file {
   explicit mapped_file(std::vector<char> bytes, const mapped_file* of = nullptr) : read_(std::move(bytes)) {
     if (of == nullptr) return;
     path_ = of->path_;
+    may_change_ = of->may_change_;
     state_ = of->state_;
   }
+
+  /// The path of the file, for messages.
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// All of it; never empty when it is a file. Valid as long as this object.
   [[nodiscard]] std::string_view text() const noexcept {
@@ -132,9 +136,10 @@ class mapped_file {
   void fetch(const std::string& path, const http_options& http);
   void map(int file, std::size_t size, const std::string& path);
 
+  std::string path_;
   std::unique_ptr<const char, unmap> mapped_;
   std::vector<char> read_;
-  std::string path_{};  // of a file whose state may change; empty: it cannot
+  bool may_change_ = false;  // the state of the file at the path
   std::optional<std::uint64_t> state_ = 0;
 };
 

@@ -1,0 +1,26 @@
+// Labels that are classes: whole numbers from 0, and their names.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <muster/data/record_source.hpp>
+
+namespace muster::inline v0 {
+
+/// Returns a label as a class: a whole number from 0, below `classes`. Throws data_error for any other label. The error
+/// has no place; with_classes() throws errors with the place of the record.
+[[nodiscard]] std::size_t class_of(float label, std::size_t classes);
+
+/// Returns the records of a source, whose first label has to be a class: a whole number from 0, below `classes`. A
+/// record with any other label is bad.
+[[nodiscard]] any_record_source with_classes(any_record_source source, std::size_t classes);
+
+/// The same for classes with names: class k has the name names[k]. If the source has names of its own
+/// (record_schema::classes), its classes are matched by name and its labels numbered anew; the digest changes if a
+/// number does. Throws data_error for a class of the source that is not in `names`. If the source has no names, its
+/// labels stay as they are, and a warning is logged.
+[[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,41 @@
+// Conversion of numbers to labels; private to muster's own sources.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace muster::inline v0::detail {
+
+/// Returns a number of a file as a label, or NaN if it cannot be a label: a label is finite, and a number is not
+/// rounded to another whole number. A fraction, such as a target of regression, becomes the nearest float32, and -0
+/// becomes 0.
+template <class T>
+[[nodiscard]] float label_of(T number) noexcept {
+  constexpr float none = std::numeric_limits<float>::quiet_NaN();
+  const auto label = static_cast<float>(number);
+  if constexpr (std::integral<T>) {
+    constexpr float behind = 2 * static_cast<float>(std::numeric_limits<T>::max() / 2 + 1);
+    return label < behind && static_cast<T>(label) == number ? label : none;
+  } else {
+    if (!std::isfinite(label) || (static_cast<T>(label) != number && label == std::trunc(label))) return none;
+    return label + 0.0f;
+  }
+}
+
+/// Returns the problem of a record with such a label: problem (why) suggestion.
+[[nodiscard]] inline std::string no_label(std::string_view label, std::string_view of = "") {
+  return "label " + std::string(label) + std::string(of) +
+         " cannot be kept (a label is finite, and a float32 that is no other whole number); correct it, or leave the "
+         "record out as a bad one";
+}
+
+/// The problem of a record without a label.
+inline constexpr const char* missing_label =
+    "the label is missing (a label is never made up, also where missing features are); give it one, or leave the "
+    "record out as a bad one";
+
+}  // namespace muster::inline v0::detail
