@@ -63,7 +63,8 @@ class mlp {
     loss = hits = 0;
     samples = static_cast<double>(rows);
     for (Eigen::Index s = 0; s < rows; ++s) {  // softmax, cross entropy, and the gradient of both
-      const auto label = static_cast<Eigen::Index>(batch.labels[static_cast<std::size_t>(s)]);
+      const auto label = static_cast<Eigen::Index>(
+          muster::class_of(batch.labels[static_cast<std::size_t>(s)], static_cast<std::size_t>(classes_)));
       Eigen::Index best = 0;
       const float highest = p.row(s).maxCoeff(&best);
       hits += best == label ? 1 : 0;
@@ -86,7 +87,8 @@ class mlp {
 };
 
 void train(muster::context& context, const std::string& images) {
-  auto loader = muster::open_source("idx:" + images) | muster::shuffle(1) | muster::batch(100) | muster::prefetch(4);
+  auto loader = muster::with_classes(muster::open_source("idx:" + images), 10) | muster::shuffle(1) |
+                muster::batch(100) | muster::prefetch(4);
   mlp model(784, 128, 10);
   muster::arena arena(context, model.shapes());
   model.initialise(arena);

@@ -22,7 +22,7 @@ muster::data_error no_model(const std::string& path, const std::string& why) {
 void write_model(const std::string& path, nlohmann::json head, std::span<const float> numbers) {
   head["format"] = format;
   muster::atomic_file file(path);
-  const std::string line = head.dump() + "\n";
+  const std::string line = head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const auto bytes = std::as_bytes(numbers);
   const std::uint32_t checksum = muster::crc32c(bytes, muster::crc32c(std::as_bytes(std::span(line))));
   file.write(line);

@@ -9,6 +9,7 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
+#include <muster/data/classes.hpp>
 #include <muster/data/image.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
@@ -55,10 +56,19 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
                                  muster::to_string(made.test.schema()) + " beside " +
                                  muster::to_string(made.train.schema()) + "); give images of one size");
   }
-  if (made.train.schema().form == muster::record_form::bytes && side != 0) {
+  const bool are_files = made.train.schema().form == muster::record_form::bytes && side != 0;
+  made.class_names = made.train.schema().classes;
+  if (!made.class_names.empty()) {
+    made.classes = made.class_names.size();
+    made.test = muster::with_classes(made.test, made.class_names);
+  } else {
+    if (are_files) made.classes = classes_of(made.train);
+    made.test = muster::with_classes(made.test, made.classes);
+  }
+  made.train = muster::with_classes(made.train, made.classes);
+  if (are_files) {
     made.height = made.width = side;
     made.channels = 3;
-    made.classes = classes_of(made.train);
     return made;
   }
   const auto& shape = made.train.schema().fields.at(0).shape;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <muster/comm/group.hpp>
 #include <muster/data/image_steps.hpp>
@@ -21,8 +22,9 @@ struct image_data {
   muster::any_record_source test;
   std::size_t height = 0, width = 0, channels = 0;
   std::size_t classes = 10;
-  bool scaled_alone = false;      ///< to [0, 1], not by a mean and a deviation too
-  muster::prepare preparation{};  ///< of an image that is evaluated
+  std::vector<std::string> class_names{};  ///< of the training images; empty: not known
+  bool scaled_alone = false;               ///< to [0, 1], not by a mean and a deviation too
+  muster::prepare preparation{};           ///< of an image that is evaluated
 };
 
 /// Opens
@@ -36,7 +38,8 @@ struct image_data {
 ///
 /// and keeps the first `limit` training images alone, unless it is 0; the share `holdout` of these takes the place of
 /// the images to validate with. Throws muster::configuration_error for data without a `test` and a `holdout`,
-/// muster::data_error for test images of another size, and what `muster::open_source` does.
+/// muster::data_error for test images of another size or of a class that the training images lack, and what
+/// `muster::open_source` does.
 [[nodiscard]] image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed,
                                      std::size_t limit = 0, double holdout = 0, std::uint32_t side = 224,
                                      bool scaled_alone = false);

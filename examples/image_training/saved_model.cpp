@@ -20,14 +20,14 @@ void save_model(const std::string& path, const model_description& what, nn::netw
   for (const auto& each : net.parameters()) numbers.insert(numbers.end(), each.values.begin(), each.values.end());
   const auto statistics = net.statistics();
   numbers.insert(numbers.end(), statistics.begin(), statistics.end());
-  examples::write_model(path,
-                        {{"model", what.name},
+  nlohmann::json head = {{"model", what.name},
                          {"input", {what.input.height, what.input.width, what.input.channels}},
                          {"classes", what.classes},
                          {"preparation", what.preparation.text},
                          {"parameters", numbers.size() - statistics.size()},
-                         {"statistics", statistics.size()}},
-                        numbers);
+                         {"statistics", statistics.size()}};
+  if (!what.class_names.empty()) head["class_names"] = what.class_names;
+  examples::write_model(path, std::move(head), numbers);
 }
 
 loaded_model load_model(const std::string& path, const nn::execution& how) {
@@ -38,6 +38,9 @@ loaded_model load_model(const std::string& path, const nn::execution& how) {
     made.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(), input.at(2).get<std::size_t>()};
     made.what.classes = head.at("classes").get<std::size_t>();
     made.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
+    if (head.contains("class_names")) made.what.class_names = head["class_names"].get<std::vector<std::string>>();
+    if (!made.what.class_names.empty() && made.what.class_names.size() != made.what.classes)
+      throw examples::no_model(path, "it has names for another number of classes");
   });
   made.net = make_model(made.what, how);
   const auto statistics = made.net->statistics();

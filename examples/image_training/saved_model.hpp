@@ -17,7 +17,8 @@ struct model_description {
   std::string name;
   nn::extent input;
   std::size_t classes = 10;
-  muster::prepare preparation{};  ///< what makes a sample of an image
+  muster::prepare preparation{};           ///< what makes a sample of an image
+  std::vector<std::string> class_names{};  ///< in the order of their numbers; empty: not known
 };
 
 /// Throws muster::configuration_error for a name that is none.

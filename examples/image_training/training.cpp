@@ -30,7 +30,7 @@ class run {
         data_(data),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        what_{chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation},
+        what_{chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation, data.class_names},
         net_(make_model(what_, chosen.how)),
         arena_(context, net_->shapes()),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),

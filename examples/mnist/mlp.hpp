@@ -40,7 +40,7 @@ class mlp {
       for (std::size_t i = 0; i < inputs_; ++i) x[i] = static_cast<float>(pixels[s * inputs_ + i]) / 255.0f;
       for (std::size_t k = 0; k < hidden_; ++k) h[k] = std::max(0.0f, b1[k] + dot(&w1[k * inputs_], x));
       for (std::size_t c = 0; c < classes_; ++c) p[c] = b2[c] + dot(&w2[c * hidden_], h);
-      const auto label = static_cast<std::size_t>(batch.labels[s]);
+      const auto label = muster::class_of(batch.labels[s], classes_);
       const float highest = *std::ranges::max_element(p);
       hits_ += p[label] == highest ? 1 : 0;
       float all = 0;

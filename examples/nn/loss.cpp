@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include <muster/core/error.hpp>
+#include <muster/data/classes.hpp>
 
 namespace nn {
 
@@ -14,11 +14,7 @@ totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> l
   totals sums;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const auto row = logits.subspan(i * classes, classes);
-    const auto label = static_cast<std::size_t>(labels[i]);
-    if (!(labels[i] >= 0) || label >= classes) {
-      throw muster::data_error({}, "an image has the label " + std::to_string(labels[i]) + " (the model has " +
-                                       std::to_string(classes) + " classes, from 0); choose another model or data");
-    }
+    const std::size_t label = muster::class_of(labels[i], classes);
     const double largest = static_cast<double>(*std::max_element(row.begin(), row.end()));
     double sum = 0;
     for (const T value : row) sum += std::exp(static_cast<double>(value) - largest);

@@ -23,8 +23,9 @@ struct options {
 };
 
 /// Prints the classes of the first test images.
-void show(nn::network<float>& net, muster::loader& from, std::size_t count) {
+void show(nn::network<float>& net, const std::vector<std::string>& names, muster::loader& from, std::size_t count) {
   from.next_epoch();
+  const auto name_of = [&](std::size_t number) { return number < names.size() ? "  " + names[number] : ""; };
   std::printf("image  label  class\n");
   for (std::size_t at = 0; at < count;) {
     const auto batch = from.next({0, 1});
@@ -32,8 +33,8 @@ void show(nn::network<float>& net, muster::loader& from, std::size_t count) {
     const auto logits = net.forward(batch.values<float>(), {.images = batch.samples.size(), .training = false});
     for (std::size_t i = 0; i < batch.samples.size() && at < count; ++i, ++at) {
       const auto row = logits.subspan(i * net.classes(), net.classes());
-      std::printf("%5zu  %5.0f  %5td\n", at, static_cast<double>(batch.labels[i]),
-                  std::max_element(row.begin(), row.end()) - row.begin());
+      const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+      std::printf("%5zu  %5.0f  %5zu%s\n", at, static_cast<double>(batch.labels[i]), found, name_of(found).c_str());
     }
     from.commit();
   }
@@ -59,6 +60,7 @@ int main(int argc, char** argv) {
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
                                       static_cast<std::uint32_t>(model.what.input.height));
       data.preparation = model.what.preparation;  // as its training did
+      if (!model.what.class_names.empty()) data.test = muster::with_classes(data.test, model.what.class_names);
       if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(
             "the model takes other images than the data has (their shapes differ); give "
@@ -72,7 +74,7 @@ int main(int argc, char** argv) {
                   std::string(test.name()).c_str());
       std::printf("loss            %.4f\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\n", found.loss / all,
                   static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
-      if (chosen.show > 0) show(*model.net, test, chosen.show);
+      if (chosen.show > 0) show(*model.net, model.what.class_names, test, chosen.show);
     });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});

@@ -37,7 +37,8 @@ image_model::image_model(images::loaded_model model, std::size_t max_batch)
       prepare_(model_.what.preparation, records_of(model_.what)),
       info_{.platform = "muster",
             .input = input_of(records_of(model_.what)),
-            .output = {.name = "probabilities", .shape = {model_.what.classes}}},
+            .output = {.name = "probabilities", .shape = {model_.what.classes}},
+            .classes = model_.what.class_names},
       images_(max_batch * model_.what.input.size()) {
   if (prepare_.output().record_bytes() != model_.what.input.size() * sizeof(float)) {
     throw muster::configuration_error("the model cannot be served (its preparation '" + model_.what.preparation.text +
@@ -87,20 +88,22 @@ combined_model::combined_model(std::vector<muster::serve::any_predictor> models,
     : models_(std::move(models)), how_(how), info_(models_.front().info()) {
   std::size_t labels = 0, most = 0;
   for (std::size_t k = 0; k < models_.size(); ++k) {
-    const auto& [platform, input, output] = models_[k].info();
+    const auto& [platform, input, output, classes] = models_[k].info();
     if (input.name != info_.input.name || input.type != info_.input.type || input.shape != info_.input.shape ||
         input.is_bytes != info_.input.is_bytes) {
       throw muster::configuration_error(files[k] + " and " + files[0] +
                                         " cannot be served as one (they take different inputs); leave one of them out");
     }
-    if (how == combination::mean && output.shape != info_.output.shape) {
+    if (how == combination::mean && (output.shape != info_.output.shape || classes != info_.classes)) {
       throw muster::configuration_error(files[k] + " and " + files[0] +
                                         " have no mean (they have different labels); use --combine union");
     }
     labels += output.elements();
+    if (k > 0 && how == combination::united) info_.classes.insert(info_.classes.end(), classes.begin(), classes.end());
     most = std::max(most, output.elements());
   }
   if (how == combination::united) info_.output.shape = {labels};
+  if (info_.classes.size() != info_.output.elements()) info_.classes.clear();
   answers_ = muster::buffer<float>(max_batch * most);
 }
 

@@ -44,6 +44,15 @@ void append_tensor(std::string& to, const tensor_info& tensor, std::string_view 
   to += ']';
 }
 
+void append_names(std::string& to, const std::vector<std::string>& names) {
+  to += "\"classes\":[";
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    if (k > 0) to += ',';
+    append_string(to, names[k]);
+  }
+  to += ']';
+}
+
 }  // namespace
 
 std::string write_infer(std::string_view name, std::uint64_t version, const parsed_request& request,
@@ -57,9 +66,12 @@ std::string write_infer(std::string_view name, std::uint64_t version, const pars
   }
   text += ",\"outputs\":[";
   append_tensor(text, model.output, std::to_string(request.rows.size()));
-  if (request.is_binary) {
-    text += ",\"parameters\":{\"binary_data_size\":" + std::to_string(values.size()) + "}";
-  } else {
+  if (request.is_binary || !model.classes.empty()) text += ",\"parameters\":{";
+  if (request.is_binary) text += "\"binary_data_size\":" + std::to_string(values.size());
+  if (request.is_binary && !model.classes.empty()) text += ',';
+  if (!model.classes.empty()) append_names(text, model.classes);
+  if (request.is_binary || !model.classes.empty()) text += '}';
+  if (!request.is_binary) {
     text += ",\"data\":[";
     append_values(text, model.output.type, values);
     text += ']';
@@ -74,7 +86,9 @@ std::string write_predictions(const model_info& model, std::span<const std::byte
     if (at > 0) text += ',';
     append_nested(text, model.output.type, model.output.shape, values.subspan(at, size));
   }
-  return text += "]}";
+  text += ']';
+  if (!model.classes.empty()) append_names(text += ',', model.classes);
+  return text += '}';
 }
 
 std::string write_metadata(std::string_view name, std::uint64_t version, const model_info& model) {
@@ -86,7 +100,8 @@ std::string write_metadata(std::string_view name, std::uint64_t version, const m
   append_tensor(text, model.input, "-1");
   text += "}],\"outputs\":[";
   append_tensor(text, model.output, "-1");
-  return text += "}]}";
+  if (!model.classes.empty()) append_names(text += ",\"parameters\":{", model.classes);
+  return text += model.classes.empty() ? "}]}" : "}}]}";
 }
 
 std::string write_error(std::string_view problem) {

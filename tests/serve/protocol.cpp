@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <random>
+#include <span>
+
+#include <nlohmann/json.hpp>
 
 #include "catch.hpp"
 #include "fuzz/serve.hpp"
@@ -10,6 +13,35 @@
 
 using muster::serve::parse_route;
 using muster::serve::resource;
+
+TEST_CASE("the names of classes are in what describes a model and in its answers") {
+  muster::serve::model_info model{.platform = "p", .input = {.name = "x"}, .output = {.name = "y", .shape = {2}}};
+  const std::vector<float> values = {0.25f, 0.75f};
+  const auto bytes = std::as_bytes(std::span(values));
+  muster::serve::parsed_request request;
+  request.rows.resize(1);
+  const auto answers = [&] {
+    std::vector<nlohmann::json> all;
+    for (const bool binary : {false, true}) {
+      request.is_binary = binary;
+      all.push_back(nlohmann::json::parse(muster::serve::write_infer("m", 1, request, model, bytes)));
+    }
+    all.push_back(nlohmann::json::parse(muster::serve::write_metadata("m", 1, model)));
+    for (auto& one : all) one = one["outputs"][0];
+    all.push_back(nlohmann::json::parse(muster::serve::write_predictions(model, bytes)));
+    return all;
+  };
+  for (const auto& one : answers())
+    CHECK_FALSE((one.contains("classes") || one.value("parameters", nlohmann::json::object()).contains("classes")));
+  model.classes = {"cat", "a \"dog\""};
+  const nlohmann::json names = {"cat", "a \"dog\""};
+  const auto named = answers();
+  CHECK(named[0]["parameters"] == nlohmann::json{{"classes", names}});
+  CHECK(named[0]["data"] == nlohmann::json{0.25, 0.75});
+  CHECK(named[1]["parameters"] == nlohmann::json{{"binary_data_size", 8}, {"classes", names}});
+  CHECK(named[2]["parameters"] == nlohmann::json{{"classes", names}});
+  CHECK(named[3] == nlohmann::json{{"predictions", {{0.25, 0.75}}}, {"classes", names}});
+}
 
 TEST_CASE("bodies of any bytes are taken or refused, whichever way they are damaged") {
   const std::string v2 = R"({"id":"a","inputs":[{"name":"x","datatype":)";

@@ -7,6 +7,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/float16.hpp>
+#include <muster/data/classes.hpp>
 
 #include "steps.hpp"
 
@@ -282,11 +283,7 @@ void network<A>::train(std::span<const float> images, std::span<const float> lab
     return;
   }
   const std::size_t classes = output_->used;
-  for (const float label : labels) {
-    if (label >= 0 && label < static_cast<float>(classes)) continue;
-    throw muster::data_error({}, "an image has the label " + std::to_string(label) + " (the model has " +
-                                     std::to_string(classes) + " classes, from 0); choose another model or data");
-  }
+  for (const float label : labels) (void)muster::class_of(label, classes);
   reserve(now.images);
   std::ranges::copy(images, host_images_.span().begin());
   std::ranges::copy(labels, host_labels_.span().begin());

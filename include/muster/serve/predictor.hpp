@@ -35,7 +35,8 @@ struct tensor_info {
 struct model_info {
   std::string platform;  ///< what made the model: "muster"
   tensor_info input;
-  tensor_info output;  ///< not of bytes
+  tensor_info output;                  ///< not of bytes
+  std::vector<std::string> classes{};  ///< a name for each number of the output; empty: there are no names
 };
 
 /// Rows of several requests, to be predicted together.

@@ -299,7 +299,7 @@ class Photographs(Case):
         report, _ = self.report("resnet", [*arguments, "--save", str(saved)])
         self.assertEqual([e["samples"] for e in report["epochs"]], [12])
         head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
-        self.assertEqual(head["classes"], 3)
+        self.assertEqual((head["classes"], head["class_names"]), (3, ["n00", "n01", "n02"]))
         self.assertTrue(head["preparation"].startswith("jpeg:32x32,resize=36|normalise,mean="), head)
         ran = run("predict", ["--model", str(saved), *arguments[-4:]])
         self.assertEqual(ran.returncode, 0, ran.stderr)
