@@ -63,6 +63,13 @@ int main(int argc, char** argv) {
         std::this_thread::sleep_for(std::chrono::seconds(25));
         std::cout << "slept to its end" << std::endl;
       }
+      if (what == "reduction") {
+        const auto combine = [&](float a, float b) {
+          if (me == 1) throw std::runtime_error("bad value in my reduction");
+          return a + b;
+        };
+        for (int round = 0; round < 50; ++round) muster::allreduce(world, data, combine);  // one may do another's part
+      }
       if (what == "native-missing")
         muster::allreduce(world, data, muster::sum, {.algorithm = muster::algorithm::native});
       step();

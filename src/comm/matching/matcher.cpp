@@ -6,6 +6,24 @@
 
 namespace muster::inline v0::detail {
 
+namespace {
+
+// A reduction may be the user's. What it throws is a failure of this rank's, thrown by its next test, and neither the
+// sender's nor the connection's.
+void deliver_or_fail(request& r, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0) noexcept {
+  matching_group& group = *progress_of(r).group;
+  if (group.failure && r.combine != nullptr) return;
+  try {
+    deliver(r, incoming, bytes, offset);
+  } catch (...) {
+    group.failure = std::current_exception();
+    ++group.finished;
+    group.wake();
+  }
+}
+
+}  // namespace
+
 void finish(request& r) noexcept {
   matching_group& group = *progress_of(r).group;
   end(r);
@@ -95,7 +113,7 @@ void matcher::clear(int source, std::uint64_t number, request* r) {
 }
 
 void matcher::take(std::list<unexpected>::iterator whole, request& r) {
-  deliver(r, whole->bytes.data(), whole->bytes.size());
+  deliver_or_fail(r, whole->bytes.data(), whole->bytes.size());
   taken_of(whole->source) += whole->owed;
   unexpected_.erase(whole);
   finish_receive(r);
@@ -140,7 +158,7 @@ std::byte* matcher::arrival::place(std::uint64_t offset) const noexcept {
 
 void matcher::arrival::put(std::uint64_t offset, std::span<const std::byte> bytes) const {
   if (to != nullptr) {
-    deliver(*to, bytes.data(), bytes.size(), offset);
+    deliver_or_fail(*to, bytes.data(), bytes.size(), offset);
   } else if (aside != nullptr) {
     copy_bytes(aside->bytes.data() + offset, bytes.data(), bytes.size());
   }

@@ -123,12 +123,12 @@ void local_transport::match() {
     };
     try {
       detail::check_arrival(*wanted, sent->source, sent->signature, sent->bytes);
-    } catch (...) {
+      detail::deliver(*wanted, sent->data, sent->bytes);
+    } catch (...) {  // also what a user's reduction throws
       wanted->state = done;
       release();
       throw;
     }
-    detail::deliver(*wanted, sent->data, sent->bytes);
     wanted->state = done;
     release();
   }

@@ -226,6 +226,39 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
   CHECK(text_of(thrown[0]).find("rank 2 is gone") != std::string::npos);
 }
 
+TEST_CASE("what a user's reduction throws at one rank is that rank's failure at every rank") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const auto how = GENERATE(muster::algorithm::automatic, muster::algorithm::ring, muster::algorithm::tree,
+                            muster::algorithm::recursive_doubling, muster::algorithm::halving_doubling);
+  const std::size_t count = GENERATE(std::size_t{3}, std::size_t{1000}, std::size_t{200000});
+  const bool is_standard = GENERATE(true, false);
+  CAPTURE(over, how, count, is_standard);
+  constexpr int ranks = 4, odd = 0;  // which combines by every algorithm
+  const auto thrown = test::outcomes(over, ranks, [&](muster::group& world) {
+    const auto combine = [me = world.rank(), is_standard](double a, double b) {
+      if (me == odd && is_standard) throw std::runtime_error("bad value in my reduction");
+      if (me == odd) throw 42;
+      return a + b;
+    };
+    // Where cores are few another rank may do its part, and not all need it at once.
+    for (int round = 0; round < 50; ++round) {
+      std::vector<double> data(count, 1.0);
+      muster::allreduce(world, data, combine, {.algorithm = how});
+      for (const double value : data) require(value == ranks, "nothing half reduced");
+    }
+    muster::barrier(world);
+  });
+  const std::string text = is_standard ? "bad value in my reduction" : "unknown exception";
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& one = thrown[static_cast<std::size_t>(rank)];
+    CAPTURE(rank, text_of(one));
+    REQUIRE(one);
+    CHECK(text_of(one).find(text) != std::string::npos);
+    CHECK(is<muster::peer_failure>(one) == (rank != odd));
+    CHECK(muster::exit_status_of(one) == 1);
+  }
+}
+
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
 TEST_CASE("after an error no rank touches the buffers any more", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
