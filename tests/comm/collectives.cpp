@@ -3,13 +3,18 @@
 #include "comm/oracle.hpp"
 #include "comm/ranks.hpp"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/reduce.hpp>
+#include <muster/comm/collectives/reduce_scatter.hpp>
 
 #include <iostream>
 
@@ -156,6 +161,93 @@ TEST_CASE("every rank gets the same bits", "[slow]") {
         }
       }));
     }
+  }
+}
+
+namespace {
+
+// The mean of values of which each fits T and their sum does not, by every collective that takes one.
+template <class T>
+void check_mean(muster::group& world, std::size_t count, const std::vector<T>& values, T wanted) {
+  const T mine = values[static_cast<std::size_t>(world.rank())];
+  const auto require_mean = [&](const auto& got, const char* by) {
+    for (const T one : got) {
+      if (one == wanted) continue;
+      throw std::runtime_error(std::string(by) + " of " + std::string(to_string(muster::type_code_of<T>())) + " is " +
+                               std::to_string(static_cast<double>(one)) + ", not " +
+                               std::to_string(static_cast<double>(wanted)));
+    }
+  };
+  require_mean(std::array{muster::allreduce(world, mine, muster::mean)}, "the mean");
+  for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
+    if (how == muster::algorithm::native && !world.abilities().native_collectives) continue;
+    const auto in = std::make_unique<T[]>(count);
+    const auto out = std::make_unique<T[]>(count);
+    std::fill_n(in.get(), count, mine);
+    muster::allreduce(world, std::span(std::as_const(in).get(), count), std::span(out.get(), count), muster::mean,
+                      {.algorithm = how});
+    require_mean(std::span(out.get(), count), "allreduce");
+    auto work = muster::allreduce_async(world, std::span(in.get(), count), muster::mean, {.algorithm = how});
+    work.wait();
+    require_mean(std::span(in.get(), count), "allreduce_async");
+  }
+  const auto in = std::make_unique<T[]>(count);
+  const auto out = std::make_unique<T[]>(count);
+  std::fill_n(in.get(), count, mine);
+  const std::span<const T> all(in.get(), count);
+  muster::reduce(world, all, std::span(out.get(), world.rank() == 1 ? count : 0), muster::mean, 1);
+  if (world.rank() == 1) require_mean(std::span(out.get(), count), "reduce");
+  const auto part = muster::block_of(count, world.rank(), world.size()).count;
+  muster::reduce_scatter(world, all, std::span(out.get(), part), muster::mean);
+  require_mean(std::span(out.get(), part), "reduce_scatter");
+  for (std::size_t i = 0; i < count; ++i)
+    if (in[i] != mine) throw std::runtime_error("the input was changed");
+}
+
+}  // namespace
+
+TEST_CASE("a mean that fits its type does not overflow, nor does it lose what its type can tell") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const std::size_t count = GENERATE(std::size_t{1}, std::size_t{777}, std::size_t{70001});
+  CAPTURE(over, count);
+  REQUIRE_NOTHROW(test::run_ranks(over, 3, [&](muster::group& world) {
+    constexpr auto most = std::numeric_limits<std::int64_t>::max();
+    check_mean<bool>(world, count, {true, true, true}, true);
+    check_mean<bool>(world, count, {true, false, true}, false);
+    check_mean<signed char>(world, count, {100, 120, -1}, 73);
+    check_mean<char>(world, count, {100, 120, 101}, 107);
+    check_mean<unsigned char>(world, count, {200, 250, 249}, 233);
+    check_mean<std::int16_t>(world, count, {-30000, -32768, -2}, -20923);
+    check_mean<std::uint16_t>(world, count, {60000, 65535, 60000}, 61845);
+    check_mean<std::int32_t>(world, count, {2000000000, 2147483647, 1}, 1382494549);
+    check_mean<std::uint32_t>(world, count, {4000000000u, 4294967295u, 4000000000u}, 4098322431u);
+    check_mean<std::int64_t>(world, count, {most, most, most - 1}, most - 1);
+    check_mean<std::int64_t>(world, count, {-most, -most, most}, -(most / 3));
+    check_mean<std::int64_t>(world, count, {4, -1, -1}, 0);
+    check_mean<std::int64_t>(world, count, {-7, 1, 1}, -1);
+    check_mean<std::uint64_t>(world, count, {~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}},
+                              ~std::uint64_t{0});
+    check_mean<muster::float16>(world, count, {40000.0f, 60000.0f, 50000.0f}, 50000.0f);
+    check_mean<muster::float16>(world, count, {2048.0f, 1.0f, 1.0f}, 683.5f);
+    check_mean<muster::bfloat16>(world, count, {3e38f, 3e38f, 3e38f}, 3e38f);
+    if (std::abs(muster::allreduce(world, 3e38f, muster::mean) / 3e38f - 1) > 1e-6f) throw std::runtime_error("float");
+    if (!std::isfinite(muster::allreduce(world, 1.7e308, muster::mean))) throw std::runtime_error("double");
+  }));
+}
+
+TEST_CASE("means of other types are told from one another, though their sums have one type") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  for (const auto& thrown : test::outcomes(over, 2, [](muster::group& world) {
+         std::vector<std::int8_t> small(64);
+         std::vector<std::int16_t> large(64);
+         if (world.rank() == 0)
+           muster::allreduce(world, small, muster::mean);
+         else
+           muster::allreduce(world, large, muster::mean);
+         muster::barrier(world);
+       })) {
+    REQUIRE(thrown);
+    CHECK_THAT(muster::describe(thrown), contains("disagree"));
   }
 }
 

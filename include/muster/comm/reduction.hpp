@@ -3,12 +3,14 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>
 
 #include <muster/core/dtype.hpp>
+#include <muster/core/float16.hpp>
 #include <muster/core/simd.hpp>
 
 namespace muster::inline v0 {
@@ -58,6 +60,45 @@ struct builtin : Function {
   static constexpr operation code = Code;
 };
 
+// Whole numbers of 64 bits as so many times the number of ranks and the rest: sums of both fit where the mean does.
+template <class T>
+struct shares {
+  T quotients;
+  T rests;
+  friend constexpr shares operator+(shares a, shares b) noexcept {
+    return {static_cast<T>(a.quotients + b.quotients), static_cast<T>(a.rests + b.rests)};
+  }
+  // Of the sum of all, toward zero.
+  [[nodiscard]] constexpr T mean(T ranks) const noexcept {
+    const T whole = static_cast<T>(quotients + rests / ranks);
+    if constexpr (std::is_signed_v<T>) {
+      const T rest = static_cast<T>(rests % ranks);
+      if (whole > 0 && rest < 0) return static_cast<T>(whole - 1);
+      if (whole < 0 && rest > 0) return static_cast<T>(whole + 1);
+    }
+    return whole;
+  }
+};
+
+// What the sum of a mean is held in, where the sum of T would overflow though the mean does not; else T.
+template <class T>
+struct wide_sum {
+  using type = T;
+};
+template <class T>
+requires(std::is_integral_v<T>) struct wide_sum<T> {
+  using type =
+      std::conditional_t<(sizeof(T) < 4), std::int32_t, std::conditional_t<(sizeof(T) < 8), std::int64_t, shares<T>>>;
+};
+template <>
+struct wide_sum<float16> {
+  using type = float;
+};
+template <>
+struct wide_sum<bfloat16> {  // of the same range as float
+  using type = double;
+};
+
 }  // namespace detail
 
 /// Adds; for bool it is "or".
@@ -68,7 +109,9 @@ inline constexpr detail::builtin<operation::product, detail::times> product{};
 inline constexpr detail::builtin<operation::min, detail::lesser> min{};
 /// The largest; NaN when any rank has NaN.
 inline constexpr detail::builtin<operation::max, detail::greater> max{};
-/// The sum divided by the number of ranks; integers divide toward zero.
+/// The sum divided by the number of ranks; integers divide toward zero. The sums of whole numbers and of 16-bit floats
+/// are held in wider types, as is that of one float or double: they do not overflow. Those of arrays of float and
+/// double are held in these types.
 inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
 
 namespace detail {
@@ -93,6 +136,18 @@ class reduction {
  public:
   reduction() = default;
 
+  /// How a mean is taken of elements whose sum needs a wider type: each rank widens its elements, the ranks sum these,
+  /// and the sums are divided and narrowed.
+  struct widening {
+    dtype type;
+    std::size_t element_size;
+    void (*widen)(const std::byte* from, std::byte* to, std::size_t count, int ranks);
+    void (*narrow)(const std::byte* from, std::byte* to, std::size_t count, int ranks);
+    reduction (*sum)();
+  };
+  /// Null where the elements are combined as they are.
+  [[nodiscard]] const widening* wide() const noexcept { return wide_; }
+
   /// The erased form of `op` on T. Allocates only when the function has state.
   template <reducible T, reduction_operation<T> Op>
   static reduction of(Op op) {
@@ -109,6 +164,9 @@ class reduction {
     made.fold_ = &fold_elements<T, Op>;
     if constexpr (element<T>) {
       if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
+      if constexpr (!std::same_as<typename detail::wide_sum<T>::type, T>) {
+        if (made.code_ == operation::mean) made.wide_ = &widening_of<T>;
+      }
     }
     return made;
   }
@@ -143,6 +201,38 @@ class reduction {
   }
 
  private:
+  template <class T, class W = typename detail::wide_sum<T>::type>
+  static void widen_elements(const std::byte* from, std::byte* to, std::size_t count, int ranks) {
+    const T* const in = reinterpret_cast<const T*>(from);
+    W* const out = reinterpret_cast<W*>(to);
+    for (std::size_t i = 0; i < count; ++i) {
+      if constexpr (element<W>) {
+        out[i] = static_cast<W>(in[i]);
+      } else {
+        const auto n = static_cast<T>(ranks);
+        out[i] = {static_cast<T>(in[i] / n), static_cast<T>(in[i] % n)};
+      }
+    }
+  }
+  template <class T, class W = typename detail::wide_sum<T>::type>
+  static void narrow_elements(const std::byte* from, std::byte* to, std::size_t count, int ranks) {
+    const W* const in = reinterpret_cast<const W*>(from);
+    T* const out = reinterpret_cast<T*>(to);
+    for (std::size_t i = 0; i < count; ++i) {
+      if constexpr (element<W>)
+        out[i] = static_cast<T>(in[i] / static_cast<W>(ranks));
+      else
+        out[i] = in[i].mean(static_cast<T>(ranks));
+    }
+  }
+  template <class T, class W = typename detail::wide_sum<T>::type>
+  static constexpr widening widening_of = {type_code_of<W>(), sizeof(W), &widen_elements<T>, &narrow_elements<T>, [] {
+                                             if constexpr (element<W>)
+                                               return reduction::of<W>(detail::builtin<operation::sum, detail::plus>{});
+                                             else
+                                               return reduction::of<W>([](W a, W b) noexcept { return a + b; });
+                                           }};
+
   // One that holds nothing is made anew.
   template <class Op, class Apply>
   static void with(const void* state, Apply apply) {
@@ -261,6 +351,7 @@ class reduction {
   void (*fold_)(const void*, std::span<std::byte* const>, std::span<const std::byte* const>, std::size_t,
                 void (*)(std::byte*, std::size_t, int)) = nullptr;
   void (*finish_)(std::byte*, std::size_t, int) = nullptr;
+  const widening* wide_ = nullptr;
 };
 
 }  // namespace muster::inline v0

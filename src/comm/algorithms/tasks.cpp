@@ -3,6 +3,7 @@
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
 #include <muster/comm/algorithms/registry.hpp>
+#include <muster/comm/block.hpp>
 
 #include "../group/group_state.hpp"
 
@@ -57,6 +58,23 @@ task make_allgather(executor& f, const collective_call& what, algorithm how) {
   return recursive_doubling_allgather(f, parts);
 }
 
+// A mean whose sum needs a wider type. Peers compare what was called.
+task by_wider_sum(executor& f, const collective_call& what, algorithm how, bool check_full) {
+  const auto& wide = *what.reduce.wide();
+  const bool cut = what.kind == collective::reduce_scatter;
+  const bool takes = what.kind != collective::reduce || f.rank() == what.root;
+  const std::size_t results = cut ? block_of(what.count, f.rank(), f.size()).count : what.count;
+  std::byte* const elements = f.scratch(what.count * wide.element_size);
+  std::byte* const sums = cut ? f.scratch(results * wide.element_size) : elements;
+  if (what.count > 0) wide.widen(what.in, elements, what.count, f.size());
+  collective_call inner(what, elements, takes ? sums : nullptr, wide.element_size, wide.sum(), what.timeout);
+  inner.type = wide.type;
+  inner.op = operation::sum;
+  inner.step_of = &what.signature();
+  co_await make_task(f, inner, how, check_full);
+  if (takes && results > 0) wide.narrow(sums, what.out, results, f.size());
+}
+
 // A group of one: what is asked for is a copy, and for a mean a division by one.
 void copy_alone(const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
@@ -79,6 +97,7 @@ task make_task(executor& f, const collective_call& what, algorithm how, bool che
     copy_alone(what);
     return nothing(f);
   }
+  if (what.reduce.wide() != nullptr) return by_wider_sum(f, what, how, check_full);
   if (how == algorithm::native) return by_native(f, what, check_full);
   const std::size_t bytes = what.count * what.element_size;
   if (const auto body = registered_body(what.kind, how)) {

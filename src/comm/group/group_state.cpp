@@ -100,7 +100,7 @@ void group_state::enter(seconds timeout) {
 }
 
 bool group_state::run_at_once(collective_call& what) {
-  if (!queue_.empty() || !abilities.native_first || ranks == 1) return false;
+  if (!queue_.empty() || !abilities.native_first || ranks == 1 || what.reduce.wide() != nullptr) return false;
   const algorithm asked = what.algorithm;
   if (choose_for(what.kind, payload_bytes(what, ranks), asked) != algorithm::native) return false;
   what.sequence = sequence();

@@ -30,6 +30,14 @@ void allreduce(group& ranks, In&& in, Out&& out, Op op, const options& how = {})
 /// One value: what op makes of all ranks' values.
 template <reducible T, reduction_operation<T> Op>
 requires(!std::ranges::range<T>) [[nodiscard]] T allreduce(group& ranks, T value, Op op, const options& how = {}) {
+  if constexpr (std::same_as<Op, std::remove_cv_t<decltype(mean)>> &&
+                (std::same_as<T, float> || std::same_as<T, double>)) {  // the sum of which may be infinite
+    using wide = std::conditional_t<std::same_as<T, float>, double, long double>;
+    wide sums = value;
+    const std::span<wide> data(&sums, 1);
+    detail::run(ranks, detail::allreduce_call(data, data, op, how));
+    return static_cast<T>(sums);
+  }
   const std::span<T> data(&value, 1);
   detail::run(ranks, detail::allreduce_call(data, data, std::move(op), how));
   return value;
