@@ -26,13 +26,38 @@ constexpr std::uint64_t body_tags = 4096;
 
 int mpi_head_tag(std::uint32_t tag) { return tag == 0 ? head_tag : first_tagged + 2 * static_cast<int>(tag); }
 
-int checked_count(std::size_t bytes) {
-  if (bytes > static_cast<std::size_t>(INT_MAX)) {
-    throw configuration_error("a message of " + std::to_string(bytes) +
-                              " bytes is too large for MPI (2 GiB less one byte at the most); split the buffer");
+// So many bytes in MPI's terms. A count of MPI's is an int: more than that are one element of a type of their own.
+class byte_count {
+ public:
+  explicit byte_count(std::size_t bytes) {
+    if (bytes <= static_cast<std::size_t>(INT_MAX)) {
+      count_ = static_cast<int>(bytes);
+      return;
+    }
+    constexpr std::size_t chunk = std::size_t{1} << 30;
+    MPI_Datatype chunks = MPI_DATATYPE_NULL;
+    check_mpi(MPI_Type_contiguous(static_cast<int>(chunk), MPI_BYTE, &chunks), "MPI_Type_contiguous");
+    const int lengths[] = {static_cast<int>(bytes / chunk), static_cast<int>(bytes % chunk)};
+    const MPI_Aint places[] = {0, static_cast<MPI_Aint>(bytes - bytes % chunk)};
+    const MPI_Datatype types[] = {chunks, MPI_BYTE};
+    const int code = MPI_Type_create_struct(2, lengths, places, types, &type_);
+    MPI_Type_free(&chunks);
+    check_mpi(code, "MPI_Type_create_struct");
+    check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
   }
-  return static_cast<int>(bytes);
-}
+  byte_count(const byte_count&) = delete;
+  byte_count& operator=(const byte_count&) = delete;
+  // What was begun with the type goes on.
+  ~byte_count() {
+    if (type_ != MPI_BYTE) MPI_Type_free(&type_);
+  }
+  [[nodiscard]] int count() const noexcept { return count_; }
+  [[nodiscard]] MPI_Datatype type() const noexcept { return type_; }
+
+ private:
+  int count_ = 1;
+  MPI_Datatype type_ = MPI_BYTE;
+};
 
 // Whether a message came by what has ended; its status is empty where nothing was under way.
 bool brought(int ended, const MPI_Status& status) {
@@ -118,7 +143,6 @@ void mpi_transport::finish(request& r) noexcept {
 }
 
 void mpi_transport::send(request& r) {
-  const int body_bytes = checked_count(r.bytes);
   auto& p = begin(r, progress::kind::send);
   const bool small = r.bytes <= inline_limit;
   const int tag = r.tag == 0 ? body_tag : first_tagged + 1 + 2 * static_cast<int>(next_body_++ % body_tags);
@@ -128,15 +152,18 @@ void mpi_transport::send(request& r) {
   check_mpi(
       MPI_Isend(p.held->bytes, static_cast<int>(head_bytes), MPI_BYTE, r.peer, mpi_head_tag(r.tag), comm_, &p.head),
       "MPI_Isend", comm_);
-  if (!small) check_mpi(MPI_Isend(r.data, body_bytes, MPI_BYTE, r.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
+  if (small) return;
+  const byte_count body(r.bytes);
+  check_mpi(MPI_Isend(r.data, body.count(), body.type(), r.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
 }
 
 void mpi_transport::post_body(request& r, int source, int tag) {
   auto& p = of(r);
   if (r.combine != nullptr) p.landing = p.held->land(r.bytes);
-  check_mpi(MPI_Irecv(p.landing != nullptr ? p.landing : r.data, checked_count(r.bytes), MPI_BYTE, source, tag, comm_,
-                      &p.body),
-            "MPI_Irecv", comm_);
+  const byte_count body(r.bytes);
+  check_mpi(
+      MPI_Irecv(p.landing != nullptr ? p.landing : r.data, body.count(), body.type(), source, tag, comm_, &p.body),
+      "MPI_Irecv", comm_);
 }
 
 void mpi_transport::receive(request& r) {
@@ -236,8 +263,9 @@ void mpi_transport::cancel(request& r) noexcept {
 void mpi_transport::drop_body(slot& held, int source) noexcept {
   try {
     const envelope& head = held.head();
-    check_mpi(MPI_Irecv(held.land(head.bytes), checked_count(head.bytes), MPI_BYTE, source,
-                        static_cast<int>(head.body_tag), comm_, &held.dropped),
+    const byte_count body(head.bytes);
+    check_mpi(MPI_Irecv(held.land(head.bytes), body.count(), body.type(), source, static_cast<int>(head.body_tag),
+                        comm_, &held.dropped),
               "MPI_Irecv", comm_);
   } catch (...) {  // without memory, or without a communicator
     free_slots_.push_back(&held);

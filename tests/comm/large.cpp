@@ -1,0 +1,56 @@
+// Collectives of more bytes than an int counts, over whatever transport: each as a call of its own.
+#include <muster/muster.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t bytes = (std::size_t{1} << 31) + 12346;
+
+std::uint8_t value(std::size_t at, int rank) {
+  return static_cast<std::uint8_t>(at >> 9 ^ at * 7 ^ static_cast<std::size_t>(rank) * 37);
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw muster::mismatch_error(what + " is wrong");
+}
+
+// From the first element and the last to those at 2 GiB.
+template <class Wanted>
+void check(const std::vector<std::uint8_t>& got, const std::string& what, Wanted wanted) {
+  for (std::size_t at = 0; at < got.size(); at += at + 4096 < got.size() && at > 4096 ? 1021 : 1)
+    require(got[at] == wanted(at), what + " at " + std::to_string(at));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [](muster::context&, muster::group& world) {
+    const muster::options slow{.timeout = muster::seconds(300)};
+    const int me = world.rank();
+    std::vector<std::uint8_t> data(bytes), out;
+    const auto fill = [&](int as) {
+      for (std::size_t at = 0; at < data.size(); ++at) data[at] = value(at, as);
+    };
+    if (me == 0) fill(5);
+    muster::broadcast(world, data, 0, slow);
+    check(data, "broadcast", [](std::size_t at) { return value(at, 5); });
+    fill(me);
+    out.resize(me == 1 ? bytes : 0);
+    muster::reduce(world, data, out, muster::max, 1, slow);
+    check(out, "reduce", [&](std::size_t at) {
+      std::uint8_t most = 0;
+      for (int rank = 0; rank < world.size(); ++rank) most = std::max(most, value(at, rank));
+      return most;
+    });
+    out.resize(me == 1 ? bytes * static_cast<std::size_t>(world.size()) : 0);
+    muster::gather(world, data, out, 1, slow);
+    check(out, "gather", [](std::size_t at) { return value(at % bytes, static_cast<int>(at / bytes)); });
+    std::fill(data.begin(), data.end(), std::uint8_t{0});
+    muster::scatter(world, out, data, 1, slow);
+    check(data, "scatter", [&](std::size_t at) { return value(at, me); });
+  });
+}
