@@ -136,8 +136,12 @@ function(muster_install_part_pc part description)
     list(TRANSFORM ARGN REPLACE "^([^-].*)$" "-l\\1" OUTPUT_VARIABLE libraries)
   endif()
   interface_of(${part})
+  set(own ${asked} -lmuster_${part})
+  if(asked STREQUAL "-Wl,--no-as-needed")  # of this library alone; one word, which pkg-config does not take apart
+    set(own -Wl,--push-state,--no-as-needed,-lmuster_${part},--pop-state)
+  endif()
   muster_install_pc(muster-${part} ${description} REQUIRES ${requires}
-    LIBS -L\${libdir} ${asked} -lmuster_${part} ${libraries} CFLAGS ${definitions})
+    LIBS -L\${libdir} ${own} ${libraries} CFLAGS ${definitions})
 endfunction()
 set(tbb)
 if(MUSTER_HAVE_TBB)

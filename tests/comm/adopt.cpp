@@ -3,6 +3,9 @@
 #include <muster/muster.hpp>
 
 #include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
 
 #include <muster/comm/transports/mpi/adopt.hpp>
 
@@ -16,6 +19,8 @@ void expect(bool condition, const char* what) {
   ++failures;
 }
 
+int argc_of_test = 1;  // a number that the compiler does not know
+
 bool refuses(MPI_Comm communicator) {
   try {
     (void)muster::adopt_mpi(communicator);
@@ -25,9 +30,61 @@ bool refuses(MPI_Comm communicator) {
   return false;
 }
 
+// What run_main returns with these flags, over that communicator; `body` is called once.
+template <class Body>
+int run_over(MPI_Comm communicator, const std::vector<std::string>& flags, Body body) {
+  std::vector<std::string> words = {"app"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  int argc = static_cast<int>(words.size());
+  return muster::run_main(argc, pointers.data(), body,
+                          {.connect = [communicator] { return muster::adopt_mpi(communicator); }});
+}
+
+void test_run_main(MPI_Comm communicator, int size) {
+  int ran = 0;
+  const auto counts = [&](muster::context& context) { ran += context.world().size() == size ? 1 : 0; };
+  expect(run_over(communicator, {}, counts) == 0 && ran == 1, "run_main over a communicator");
+  const auto fails = [](muster::context& context) {
+    if (context.world().rank() == 1) throw muster::data_error({"part.txt"}, "cannot be read");
+    muster::barrier(context.world());
+  };
+  expect(run_over(communicator, {}, fails) == 3, "one status at every rank");
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--transport", "shm"},
+                                                {"--ranks", "2"},
+                                                {"--elastic", "on"},
+                                                {"--rendezvous", "file:/tmp"}})
+    expect(run_over(communicator, flags, counts) == 2 && ran == 1, (flags[0] + " is refused").c_str());
+  expect(run_over(communicator, {"--timeout", "never"}, counts) == 2 && ran == 1, "a bad flag is refused");
+  int rank = 0;
+  MPI_Comm_rank(communicator, &rank);
+  const auto odd = rank == 1 ? std::vector<std::string>{"--transport", "tcp"} : std::vector<std::string>{};
+  expect(run_over(communicator, odd, [](muster::context& context) { muster::barrier(context.world()); }) == 2,
+         "a flag of one rank ends all");
+  expect(run_over(communicator, {"--transport", "mpi"}, counts) == 0 && ran == 2, "what it is may be asked for");
+
+  // A rank that caught its error and left, which nothing over MPI shows the others.
+  std::string text;
+  try {
+    muster::context context(muster::adopt_mpi(communicator));
+    std::vector<float> in(4), out(4);
+    try {
+      if (rank == 1) muster::reduce(context.world(), in, out, muster::sum, -1 - std::abs(argc_of_test));
+    } catch (const muster::configuration_error&) {
+    }
+    if (rank != 1) muster::allreduce(context.world(), in, muster::sum, {.timeout = muster::seconds(20)});
+  } catch (const muster::peer_failure& told) {
+    text = told.what();
+  }
+  expect(rank == 1 || text.find("the root cannot be rank -") != std::string::npos, "those that wait hear why");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  argc_of_test = argc;
   expect(refuses(MPI_COMM_NULL), "before MPI_Init nothing can be adopted");
   MPI_Init(&argc, &argv);
   int world_rank = 0;
@@ -56,6 +113,8 @@ int main(int argc, char** argv) {
     MPI_Waitall(2, pending, MPI_STATUSES_IGNORE);
     expect(got == 40 + world_size - 1 - previous, "the user's message");
   }
+
+  test_run_main(backwards, world_size);
 
   int finalized = 1;
   MPI_Finalized(&finalized);

@@ -39,7 +39,8 @@ class context {
   /// From settings that the program has read.
   explicit context(settings chosen);
   /// Over a transport that the program made, such as `adopt_mpi(communicator)` of
-  /// <muster/comm/transports/mpi/adopt.hpp>.
+  /// <muster/comm/transports/mpi/adopt.hpp>. Throws configuration_error, at all ranks, for settings that would have the
+  /// context connect ranks: another `--transport`, `--ranks`, `--elastic on`, `--rendezvous`.
   explicit context(std::unique_ptr<transport> transport, settings chosen = {});
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -99,6 +100,9 @@ class context {
 struct main_options {
   /// The program's own part of `--help`, printed above muster's flags. Empty for a program without own flags.
   std::function<std::string()> help{};
+  /// Collective: makes the transport of the context, such as `adopt_mpi(communicator)` in a program that has begun MPI
+  /// itself. Empty: the context connects the ranks as the settings say.
+  std::function<std::unique_ptr<transport>()> connect{};
 };
 
 namespace detail {

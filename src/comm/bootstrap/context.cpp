@@ -87,6 +87,17 @@ struct context::implementation {
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
   }
 
+  // The ranks are connected already.
+  void refuse_connecting_settings(std::string_view name) const {
+    const auto& asked = configuration.value(setting::transport);
+    const bool other = asked != "auto" && asked != name;
+    for (const auto* const one : {&setting::transport, &setting::ranks, &setting::elastic, &setting::rendezvous}) {
+      if (one == &setting::transport ? !other : configuration.value(*one) == one->fallback) continue;
+      refuse(configuration.origin(*one) + " is " + configuration.value(*one) +
+             " (the program has connected its ranks, over " + std::string(name) + "); leave it out");
+    }
+  }
+
   // Each process would train alone, with all of the data.
   void require_elastic_job() const {
     const std::string origin = configuration.origin(setting::elastic);
@@ -147,7 +158,15 @@ context::context(std::unique_ptr<transport> transport, settings chosen)
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, self_->launch.local_size);
   self_->chosen = {std::string(transport->abilities().name), {}, 1, "given by the program"};
+  const std::string name = self_->chosen.name;
   self_->adopt(std::move(transport));
+  try {
+    self_->refuse_connecting_settings(name);
+  } catch (...) {
+    const auto held = self_->process_world->state()->guard();
+    self_->process_world->state()->fail(std::current_exception());
+    throw;
+  }
 }
 
 context::~context() {

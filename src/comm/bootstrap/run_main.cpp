@@ -1,5 +1,6 @@
 // The whole of a program's main: what goes wrong is one line of one rank, and one status at every rank.
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,11 +43,17 @@ std::string transport_asked_for(int argc, char** argv) {
 
 // A bad flag or variable is found by all ranks before they are connected. They connect for this alone, so that one line
 // says it and not one a rank.
-context::outcome settle_without_context(std::exception_ptr failure, const std::string& transport) noexcept {
+context::outcome settle_without_context(std::exception_ptr failure, const std::string& transport,
+                                        const main_options& how, bool connected) noexcept {
   // A rank that could not connect would only wait for the same ranks again.
   const bool is_early = exit_status_of(failure) == static_cast<int>(error_kind::configuration);
   if (!is_early) return {exit_status_of(failure), true, describe(failure)};
   try {
+    if (connected) return {exit_status_of(failure), detect_launch().rank == 0, describe(failure)};  // they are told
+    if (how.connect) {
+      group world(how.connect(), {});
+      return settle_world(world, failure);
+    }
     const launch_env launch = detect_launch();
     const settings from_environment;
     transport_choice chosen;
@@ -71,6 +78,7 @@ int run_main(int& argc, char** argv, const main_options& how, bool has_own_words
              const std::function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
+  bool connected = false;  // by the program
   try {
     settings chosen(argc, argv);
     if (const auto asked = chosen.asks(); asked != settings::question::none) {
@@ -78,19 +86,26 @@ int run_main(int& argc, char** argv, const main_options& how, bool has_own_words
       return 0;
     }
     if (!has_own_words && argc > 1) throw unknown_argument(argv[1]);
-    context made(std::move(chosen));
+    std::optional<context> made;
+    if (how.connect) {
+      auto transport_of_program = how.connect();
+      connected = true;
+      made.emplace(std::move(transport_of_program), std::move(chosen));
+    } else {
+      made.emplace(std::move(chosen));
+    }
     std::exception_ptr failure;
     int status = 0;
     try {
-      status = body(made);
+      status = body(*made);
     } catch (...) {
       failure = std::current_exception();
     }
-    const auto agreed = made.settle(failure);
+    const auto agreed = made->settle(failure);
     if (!agreed.text.empty() && agreed.speaker) say(program, agreed.text);
     return agreed.status != 0 ? agreed.status : status;
   } catch (...) {
-    const auto agreed = settle_without_context(std::current_exception(), transport);
+    const auto agreed = settle_without_context(std::current_exception(), transport, how, connected);
     if (agreed.speaker) say(program, agreed.text);
     return agreed.status;
   }

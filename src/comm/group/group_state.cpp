@@ -51,6 +51,7 @@ group_state::~group_state() {
     driver_.request_stop();
     driver_.join();
   }
+  if (refusal_ && refused_at_ == sequence()) fail(refusal_);  // they may wait for this rank in the call it did not make
   peers_.leave();
 }
 
@@ -92,7 +93,14 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
 }
 
 void group_state::enter(seconds timeout) {
-  require_timeout(timeout, true);
+  if (!(timeout >= seconds(0))) {
+    try {
+      require_timeout(timeout, true);
+    } catch (...) {
+      note_refusal(std::current_exception());
+      throw;
+    }
+  }
   // A transport with collectives that never get far ahead needs no look at the control messages in between: a waiting
   // caller looks.
   if (!failed() && !abilities.native_first) poll_notices();

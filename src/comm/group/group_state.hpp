@@ -59,6 +59,11 @@ class group_state {
 
   // The end.
   void poll_notices() noexcept;
+  /// The arguments of this rank's next call were wrong, and the call was not made.
+  void note_refusal(std::exception_ptr why) noexcept {
+    refusal_ = std::move(why);
+    refused_at_ = sequence();
+  }
   /// Ends the group and all its calls. `follows`: another rank's reason, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
@@ -121,6 +126,8 @@ class group_state {
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;
+  std::exception_ptr refusal_;
+  std::uint64_t refused_at_ = 0;                                // calls before it
   std::uint32_t records_asked_for_ = flight_records_asked_for;  // and written
 };
 

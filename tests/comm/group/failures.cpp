@@ -11,6 +11,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/gather.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
@@ -257,6 +258,34 @@ TEST_CASE("what a user's reduction throws at one rank is that rank's failure at 
     CHECK(is<muster::peer_failure>(one) == (rank != odd));
     CHECK(muster::exit_status_of(one) == 1);
   }
+}
+
+TEST_CASE("a rank that leaves after a call with wrong arguments tells those that wait in it") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const std::string what = GENERATE("size", "root", "timeout");
+  CAPTURE(over, what);
+  const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
+    std::vector<float> in(4), out(12);
+    if (world.rank() != 0) return muster::gather(world, in, out, what == "root" ? 1 : 0);
+    try {
+      if (what == "size") muster::gather(world, in, std::span(out).first(7), 0);
+      if (what == "root") muster::gather(world, in, out, 3);
+      if (what == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
+      throw std::runtime_error("accepted");
+    } catch (const muster::configuration_error&) {
+    }
+  });
+  CHECK_FALSE(thrown[0]);
+  const std::string text = what == "size" ? "has 7 elements" : what == "root" ? "cannot be rank 3" : "cannot be -1";
+  bool waited = false;  // the others may be done where they only send
+  for (const std::size_t rank : {1u, 2u}) {
+    if (!thrown[rank]) continue;
+    waited = true;
+    CAPTURE(text_of(thrown[rank]));
+    CHECK(is<muster::peer_failure>(thrown[rank]));
+    CHECK(text_of(thrown[rank]).find(text) != std::string::npos);
+  }
+  CHECK((waited || what != "root"));
 }
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.

@@ -9,8 +9,8 @@ namespace detail {
 template <class In, class Out>
 collective_call all_to_all_call(group& ranks, In& in, Out& out, const options& how) {
   const auto n = static_cast<std::size_t>(ranks.size());
-  require_size(collective::all_to_all, "output", std::ranges::size(out), std::ranges::size(in));
-  require_size(collective::all_to_all, "input", std::ranges::size(in), std::ranges::size(in) / n * n);
+  require_size(ranks, collective::all_to_all, "output", std::ranges::size(out), std::ranges::size(in));
+  require_size(ranks, collective::all_to_all, "input", std::ranges::size(in), std::ranges::size(in) / n * n);
   return make_call(collective::all_to_all, in, out, std::ranges::size(in) / n, how);
 }
 }  // namespace detail

@@ -10,7 +10,7 @@ namespace detail {
 template <class In, class Out>
 collective_call allgather_call(group& ranks, In& in, Out& out, const options& how) {
   const std::size_t total = std::ranges::size(out);
-  require_size(collective::allgather, "input", std::ranges::size(in),
+  require_size(ranks, collective::allgather, "input", std::ranges::size(in),
                block_of(total, ranks.rank(), ranks.size()).count);
   return make_call(collective::allgather, in, out, total, how);
 }

@@ -8,7 +8,7 @@ namespace muster::inline v0 {
 namespace detail {
 template <class R>
 [[gnu::always_inline]] inline collective_call broadcast_call(group& ranks, R& data, int root, const options& how) {
-  require_root(collective::broadcast, root, ranks.size());
+  require_root(ranks, collective::broadcast, root);
   return make_call(collective::broadcast, data, data, std::ranges::size(data), how, root);
 }
 }  // namespace detail

@@ -67,17 +67,21 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          how.timeout);
 }
 
-/// Throws configuration_error unless the buffer has the size that goes with the other.
-void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be);
+[[noreturn]] void refuse_size(group& ranks, collective kind, std::string_view which, std::size_t is,
+                              std::size_t must_be);
+/// Throws configuration_error unless the buffer has the size that goes with the other. The group stays as it is; if
+/// this rank makes no other call before it leaves, the ranks that wait for it in the collective fail with that reason.
+inline void require_size(group& ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
+  if (is != must_be) refuse_size(ranks, kind, which, is, must_be);
+}
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
-[[noreturn]] void refuse_root(collective kind, int root, int ranks);
-/// Throws configuration_error unless root is one of so many ranks. Where the compiler knows the root, a negative one is
-/// told by the compiler, as by the C library's fortified functions: hence all between the user's call and this is
-/// inlined always.
-[[gnu::always_inline]] inline void require_root(collective kind, int root, int ranks) {
+[[noreturn]] void refuse_root(group& ranks, collective kind, int root);
+/// The same unless root is one of the ranks. Where the compiler knows the root, a negative one is told by the compiler,
+/// as by the C library's fortified functions: hence all between the user's call and this is inlined always.
+[[gnu::always_inline]] inline void require_root(group& ranks, collective kind, int root) {
   if (__builtin_constant_p(root) && root < 0) negative_root();
-  if (root < 0 || root >= ranks) refuse_root(kind, root, ranks);
+  if (root < 0 || root >= ranks.size()) refuse_root(ranks, kind, root);
 }
 
 /// Runs a call to its end.

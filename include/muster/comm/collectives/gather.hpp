@@ -9,9 +9,9 @@ namespace detail {
 template <class In, class Out>
 [[gnu::always_inline]] inline collective_call gather_call(group& ranks, In& in, Out& out, int root,
                                                           const options& how) {
-  require_root(collective::gather, root, ranks.size());
+  require_root(ranks, collective::gather, root);
   if (ranks.rank() == root) {
-    require_size(collective::gather, "output", std::ranges::size(out),
+    require_size(ranks, collective::gather, "output", std::ranges::size(out),
                  std::ranges::size(in) * static_cast<std::size_t>(ranks.size()));
   }
   return make_call(collective::gather, in, out, std::ranges::size(in), how, root);

@@ -9,8 +9,9 @@ namespace detail {
 template <class In, class Out, class Op>
 [[gnu::always_inline]] inline collective_call reduce_call(group& ranks, In& in, Out& out, Op op, int root,
                                                           const options& how) {
-  require_root(collective::reduce, root, ranks.size());
-  if (ranks.rank() == root) require_size(collective::reduce, "output", std::ranges::size(out), std::ranges::size(in));
+  require_root(ranks, collective::reduce, root);
+  if (ranks.rank() == root)
+    require_size(ranks, collective::reduce, "output", std::ranges::size(out), std::ranges::size(in));
   return make_call(collective::reduce, in, out, std::ranges::size(in), how, root,
                    reduction::of<element_of<In>>(std::move(op)));
 }

@@ -10,7 +10,7 @@ namespace detail {
 template <class In, class Out, class Op>
 collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& how) {
   const std::size_t total = std::ranges::size(in);
-  require_size(collective::reduce_scatter, "output", std::ranges::size(out),
+  require_size(ranks, collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
   return make_call(collective::reduce_scatter, in, out, total, how, 0, reduction::of<element_of<In>>(std::move(op)));
 }

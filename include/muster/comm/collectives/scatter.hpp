@@ -9,9 +9,9 @@ namespace detail {
 template <class In, class Out>
 [[gnu::always_inline]] inline collective_call scatter_call(group& ranks, In& in, Out& out, int root,
                                                            const options& how) {
-  require_root(collective::scatter, root, ranks.size());
+  require_root(ranks, collective::scatter, root);
   if (ranks.rank() == root) {
-    require_size(collective::scatter, "input", std::ranges::size(in),
+    require_size(ranks, collective::scatter, "input", std::ranges::size(in),
                  std::ranges::size(out) * static_cast<std::size_t>(ranks.size()));
   }
   return make_call(collective::scatter, in, out, std::ranges::size(out), how, root);
