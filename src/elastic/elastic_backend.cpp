@@ -3,9 +3,11 @@
 #include <csignal>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
@@ -103,13 +105,18 @@ class elastic_backend final : public session_backend {
       stop_present(of);
       const auto next = service().next(clock::now() + elastic_timing::next_generation);
       if (!next) continue;
+      bool is_built = false;
       try {
         build(of, *next);
+        is_built = true;
+        if (options_.on_rebuild) options_.on_rebuild(*group_, change_);
         if (event_sink* const sink = current_event_sink())
           sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
         return;
       } catch (const peer_failure&) {  // and once more, with those that are left
+        if (is_built && !is_of_group(of)) throw;
       } catch (const timeout_error& late) {
+        if (is_built && !is_of_group(of)) throw;
         suspect_missing(late, "it did not connect: ");
       }
       if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
@@ -133,20 +140,23 @@ class elastic_backend final : public session_backend {
     work_ = clock::now() - began - waited.sum();
   }
 
+  // A failure of the group's, and not one of something else in the step that throws the same exceptions.
   void recover(state& of, std::exception_ptr why) override {
-    bool about_ranks = service().must_stop(progress_of(of));
+    const bool must_stop = service().must_stop(progress_of(of));
+    bool about_ranks = must_stop;
     try {
       std::rethrow_exception(why);
     } catch (const elastic::departure&) {
       about_ranks = false;
     } catch (const peer_failure&) {
-      about_ranks = true;
+      about_ranks = must_stop || is_of_group(of);
     } catch (const timeout_error& late) {
-      about_ranks = true;
-      if (group_ && group_->failed()) suspect_missing(late, "no progress: ");
+      about_ranks = must_stop || is_of_group(of);
+      if (about_ranks && group_ && group_->failed()) suspect_missing(late, "no progress: ");
     } catch (...) {
     }
     if (!about_ranks) std::rethrow_exception(why);
+    limit_repetitions(of, why);
     ++change_.again;
     stop_present(of);
   }
@@ -197,6 +207,35 @@ class elastic_backend final : public session_backend {
     change_.detect = lap();
   }
 
+  // Also where a group that was made from it failed, or a rank has left meanwhile.
+  [[nodiscard]] bool is_of_group(const state& of) {
+    return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(of));
+  }
+
+  // One that fails again and again, with the same members, will not succeed.
+  void limit_repetitions(const state& of, const std::exception_ptr& why) {
+    constexpr int most = 20;
+    const auto at = progress_of(of);
+    const bool again =
+        repeated_at_ == at && repeated_among_ == record_.members.size() && change_.origin == same_ranks();
+    repeated_at_ = at;
+    repeated_among_ = record_.members.size();
+    repetitions_ = again ? repetitions_ + 1 : 1;
+    if (repetitions_ == 1) return;
+    const std::string text = "step " + std::to_string(of.steps()) + " failed " + std::to_string(repetitions_) +
+                             " times with the same ranks (" + describe(why) + ")";
+    if (repetitions_ > most) {
+      log(log_level::error, text + "; this rank gives up");
+      std::rethrow_exception(why);
+    }
+    log(log_level::warning, text + "; it is run again");
+  }
+  [[nodiscard]] std::vector<int> same_ranks() const {
+    std::vector<int> all(record_.members.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
   void retire_group() {
     group_->abort("generation " + std::to_string(record_.generation) + " is over");
     const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
@@ -235,7 +274,6 @@ class elastic_backend final : public session_backend {
     say_progress(of);
     change_.state = lap();
     first_step_ = true;
-    if (options_.on_rebuild) options_.on_rebuild(*group_, change_);
   }
 
   void connect() {
@@ -314,9 +352,12 @@ class elastic_backend final : public session_backend {
   std::optional<group> group_;
   std::shared_ptr<shm_host> host_;  // of the present group
   std::deque<former_group> former_;
-  bool holds_ = false;       // whether this rank's state counts
-  bool stopped_ = true;      // in no generation, and the membership was told
-  bool first_step_ = false;  // of this generation, not done yet
+  bool holds_ = false;                             // whether this rank's state counts
+  bool stopped_ = true;                            // in no generation, and the membership was told
+  bool first_step_ = false;                        // of this generation, not done yet
+  std::uint64_t repeated_at_ = ~std::uint64_t{0};  // the progress at the last failure of a step
+  std::size_t repeated_among_ = 0;                 // members then
+  int repetitions_ = 0;                            // of that step
   link_watch links_;
   clock::duration work_{};   // of its own in the last attempt
   elastic::change change_;   // the last, or under way

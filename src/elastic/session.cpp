@@ -61,7 +61,7 @@ bool left_out(std::uint32_t& behind) {
 
 bool session::attempt(state& of, const std::function<void(step&)>& f, bool commits) {
   const scoped_event measured(activity::step, commits ? "step" : "evaluation", of.steps());
-  of.begin_step();
+  of.begin_step(commits);
   try {
     step now(by_->ranks(), by_->generation(), of.steps(), of.progress());
     by_->attempt([&] {
@@ -73,6 +73,7 @@ bool session::attempt(state& of, const std::function<void(step&)>& f, bool commi
   } catch (...) {
     of.roll_back();
     by_->recover(of, std::current_exception());
+    of.require_restored();
     return false;
   }
   if (commits)

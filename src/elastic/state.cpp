@@ -1,6 +1,7 @@
 #include <muster/elastic/state.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <string_view>
 
@@ -18,6 +19,12 @@ void state_parts::add(const live_cursor& at) {
 }
 
 const std::vector<state_part>& state::parts() {
+  if (in_step_ && !commits_) return has_.parts_;
+  if (in_step_) {
+    throw configuration_error(
+        "a state cannot be described or digested within a step (not all that the step changes is changed yet); ask "
+        "between two steps, or in an evaluation");
+  }
   state_parts asked;
   for (const auto& describe : owners_) describe(asked);
   std::set<std::string_view> names;
@@ -73,11 +80,18 @@ void state::next_epoch() {
   if (has_.cursor_) has_.cursor_->next_epoch();
 }
 
-void state::begin_step() {
+// Parts come with the first steps that need them; to ask before every step would cost each of them.
+void state::begin_step(bool commits) {
+  if (std::has_single_bit(++begun_)) (void)parts();
+  commits_ = commits;
   shadow_.resize(has_.parts_.size());
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
-    if (part.change == in_step::restore_on_failure) shadow_[i].assign(part.bytes.begin(), part.bytes.end());
+    if (part.change != in_step::restore_on_failure) continue;
+    if (part.save)
+      shadow_[i] = part.save();
+    else
+      shadow_[i].assign(part.bytes.begin(), part.bytes.end());
   }
   for (const auto& hook : has_.hooks_) {
     if (hook.begin) hook.begin();
@@ -112,10 +126,25 @@ void state::roll_back() noexcept {
   in_step_ = false;
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
-    if (part.change == in_step::restore_on_failure) std::ranges::copy(shadow_[i], part.bytes.begin());
+    if (part.change != in_step::restore_on_failure) continue;
+    if (part.load)
+      part.load(shadow_[i]);
+    else
+      std::ranges::copy(shadow_[i], part.bytes.begin());
   }
   for (const auto& hook : has_.hooks_) {
     if (hook.discard) hook.discard();
+  }
+}
+
+void state::require_restored() {
+  std::set<std::string> known;
+  for (const auto& part : has_.parts_) known.insert(part.name);
+  for (const auto& part : parts()) {
+    if (part.change != in_step::restore_on_failure || known.contains(part.name)) continue;
+    throw configuration_error("part '" + part.name +
+                              "' of the state came in a step that failed (there is no copy of it to restore, and the "
+                              "step cannot be run again); describe it before the first step");
   }
 }
 

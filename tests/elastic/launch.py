@@ -181,6 +181,8 @@ time.sleep(0.1)
 ended.process.send_signal(signal.SIGTERM)
 ended.end(143)
 
+# A step's own error is no failure of a rank, whatever its type: the step is not run again.
+Run("-n", "2", options.program, *JOB, "--throws", "3").end(5, "the program's own store did not answer", done=0)
 # Ctrl-C goes to all processes of the terminal: muster-launch alone acts on it.
 interrupted = Run("-n", "2", options.program, *ENDLESS, prepare=os.setsid)
 interrupted.ranks(2)

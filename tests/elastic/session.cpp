@@ -180,6 +180,32 @@ TEST_CASE("a session_backend that recovers has each step committed once, however
   });
 }
 
+TEST_CASE("a step that fails when a part of the state has just come is not run again") {
+  test::run_ranks(1, [](muster::group& world) {
+    struct lazy {
+      std::vector<double> values = {2.0};
+      bool used = false;
+      void describe(muster::state_parts& parts) {
+        if (used) parts.add("lazy", std::span(values));
+      }
+    } owner;
+    total model;
+    muster::state state{model, owner};
+    muster::session session(std::make_unique<patient>(world));
+    int calls = 0;
+    const auto step = [&](muster::step&) {
+      ++calls;
+      owner.used = true;
+      owner.values[0] += 1;
+      if (calls == 1) throw muster::peer_failure({1}, "somebody died");
+    };
+    CHECK_THROWS_WITH(session.run(state, step, {.steps = 3}), contains("part 'lazy' of the state came in a step that"));
+    CHECK(calls == 1);
+    CHECK(session.run(state, step, {.steps = 3}));
+    CHECK(owner.values[0] == 6);
+  });
+}
+
 TEST_CASE("ranks exchange what a step has made before it commits, and a failure there is one of the step") {
   struct averaged {
     std::vector<double> weight = {0.0};

@@ -78,6 +78,85 @@ TEST_CASE("a step commits or did not happen") {
   CHECK(state.progress().epoch == 0.3);
 }
 
+TEST_CASE("a part that came with use is restored as the others are") {
+  struct lazy {
+    std::vector<double> values = {1.0, 2.0};
+    bool used = false;
+    void describe(muster::state_parts& parts) {
+      if (used) parts.add("lazy", std::span(values));
+    }
+  } owner;
+  weights model;
+  muster::state state{model, owner};
+  const auto step = [&](double value) {
+    state.begin_step();
+    owner.used = true;
+    owner.values[1] = value;
+    model.values[3] = static_cast<float>(value);
+  };
+  step(3);
+  state.commit_step();
+  step(4);
+  state.roll_back();
+  CHECK(owner.values[1] == 3);
+  CHECK(model.values[3] == 3);
+}
+
+TEST_CASE("a part without a place of its own is restored on failure where that is asked for") {
+  diary words{"so far"};
+  struct restored {
+    diary* of;
+    void describe(muster::state_parts& parts) {
+      parts.add(
+          "restored diary", muster::state_kind::replicated, [this] { return saved(); },
+          [this](std::span<const std::byte> bytes) {
+            of->text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          muster::in_step::restore_on_failure);
+    }
+    [[nodiscard]] std::vector<std::byte> saved() const {
+      const auto bytes = std::as_bytes(std::span(of->text));
+      return {bytes.begin(), bytes.end()};
+    }
+  } owner{&words};
+  muster::state state{owner};
+  state.begin_step();
+  words.text += ", and a step";
+  state.roll_back();
+  CHECK(words.text == "so far");
+  state.begin_step();
+  words.text += ", and a step";
+  state.commit_step();
+  CHECK(words.text == "so far, and a step");
+}
+
+TEST_CASE("a state has no digest within a step that may commit, and keeps its parts in an evaluation") {
+  struct lazy {
+    std::vector<double> values = {1.0, 2.0};
+    bool used = false;
+    void describe(muster::state_parts& parts) {
+      if (used) parts.add("lazy", std::span(values));
+    }
+  } owner;
+  weights model;
+  muster::state state{owner, model};
+  const auto before = state.digest();
+  state.begin_step();
+  owner.used = true;
+  model.values[0] = 9;
+  CHECK_THROWS_WITH(state.digest(), contains("within a step"));
+  CHECK_THROWS_AS(state.parts(), muster::configuration_error);
+  state.roll_back();
+  CHECK(model.values[0] == 1);
+  owner.used = false;
+  state.begin_step(false);
+  owner.used = true;
+  CHECK(state.digest() == before);
+  model.values[0] = 9;
+  state.finish_evaluation();
+  CHECK(model.values[0] == 1);
+}
+
 TEST_CASE("the digest is of what is replicated and of the position") {
   auto loader = numbers{100} | muster::batch(30);
   apart feedback;

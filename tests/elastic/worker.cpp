@@ -3,13 +3,15 @@
 // it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
-//                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--until FILE]
+//                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--throws STEP]
+//                            [--until FILE]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that, asleep
 //   --burn     and of a processor
 //   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes a second that files are written and read at
+//   --throws   from this step on its rank 0 throws a timeout_error that is of nothing of the job's
 //   --until    the epoch in which this file is there is the last, if --epochs does not end before
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 //              and "named TEXT" when the log names a rank or a connection as slow
@@ -71,6 +73,7 @@ struct words {
   double burn = 0;
   std::size_t ballast = 0;  // bytes
   bool steps = false;
+  std::uint64_t throws = ~std::uint64_t{0};
   std::string checkpoint;
   std::string until;
 };
@@ -89,6 +92,7 @@ words read_words(int argc, char** argv) {
     if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") read.steps = true;
+    if (name == "--throws") read.throws = static_cast<std::uint64_t>(number());
     if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
     if (name == "--until" && i + 1 < argc) read.until = argv[++i];
   }
@@ -218,6 +222,8 @@ void train(muster::context& context, const words& asked) {
   const auto step = [&](muster::step& now) {
     if (std::exchange(first, false)) say("ready " + std::to_string(::getpid()));
     const auto batch = loader.next(now.shard());
+    if (now.number() >= asked.throws && now.group().rank() == 0)
+      throw muster::timeout_error("results", {}, "the program's own store did not answer");
     std::uint64_t mine = 0;
     for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));

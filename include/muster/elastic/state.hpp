@@ -57,10 +57,10 @@ class state_parts {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
   /// A part of variable size. `load` gets the bytes of a `save`, perhaps of another process; if they do not fit it
-  /// throws configuration_error and changes nothing.
+  /// throws configuration_error and changes nothing. Restored on failure, it is saved before each step.
   void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
-           std::function<void(std::span<const std::byte>)> load) {
-    parts_.push_back({std::move(name), kind, in_step::keep_on_failure, {}, std::move(save), std::move(load)});
+           std::function<void(std::span<const std::byte>)> load, in_step change = in_step::keep_on_failure) {
+    parts_.push_back({std::move(name), kind, change, {}, std::move(save), std::move(load)});
   }
   /// For owners that keep the changes of a step apart until it commits: `begin` is called before a step starts, `adopt`
   /// when it commits, `discard` when it failed or before it is repeated. None throws. Each may be empty.
@@ -92,7 +92,8 @@ class state_parts {
 };
 
 /// A member of a `state`: adds its parts in `describe`, the same parts in the same order at every call. Parts may be
-/// added with use (an optimizer's arrays), but none disappears.
+/// added with use (an optimizer's arrays), but none disappears. A step that fails in which a part was added that is
+/// restored on failure ends the run, since there is no copy to restore.
 template <class T>
 concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requires(T& owner, state_parts& parts) {
   owner.describe(parts);
@@ -150,11 +151,13 @@ class state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
-  /// The parts, in the order of the owners; calls `describe` of each. Throws configuration_error for equal names.
+  /// The parts, in the order of the owners; calls `describe` of each. Throws configuration_error for equal names, and
+  /// within a step that may commit; in an evaluation these are the parts of its begin.
   [[nodiscard]] const std::vector<state_part>& parts();
   /// The parts of the last such call.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
-  /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes.
+  /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes. Throws
+  /// configuration_error within a step that may commit, whose changes are not all of the state yet.
   [[nodiscard]] std::uint64_t digest();
 
   /// Steps committed.
@@ -175,12 +178,16 @@ class state {
 
   /// The life of a step, for sessions: what it may change is copied; the ranks agree on what it needs; they exchange
   /// what they have made; and then either the copy is dropped, the owners adopt what they kept apart and the cursor
-  /// moves past its batch; or all is put back. `roll_back` does nothing when no step has begun.
-  void begin_step();
+  /// moves past its batch; or all is put back. `roll_back` does nothing when no step has begun. An evaluation is a step
+  /// that does not commit.
+  void begin_step(bool commits = true);
   void meet(step& with);
   void exchange(group& among);
   void commit_step();
   void roll_back() noexcept;
+  /// After a failed step that is to be run again: throws configuration_error when a part that is restored on failure
+  /// came in it, so that there was no copy to restore.
+  void require_restored();
   /// The end of an evaluation, which is rolled back and counted; and of a run.
   void finish_evaluation() noexcept;
   void finish_run() noexcept { ++runs_; }
@@ -218,6 +225,8 @@ class state {
   state_parts has_;                             // by the last call of `parts`
   std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of one that is restored on failure
   bool in_step_ = false;
+  bool commits_ = false;     // the step under way may
+  std::uint64_t begun_ = 0;  // steps and evaluations
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;
   std::uint32_t runs_ = 0;

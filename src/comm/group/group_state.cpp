@@ -190,6 +190,7 @@ void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
 
 void group_state::end_calls_of_failed() noexcept {
   if (!failed()) return;
+  if (end) end->note_failure();
   // Where a rank has died, or another thread ends the group, no rank waits in vain.
   const int status = exit_status_of(failure());
   if (!queue_.empty() && status != static_cast<int>(error_kind::peer_failure))

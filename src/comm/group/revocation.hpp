@@ -23,6 +23,9 @@ class revocation {
       revoked_.store(true, std::memory_order_release);
     });
   }
+  /// A group that it ends has failed, or one made from such a group.
+  void note_failure() noexcept { failed_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool any_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
   /// Once it is revoked.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
@@ -33,6 +36,7 @@ class revocation {
   std::once_flag once_;
   std::string why_;
   std::atomic<bool> revoked_{false};
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace muster::inline v0::detail
