@@ -80,6 +80,7 @@ struct loader::engine {
   engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
     if (last) plan.set_mixture(last->source().mixture_order());
+    if (last && !last->source().held().names.empty()) plan.set_sharded();
     if (last && last->source().newest() != 0) {
       plan.follow([this](std::uint64_t size) { return open_version(size); }, last->source().follows_every());
     }

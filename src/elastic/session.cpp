@@ -3,17 +3,26 @@
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 
+#include "rank_comparison.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
 class fixed_backend final : public detail::session_backend {
  public:
-  explicit fixed_backend(group& ranks) noexcept : ranks_(&ranks) {}
+  fixed_backend(group& ranks, bool together) noexcept : ranks_(&ranks), together_(together) {}
 
+  void prepare(state& of) override {
+    if (!together_ || began_ == &of) return;
+    detail::begin_together(*ranks_, of);
+    began_ = &of;
+  }
   group& ranks() override { return *ranks_; }
 
  private:
   group* ranks_;
+  bool together_;
+  const state* began_ = nullptr;
 };
 
 bool reached(const state& of, const run_limits& limits) {
@@ -131,7 +140,9 @@ bool session::evaluate_once(state& of, const std::function<void(step&)>& f) {
   }
 }
 
-session fixed_session(group& ranks) { return session(std::make_unique<fixed_backend>(ranks)); }
+session fixed_session(group& ranks) { return session(std::make_unique<fixed_backend>(ranks, true)); }
+
+session detail::separate_session(group& ranks) { return session(std::make_unique<fixed_backend>(ranks, false)); }
 
 session fixed_session(context& of) { return fixed_session(of.world()); }
 

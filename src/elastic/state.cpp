@@ -56,6 +56,20 @@ std::uint64_t state::digest() {
   return all.value();
 }
 
+std::vector<state_property> state::properties() const {
+  auto all = has_.properties_;
+  for (const auto& part : has_.parts_) {
+    if (part.kind != state_kind::replicated) continue;  // each rank has its own
+    all.push_back(
+        {"part '" + part.name + "'", part.save ? "of any size" : "of " + std::to_string(part.bytes.size()) + " bytes"});
+  }
+  if (has_.cursor_) {
+    for (const auto& [name, value] : has_.cursor_->properties())
+      all.push_back({"the " + name + (name.starts_with("dataset") ? "" : " of the data"), value});
+  }
+  return all;
+}
+
 state_position state::position() const {
   return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->now() : cursor{}};
 }

@@ -14,6 +14,9 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 
+#include "../comm/group/words.hpp"
+#include "rank_comparison.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -24,40 +27,28 @@ struct standing {
   state_position at;
   std::optional<state::run_start> run;
   bool may_hold;
-  std::uint64_t digest;  // of the replicated parts, where they may count
-  std::uint64_t names;   // a digest of those of the parts, and of their kinds
+  std::uint64_t digest;      // of the replicated parts, where they may count
+  std::uint64_t properties;  // their digest
 };
-
-std::uint64_t digest_of(std::span<const std::byte> bytes) {
-  constexpr std::size_t step = std::size_t{64} << 10;
-  digest all;
-  for (std::size_t at = 0; at < bytes.size(); at += step)
-    all.add(std::uint64_t{crc32c(bytes.subspan(at, std::min(step, bytes.size() - at)))});
-  return all.value();
-}
 
 class transfer {
  public:
   transfer(group& ranks, state& of) : ranks_(ranks), of_(of), rank_(static_cast<std::size_t>(ranks.rank())) {
     for (const auto& part : of.parts()) {
-      names_.add(part.name).add(static_cast<std::uint64_t>(part.kind));
       if (part.kind == state_kind::replicated) wanted_.push_back(part);
     }
+    properties_ = packed(of.properties());
   }
 
   bool run(const transfer_part& part) {
     standing mine{of_.position(), of_.run(), part.may_hold, part.may_hold ? digest_of_replicated() : 0u,
-                  names_.value()};
+                  digest().add(properties_).value()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, std::span(&mine, 1), all);
     find_state_sources(all);
     if (holders_.size() == all.size()) return false;
     const auto& there = all[static_cast<std::size_t>(holders_.front())];
-    if (there.names != mine.names) {
-      throw configuration_error(
-          "the state of this rank has other parts than that of the other ranks (every rank makes its state of the same "
-          "owners in the same order); check how it is made");
-    }
+    require_same_properties(all, there);
     const bool holds = std::ranges::count(holders_, static_cast<int>(rank_)) > 0;
     measure(holds, part.in_place);
     move_all();
@@ -106,9 +97,31 @@ class transfer {
     }
   }
 
+  // A rank that differs is refused, and the others go on without it. At the start the values of one rank become those
+  // of all, and rank 0 says so.
+  void require_same_properties(const std::vector<standing>& all, const standing& there) {
+    const auto differs = [&](const standing& one) { return one.properties != there.properties; };
+    if (std::ranges::any_of(all, differs)) {
+      const std::string theirs = word_of(ranks_, properties_, holders_.front());
+      if (differs(all[rank_])) {
+        throw configuration_error("this rank cannot train with the others (" +
+                                  first_difference(theirs, "rank " + std::to_string(holders_.front()), properties_,
+                                                   "rank " + std::to_string(rank_)) +
+                                  "); start all ranks with the same program, options and data");
+      }
+      return;
+    }
+    if (std::ranges::any_of(all, [&](const standing& one) { return one.at != there.at || one.at.steps != 0; })) return;
+    const auto others = differing_parts(ranks_, wanted_, holders_.front());
+    if (others.empty() || rank_ != 0) return;
+    log(log_level::warning, "'" + wanted_[others.front().part].name + "' of rank " +
+                                std::to_string(others.front().rank) + " was not that of rank " +
+                                std::to_string(holders_.front()) + " at the start; all ranks begin with its values");
+  }
+
   std::uint64_t digest_of_replicated() const {
     digest all;
-    for (const auto& part : wanted_) all.add(part.save ? digest_of(part.save()) : digest_of(part.bytes));
+    for (const auto& part : wanted_) all.add(part.save ? digest_of_bytes(part.save()) : digest_of_bytes(part.bytes));
     return all.value();
   }
 
@@ -168,7 +181,7 @@ class transfer {
   state& of_;
   std::size_t rank_;
   std::vector<int> holders_;
-  digest names_;                              // of all parts, and of their kinds
+  std::string properties_;
   std::vector<state_part> wanted_;            // the replicated ones
   std::vector<std::vector<std::byte>> room_;  // by wanted part: for what has no place of its own yet
   std::vector<std::span<std::byte>> chunks_;

@@ -285,7 +285,7 @@ void training::open_servers(const sync_options& how) {
         "or use another mode");
   }
   served_ = std::make_shared<detail::served>(context_, on_host("mode ps cannot be used"), server_update_, how.sparse);
-  session_ = fixed_session(served_->workers());
+  session_ = detail::separate_session(served_->workers());
 }
 
 std::uint64_t training::bytes_sent() const noexcept { return served_ ? served_->bytes_pushed() : bytes_sent_; }

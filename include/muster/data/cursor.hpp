@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace muster::inline v0 {
 
@@ -70,6 +72,9 @@ class live_cursor : public cursor {
   [[nodiscard]] const cursor& now() const noexcept;
   /// Whether it is at the end of its epoch.
   [[nodiscard]] bool epoch_is_over() const noexcept;
+  /// What ranks that train together have alike, by name: seed, batch and so on, and, where all of them read one source,
+  /// the number of its samples and its digest.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> properties() const;
   /// As the loader's functions of these names.
   void open(const cursor& there) const;
   void commit() const;

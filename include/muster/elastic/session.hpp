@@ -21,6 +21,8 @@ struct run_limits {
   std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of it: to save, to evaluate
 };
 
+class session;
+
 namespace detail {
 
 /// Decides which ranks train together (as it is: a group that stays), and what happens when one of them fails: the
@@ -63,6 +65,9 @@ class session_backend {
   /// A step was committed.
   virtual void committed(const state& /*of*/) noexcept {}
 };
+
+/// A fixed session whose ranks do not wait for one another, and compare nothing.
+[[nodiscard]] muster::session separate_session(group& ranks);
 
 }  // namespace detail
 
@@ -128,7 +133,10 @@ class session {
 };
 
 /// A session without changes of membership: a failure of any rank ends the run, with the state as it was before the
-/// step. The context (or group) outlives it.
+/// step. The first run or evaluation of a state begins, at all ranks, with the position and the replicated parts of
+/// rank 0; one warning names the first part that was another. Throws mismatch_error at all ranks, with the first
+/// property that differs, for states of other parts, properties or data (`state::properties`). The context (or group)
+/// outlives it.
 [[nodiscard]] session fixed_session(group& ranks);
 /// The same for the world of a context; call it inside `context.run` where ranks are threads.
 [[nodiscard]] session fixed_session(context& of);

@@ -44,6 +44,14 @@ struct state_part {
   std::function<void(std::span<const std::byte>)> load{};
 };
 
+/// A property of a state that is the same at all ranks; see `state_parts::add_property`.
+struct state_property {
+  std::string name;
+  std::string value;
+
+  friend bool operator==(const state_property&, const state_property&) = default;
+};
+
 /// Collects the parts of an owner of state; see `state_owner`.
 class state_parts {
  public:
@@ -62,6 +70,9 @@ class state_parts {
            std::function<void(std::span<const std::byte>)> load, in_step change = in_step::keep_on_failure) {
     parts_.push_back({std::move(name), kind, change, {}, std::move(save), std::move(load)});
   }
+  /// A property of the owner that is not saved and is the same at all ranks, such as an option: ranks compare it before
+  /// they train together, and their error names the first that differs.
+  void add_property(std::string name, std::string value) { properties_.push_back({std::move(name), std::move(value)}); }
   /// For owners that keep the changes of a step apart until it commits: `begin` is called before a step starts, `adopt`
   /// when it commits, `discard` when it failed or before it is repeated. None throws. Each may be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
@@ -85,6 +96,7 @@ class state_parts {
     std::function<void()> discard;
   };
   std::vector<state_part> parts_;
+  std::vector<state_property> properties_;
   std::vector<hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
   std::vector<std::function<void(step&)>> meetings_;
@@ -156,6 +168,8 @@ class state {
   [[nodiscard]] const std::vector<state_part>& parts();
   /// The parts of the last such call.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
+  /// The properties of the last call of `parts`: what its owners have added, its replicated parts, and its data.
+  [[nodiscard]] std::vector<state_property> properties() const;
   /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes. Throws
   /// configuration_error within a step that may commit, whose changes are not all of the state yet.
   [[nodiscard]] std::uint64_t digest();

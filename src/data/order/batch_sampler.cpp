@@ -293,7 +293,30 @@ void batch_sampler::share_out(std::span<const sample_id> ids, const rank_weights
 
 namespace muster::inline v0 {
 
+namespace {
+
+// What a row of epochs is made of, by name; the data themselves first.
+std::vector<std::pair<std::string, std::string>> properties_of(const cursor& of) {
+  return {{"number of samples", std::to_string(of.size)},
+          {"dataset's digest", detail::hex(of.dataset)},
+          {"version", std::to_string(of.version)},
+          {"order", std::string(to_string(of.order))},
+          {"seed", std::to_string(of.seed)},
+          {"block", std::to_string(of.block)},
+          {"window", std::to_string(of.window)},
+          {"drop_last", std::to_string(of.drop_last)},
+          {"batch per rank", std::to_string(of.per_rank)},
+          {of.per_rank != 0 ? "batch" : "global batch", std::to_string(of.batch)}};
+}
+
+}  // namespace
+
 live_cursor::live_cursor(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
+std::vector<std::pair<std::string, std::string>> live_cursor::properties() const {
+  auto all = properties_of(now());
+  if (!plan_->reads_one_source()) all.erase(all.begin(), all.begin() + 2);
+  return all;
+}
 const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
 bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
 void live_cursor::open(const cursor& there) const { plan_->open(there); }
@@ -308,21 +331,12 @@ std::string_view to_string(sample_order order) noexcept {
 
 std::string detail::difference(const cursor& there, const cursor& here) {
   std::string text;
-  const auto compare = [&](const char* what, const std::string& one, const std::string& other) {
-    if (one == other) return;
-    text.append(text.empty() ? "" : ", ").append("the ").append(what);
-    text.append(" is ").append(one).append(" there and ").append(other).append(" here");
-  };
-  compare("version", std::to_string(there.version), std::to_string(here.version));
-  compare("number of samples", std::to_string(there.size), std::to_string(here.size));
-  compare("dataset's digest", hex(there.dataset), hex(here.dataset));
-  compare("order", std::string(to_string(there.order)), std::string(to_string(here.order)));
-  compare("seed", std::to_string(there.seed), std::to_string(here.seed));
-  compare("block", std::to_string(there.block), std::to_string(here.block));
-  compare("window", std::to_string(there.window), std::to_string(here.window));
-  compare("drop_last", std::to_string(there.drop_last), std::to_string(here.drop_last));
-  compare("batch per rank", std::to_string(there.per_rank), std::to_string(here.per_rank));
-  compare(here.per_rank != 0 ? "batch" : "global batch", std::to_string(there.batch), std::to_string(here.batch));
+  const auto theirs = properties_of(there), ours = properties_of(here);
+  for (std::size_t k = 0; k < ours.size(); ++k) {
+    if (theirs[k].second == ours[k].second) continue;
+    text.append(text.empty() ? "" : ", ").append("the ").append(ours[k].first);
+    text.append(" is ").append(theirs[k].second).append(" there and ").append(ours[k].second).append(" here");
+  }
   return text;
 }
 

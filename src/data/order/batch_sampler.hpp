@@ -65,6 +65,11 @@ class batch_sampler {
     if (mixture_) orders_of_parts_.resize(mixture_->parts());
   }
 
+  /// The data are in shards, of which each rank may have others.
+  void set_sharded() noexcept { sharded_ = true; }
+  /// Whether all ranks read the same data, of one version.
+  [[nodiscard]] bool reads_one_source() const noexcept { return !sharded_ && !follows(); }
+
   /// Samples go to ranks that hold their part of the mixture; each part has one. Of none: to any.
   void deal_by(std::vector<held_shards> of_ranks);
 
@@ -141,6 +146,7 @@ class batch_sampler {
   int world_ = 1;
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
   std::uint64_t grown_ = 0, every_ = 0;
+  bool sharded_ = false;
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
   struct place_of_part {
