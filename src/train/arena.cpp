@@ -7,6 +7,7 @@
 #include <muster/core/events.hpp>
 
 #include "../core/round_up.hpp"
+#include "../core/text.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -66,28 +67,30 @@ std::size_t arena_base::index(std::string_view name) const {
                             (meant ? "; did you mean '" + *meant + "'?" : "; use a name that it was made with"));
 }
 
-std::string arena_base::tensors() const {
-  std::string text;
+std::vector<std::string> arena_base::tensors() const {
+  std::vector<std::string> all;
   for (const auto& shape : shapes_) {
-    text += (text.empty() ? "" : " ") + shape.name;
+    std::string& text = all.emplace_back(shape.name);
     for (std::size_t k = 0; k < shape.extents.size(); ++k)
       text += (k == 0 ? "[" : "x") + std::to_string(shape.extents[k]) + (k + 1 == shape.extents.size() ? "]" : "");
   }
-  return text;
+  return all;
 }
 
 void arena_base::describe(state_parts& parts) {
+  const auto all = tensors();
+  for (std::size_t k = 0; k < all.size(); ++k) parts.add_property("tensor " + std::to_string(k), all[k]);
   // Nothing that changes: it is there to be compared.
   parts.add(
       "tensors", state_kind::replicated,
       [this] {
-        const std::string text = tensors();
+        const std::string text = detail::joined(tensors(), " ");
         const auto bytes = std::as_bytes(std::span(text));
         return std::vector<std::byte>(bytes.begin(), bytes.end());
       },
       [this](std::span<const std::byte> bytes) {
         const std::string theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        if (const std::string ours = tensors(); theirs != ours) {
+        if (const std::string ours = detail::joined(tensors(), " "); theirs != ours) {
           throw configuration_error("this state is of another model (its tensors are " + theirs +
                                     " and this model's are " + ours + "); give it the model it was made with");
         }

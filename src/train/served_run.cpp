@@ -1,6 +1,8 @@
 // A training among the workers of a parameter server.
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
+#include "../elastic/rank_comparison.hpp"
 #include "checkpoint_file.hpp"
 #include "training_run.hpp"
 
@@ -11,6 +13,7 @@ void training::one_run::train_on_servers() {
   using kind = ps::lease::kind;
   auto& servers = *of.served_;
   if (servers.is_server()) return servers.serve(options.checkpoint);
+  require_equal_workers();
   if (options.each_group) options.each_group(servers.workers(), false);
   bool began_any = false;
   for (bool is_over = false; !is_over;) {
@@ -30,6 +33,17 @@ void training::one_run::train_on_servers() {
   if (of.is_root()) servers.pass_end();
   servers.finish();
   servers.require_saved();
+}
+
+// One that has died meanwhile is no reason to end: the others train on.
+void training::one_run::require_equal_workers() {
+  try {
+    detail::require_equal_properties(of.served_->workers(), of.state_.properties());
+  } catch (const peer_failure& gone) {
+    log(log_level::debug, std::string("the workers were not compared: ") + gone.what());
+  } catch (const timeout_error& late) {
+    log(log_level::warning, std::string("the workers were not compared: ") + late.what());
+  }
 }
 
 void training::one_run::begin_on_servers() {

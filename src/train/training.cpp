@@ -14,6 +14,7 @@
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
+#include "kept_values.hpp"
 #include "optimizers/optimizer_of.hpp"
 #include "served.hpp"
 #include "speed_balance.hpp"
@@ -146,6 +147,47 @@ bool training_step::pushes(double learning_rate) {
   return true;
 }
 
+bool training_step::must_own(const void* by) {
+  auto& own = of_->own_updates_;
+  return own.must_repeat && std::exchange(own.owned, by) != by;
+}
+
+void training_step::require_owned(const std::function<void(state_parts&)>& describe) {
+  struct optimizer_alone {
+    const std::function<void(state_parts&)>& of;
+    void describe(state_parts& parts) { of(parts); }
+  };
+  state alone{optimizer_alone{describe}};
+  const auto& owned = std::as_const(of_->state_).parts();
+  for (const auto& part : std::as_const(alone).parts()) {
+    const auto is_same = [&](const state_part& one) {
+      return one.name == part.name && one.bytes.data() == part.bytes.data();
+    };
+    if (std::ranges::any_of(owned, is_same)) continue;
+    throw configuration_error("an optimizer updates that the training does not own (its '" + part.name +
+                              "' would be lost with a rank, and is in no checkpoint); pass it to the training");
+  }
+}
+
+// Leaves the parameters as `by` made them. Whether it does the same again shows in the first steps; later ones are for
+// what it does now and then.
+void training_step::require_repeatable(const std::function<void()>& by) {
+  arena& values = of_->on_host("a function cannot update parameters");
+  const auto& parts = std::as_const(of_->state_).parts();
+  const detail::kept_values before(values, parts);
+  by();
+  const detail::kept_values after(values, parts);
+  before.put_back();
+  by();
+  if (after.is_same()) return;
+  before.put_back();
+  throw configuration_error(
+      "an update gives other parameters when it is called again with the same parameters, gradients and state "
+      "(it keeps a momentum, say, which a step that fails does not restore and no checkpoint has, or lets go of its "
+      "gradients); give that to the training as an owner of state (muster::restored_values), or use an optimizer of "
+      "muster");
+}
+
 void training_step::update(const std::function<void()>& by) {
   if (of_->on_servers_) {
     throw configuration_error(
@@ -157,9 +199,13 @@ void training_step::update(const std::function<void()>& by) {
   const auto parameters = values.parameters();
   own.before.assign(parameters.begin(), parameters.end());
   const auto put_back = [&] { std::ranges::copy(own.before, parameters.begin()); };
+  if (!own.wait) ++own.steps;
   collective_watch watch;
   try {
-    by();
+    if (own.must_repeat && std::has_single_bit(own.steps))
+      require_repeatable(by);
+    else
+      by();
   } catch (...) {
     put_back();
     throw;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/ps/settings.hpp>
+#include <muster/train/settings.hpp>
 
 #include "../comm/group/words.hpp"
 #include "../core/wire.hpp"
@@ -54,6 +56,8 @@ void training::one_run::take_sums(const group& ranks) {
 }
 
 void training::describe(state_parts& parts) {
+  parts.add_property("--compress", context_.configuration().value(setting::compress));
+  parts.add_property("--balance", context_.configuration().value(setting::balance));
   // Else samples are this rank's own, and no part of what all ranks have alike: a save has them in its sums.
   const bool counts_all = sync_.options().mode.what == sync_mode::kind::allreduce;
   parts.add(

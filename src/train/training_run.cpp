@@ -14,6 +14,7 @@
 #include <muster/train/sync/sync_mode.hpp>
 
 #include "../core/text.hpp"
+#include "../elastic/rank_comparison.hpp"
 #include "speed_balance.hpp"
 
 namespace muster::inline v0 {
@@ -61,6 +62,7 @@ training::one_run::one_run(training& trained, const train_options& how, const st
   }
   if (!how.checkpoint.empty())
     store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
+  of.own_updates_.must_repeat = store.has_value() || of.context_.elastic();
   // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
   if (!of.context_.elastic()) {
     handler.emplace();
@@ -72,6 +74,7 @@ training::one_run::one_run(training& trained, const train_options& how, const st
 
 // Its last word is the change of what no shadow puts back.
 void training::one_run::end_epoch(step& now) {
+  if (!of.on_servers_) detail::require_equal_replicas(now.group(), of.state_);
   sums here = of.here_;
   if (options.each_epoch) {
     const scoped_event measured(activity::phase, to_string(phase::metrics), 0);
@@ -172,6 +175,7 @@ void training::one_run::save(const std::function<bool(step&)>& due_now) {
     const bool due = due_now(now);
     of.goes_on_ = due && !is_over() && ends == 0;
     if (!due) return save_kind::none;
+    detail::require_equal_replicas(now.group(), of.state_);
     sum_up(now.group());
     saved_at = due_at;
     return of.goes_on_ ? save_kind::in_background : save_kind::and_wait;
@@ -218,10 +222,25 @@ bool training::one_run::steps(run_limits to) {
   return ran;
 }
 
+// A rank that joins an elastic job may be at an earlier run of the program than the others: there these may differ.
+void training::one_run::begin_fixed() {
+  of.session_ = fixed_session(of.context_);
+  detail::require_equal_properties(
+      of.session_.group(),
+      {{"the last epoch", std::to_string(options.epochs)},
+       {"the last step", std::to_string(options.steps)},
+       {"the limit of seconds", detail::printed("%g", options.max_seconds)},
+       {"the metric", options.metric},
+       {"the patience", std::to_string(options.patience)},
+       {"the writing of checkpoints", options.checkpoint.empty() ? "off" : options.checkpoint_every},
+       {"the resumption from checkpoints", options.resume ? "on" : "off"}});
+}
+
 // Which calls follow one another does not depend on the state, for a rank that joins has another one when it leaves
 // out those that the others have behind them; what they do does.
 void training::one_run::train() {
   of.meet_ = options.each_group;
+  if (!of.context_.elastic()) begin_fixed();
   if (options.each_group && !of.context_.elastic()) options.each_group(of.session_.group(), false);
   if (store && options.resume && store->load(of.session_, of.state_)) say_resumed();
   (void)of.session_.evaluate(of.state_, [&](step& now) { end_epoch_late(now); });

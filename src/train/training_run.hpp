@@ -25,7 +25,9 @@ struct training::one_run {
   void save_what_is_left();
 
  private:
+  void begin_fixed();
   void refuse_what_workers_cannot() const;
+  void require_equal_workers();
   void begin_on_servers();
   void go_to(const ps::lease& lease);
   void end_epochs_before(std::uint64_t epoch);

@@ -83,7 +83,7 @@ class arena_base {
  private:
   virtual void add_arrays(state_parts& parts, const arena_sharing& how) = 0;
   void run_updates();
-  [[nodiscard]] std::string tensors() const;  // "weight[10x20] bias[10]"
+  [[nodiscard]] std::vector<std::string> tensors() const;  // "weight[10x20]", "bias[10]"
 
   std::vector<tensor_shape> shapes_;
   std::vector<block> extents_;

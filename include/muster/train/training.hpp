@@ -73,18 +73,24 @@ class training_step : public step {
 
   /// The optimizer's step: takes effect when the step commits, at every rank or at none, by the gradients that there
   /// are then. So in mode allreduce `backward` throws configuration_error behind it.
+  /// Throws configuration_error, in an elastic job and with checkpoints, for an optimizer that keeps something and was
+  /// not passed to the training.
   template <optimizer O>
   void update(O& by, double learning_rate) {
-    if (!pushes(learning_rate)) by.apply(learning_rate);
+    if (pushes(learning_rate)) return;
+    if (must_own(&by)) require_owned([&by](state_parts& parts) { by.describe(parts); });
+    by.apply(learning_rate);
   }
   template <optimizer O>
   void update(O& by, const schedule& rate) {
     update(by, rate(*this));
   }
   /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
-  /// parameters of the arena. The parameters change when the step commits; other state that `by` changes is not
-  /// restored when the step fails. Throws configuration_error if `by` called a collective, and for parameters on a
-  /// device; and the exceptions of `by`.
+  /// parameters of the arena. The parameters change when the step commits. Whatever else `by` keeps from step to step,
+  /// such as a momentum, is a part of the training's state, of an owner that restores it when the step fails: in an
+  /// elastic job and with checkpoints some steps call `by` a second time, with the same parameters, gradients and
+  /// state, and throw configuration_error when it does not do the same. Throws it, too, if `by` called a collective,
+  /// and for parameters on a device; and the exceptions of `by`.
   void update(const std::function<void()>& by);
 
   /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0
@@ -116,6 +122,10 @@ class training_step : public step {
   [[nodiscard]] backward_pass begin(int passes);
   void count(std::span<const minibatch> batches, backward_pass& pass);
   void count(const backward_pass& pass);
+  void require_repeatable(const std::function<void()>& by);
+  // Asked once of each that updates.
+  [[nodiscard]] bool must_own(const void* by);
+  void require_owned(const std::function<void(state_parts&)>& describe);
   // With servers: true, and the gradients are pushed before the step commits.
   [[nodiscard]] bool pushes(double learning_rate);
 
@@ -332,6 +342,9 @@ class training {
   struct {
     std::vector<float> before, after;
     bool wait = false;
+    const void* owned = nullptr;  // the optimizer that was found to be
+    bool must_repeat = false;     // for what they keep would be lost with a rank, or is not in a checkpoint
+    std::uint64_t steps = 0;      // that had any
   } own_updates_;
   muster::state state_;
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
 namespace muster::inline v0 {
@@ -35,6 +36,27 @@ inline std::vector<std::string> state_names(const sgd_step<float>&) { return {"v
 inline std::vector<std::string> state_names(const adam_step<float>&) { return {"mean", "square"}; }
 inline std::vector<std::string> state_names(const adagrad_step<float>&) { return {"squares"}; }
 inline std::vector<std::string> state_names(const lars_step<float>&) { return {"velocity"}; }
+
+/// What all ranks have alike of a step, by name.
+inline std::vector<state_property> options_of(const sgd_step<float>& step) {
+  return {{"the optimizer", "sgd"},
+          {"the momentum of the optimizer", number_text(step.momentum)},
+          {"Nesterov's momentum of the optimizer", step.nesterov ? "on" : "off"}};
+}
+inline std::vector<state_property> options_of(const adam_step<float>& step) {
+  return {{"the optimizer", step.decoupled ? "adamw" : "adam"},
+          {"beta1 of the optimizer", number_text(step.beta1)},
+          {"beta2 of the optimizer", number_text(step.beta2)},
+          {"epsilon of the optimizer", number_text(step.epsilon)}};
+}
+inline std::vector<state_property> options_of(const adagrad_step<float>& step) {
+  return {{"the optimizer", "adagrad"}, {"epsilon of the optimizer", number_text(step.epsilon)}};
+}
+inline std::vector<state_property> options_of(const lars_step<float>& step) {
+  return {{"the optimizer", "lars"},
+          {"the momentum of the optimizer", number_text(step.momentum)},
+          {"trust of the optimizer", number_text(step.trust)}};
+}
 
 /// The same step as an update function of servers; whether all tensors decay. Throw configuration_error where there is
 /// none.
@@ -93,6 +115,11 @@ void optimizer_of<Step, Arena>::step(double learning_rate) {
 
 template <class Step, class Arena>
 void optimizer_of<Step, Arena>::describe(state_parts& parts) {
+  for (auto& [name, value] : detail::options_of(how_)) parts.add_property(std::move(name), std::move(value));
+  std::size_t decaying = 0;
+  for (const auto& run : runs_) decaying += run.chosen ? run.count : 0;
+  parts.add_property("the weight decay of the optimizer",
+                     number_text(how_.decay) + " of " + std::to_string(decaying) + " elements");
   if constexpr (requires { how_.count; }) parts.add("steps of adam", std::span(&steps_, 1));
 }
 

@@ -95,6 +95,11 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
 
 }  // namespace
 
+std::string plateau_rate::described() const {
+  return detail::printed("rate %g, factor %g, patience %g, threshold %g, cooldown %g, smallest %g, better %s", rate,
+                         factor, patience, threshold, cooldown, smallest, larger_is_better ? "higher" : "lower");
+}
+
 void plateau_rate::observe(double value) noexcept {
   const double to_beat = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
   const bool first = seen.observations++ == 0;

@@ -9,6 +9,8 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
 #include "ordered_gradients.hpp"
@@ -63,12 +65,16 @@ std::span<const float> backward_pass::parameter(std::size_t tensor) const { retu
 std::span<float> backward_pass::gradient(std::size_t tensor) {
   const auto there = sync_->on_host().gradient(tensor);
   sync_->given_[tensor] = 1;
+  sync_->step_.wrote = true;
   return there;
 }
 bool backward_pass::adds(std::size_t tensor) const {
   return sync_->written_.at(tensor) > 0 && !sync_->keeps_passes_apart();
 }
-void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
+void backward_pass::ready(std::size_t tensor) {
+  sync_->step_.wrote = true;
+  sync_->written(tensor);
+}
 void backward_pass::wait() { sync_->wait(); }
 std::uint64_t backward_pass::samples() const noexcept { return sync_->step_.samples; }
 double backward_pass::norm() const noexcept { return std::sqrt(sync_->step_.squares); }
@@ -84,7 +90,11 @@ void backward_pass::end_pass() {
   if (++sync_->step_.pass < sync_->step_.passes) sync_->gradients_->end_pass();
 }
 
-void backward_pass::clear() { sync_->on_host().clear_gradients(); }
+void backward_pass::clear() {
+  sync_->on_host().clear_gradients();
+  std::ranges::fill(sync_->given_, 1);
+  sync_->step_.wrote = true;
+}
 
 void backward_pass::add_samples(std::uint64_t count) {
   if (sync_->step_.next_start > 0) {
@@ -258,8 +268,28 @@ void gradient_sync::finish(std::size_t bucket) {
   if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].part);
 }
 
+void gradient_sync::require_written() const {
+  if (step_.wrote || step_.samples_here == 0 || written_.empty()) return;
+  throw configuration_error("a backward pass of " + std::to_string(step_.samples_here) +
+                            " samples wrote no gradient (it did not ask for the place of any, so that nothing would be "
+                            "trained); write pass.gradient(t) in each pass, or bind the model's gradients to it there");
+}
+
+// Such a training does not move, and nothing else of it looks wrong.
+void gradient_sync::tell_zeros() {
+  if (seen_ || step_.samples == 0) return;
+  seen_ = true;
+  for (const auto& bucket : buckets_) {
+    if (gradients_->sum_of_squares(bucket.part) != 0) return;
+  }
+  log(log_level::warning,
+      "all gradients of the first step are 0 (nothing is trained by them); check that the model writes to "
+      "pass.gradient(t) in each pass, and that nothing, such as zero_grad(), binds it to other memory");
+}
+
 void gradient_sync::wait() {
   const scoped_event measured(activity::aggregate, "aggregate", 0);
+  require_written();
   const auto& extents = gradients_->of().extents();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
     if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
@@ -275,6 +305,7 @@ void gradient_sync::wait() {
         "the gradients cannot be divided by the number of samples (no sample was counted); call add_samples in the "
         "backward pass");
   }
+  tell_zeros();
   if (const double norm = std::sqrt(step_.squares); options_.clip > 0 && norm > double{options_.clip}) {
     const auto by = static_cast<float>(double{options_.clip} / norm);
     for (const auto& bucket : buckets_) gradients_->scale(bucket.part, by);
@@ -334,6 +365,11 @@ void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
 // ---- state ----
 
 void gradient_sync::describe(state_parts& parts) {
+  parts.add_property("the mode in which ranks exchange", to_string(options_.mode));
+  parts.add_property("the norm to which gradients are clipped", number_text(options_.clip));
+  parts.add_property("the number of virtual shards", std::to_string(options_.virtual_shards));
+  parts.add_property("the bytes of a bucket",
+                     std::to_string(options_.bucket) + " after " + std::to_string(options_.first_bucket));
   parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
   parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
             state_kind::rank_local);

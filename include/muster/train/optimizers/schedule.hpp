@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -39,6 +40,8 @@ struct plateau_rate {
 
   /// The rate after the last observation; the position does not matter.
   double operator()(const training_position&) const noexcept { return seen.falls == 0 ? rate : seen.now; }
+  /// Its numbers, in words.
+  [[nodiscard]] std::string described() const;
   /// A new value of what is watched, such as the loss of a validation. All ranks observe the same ones, or their rates
   /// differ.
   void observe(double value) noexcept;
@@ -84,6 +87,7 @@ class schedule {
   /// As an owner of state: what it has observed. It stays at its place from then on.
   void describe(state_parts& parts) {
     if (!plateau_) return;
+    parts.add_property("the plateau schedule", plateau_->described());
     parts.add("what the schedule has seen", std::span(&plateau_->seen, 1), state_kind::replicated,
               in_step::keep_on_failure);  // observed between steps: what an evaluation observes stays
   }

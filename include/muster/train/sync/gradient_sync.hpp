@@ -50,7 +50,8 @@ class backward_pass {
   /// or overwrites it.
   [[nodiscard]] std::span<float> gradient(std::size_t tensor);
   [[nodiscard]] bool adds(std::size_t tensor) const;
-  /// Zeroes all gradients, before the first pass, for models that always add.
+  /// Zeroes all gradients, before the first pass, for models that always add; as `gradient` of every tensor does, it
+  /// has `end_pass` declare them.
   void clear();
 
   /// Counts the samples of the gradients that this rank adds: in every pass, before its last gradients are written. The
@@ -69,7 +70,8 @@ class backward_pass {
   void end_pass();
 
   /// Waits until all gradients are those of the whole batch: summed over ranks and passes, divided by the number of
-  /// samples, clipped. A gradient that no pass wrote counts as zeros. The same bits at every rank, except in modes that
+  /// samples, clipped. A gradient that no pass wrote counts as zeros; throws configuration_error where this rank has
+  /// counted samples and has written none. The same bits at every rank, except in modes that
   /// exchange weights: there it divides this rank's gradients by this rank's samples. Throws the errors of collectives,
   /// after which the gradients are undefined.
   void wait();
@@ -158,7 +160,9 @@ class gradient_sync {
   void poll();
   void finish(std::size_t bucket);
   void take_count();
+  void require_written() const;
   void wait();
+  void tell_zeros();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
   [[nodiscard]] bool keeps_passes_apart() const noexcept { return options_.virtual_shards > 0; }
   void exchange(group& ranks);
@@ -174,6 +178,7 @@ class gradient_sync {
     int passes = 1;
     bool polls = false;  // no thread moves the collectives on
     int pass = 0;        // those that are over
+    bool wrote = false;  // the model has asked for the place of a gradient, or declared one ready
     std::size_t next_start = 0;
     std::size_t next_finish = 0;
     std::uint64_t samples_here = 0;
@@ -196,6 +201,7 @@ class gradient_sync {
   };
   progress now_;
   progress next_;
+  bool seen_ = false;      // the first gradients of all ranks were looked at
   bool began_ = false;     // a backward pass in this step; its weights are to be exchanged
   bool complete_ = false;  // a backward pass of this step has its gradients
   std::uint64_t bytes_sent_ = 0;

@@ -1,0 +1,52 @@
+// A copy of all that an update may read and change, to call it a second time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <muster/elastic/state.hpp>
+#include <muster/train/arena.hpp>
+
+namespace muster::inline v0::detail {
+
+/// The gradients of an arena and the parts of a state, its parameters among them, as they are when it is made. Refers
+/// to both.
+class kept_values {
+ public:
+  kept_values(arena& of, const std::vector<state_part>& parts) : gradients_(of.gradients()), parts_(&parts) {
+    kept_gradients_.assign(gradients_.begin(), gradients_.end());
+    for (const auto& part : parts) kept_.push_back(now(part));
+  }
+
+  void put_back() const {
+    std::ranges::copy(kept_gradients_, gradients_.begin());
+    for (std::size_t k = 0; k < kept_.size(); ++k) {
+      const auto& part = (*parts_)[k];
+      if (!part.load)
+        std::ranges::copy(kept_[k], part.bytes.begin());
+      else if (part.save() != kept_[k])
+        part.load(kept_[k]);
+    }
+  }
+  /// Whether the parts are as they were then.
+  [[nodiscard]] bool is_same() const {
+    for (std::size_t k = 0; k < kept_.size(); ++k) {
+      if (now((*parts_)[k]) != kept_[k]) return false;
+    }
+    return true;
+  }
+
+ private:
+  static std::vector<std::byte> now(const state_part& part) {
+    return part.save ? part.save() : std::vector<std::byte>(part.bytes.begin(), part.bytes.end());
+  }
+
+  std::span<float> gradients_;
+  const std::vector<state_part>* parts_;
+  std::vector<float> kept_gradients_;
+  std::vector<std::vector<std::byte>> kept_;  // by part
+};
+
+}  // namespace muster::inline v0::detail
