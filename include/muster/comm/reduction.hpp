@@ -219,7 +219,9 @@ class reduction {
     const W* const in = reinterpret_cast<const W*>(from);
     T* const out = reinterpret_cast<T*>(to);
     for (std::size_t i = 0; i < count; ++i) {
-      if constexpr (element<W>)
+      if constexpr (std::same_as<T, bfloat16>)  // which is made of a float
+        out[i] = static_cast<T>(static_cast<float>(in[i] / static_cast<W>(ranks)));
+      else if constexpr (element<W>)
         out[i] = static_cast<T>(in[i] / static_cast<W>(ranks));
       else
         out[i] = in[i].mean(static_cast<T>(ranks));

@@ -123,7 +123,7 @@ class checker {
         });
       case collective::allreduce:
         return with_operation(s_.op, [&](auto op) {
-          go(muster::detail::allreduce_call(whole_in, is_in_place() ? whole_in : whole_out, op, how));
+          go(muster::detail::allreduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, how));
         });
       case collective::allgather: {
         const auto block = s_.in_place ? whole_out.subspan(mine.first, mine.count) : whole_in;

@@ -149,27 +149,26 @@ namespace detail {
 
 namespace {
 
-[[noreturn]] void refuse_arguments(group& ranks, const std::string& text) {
+[[noreturn]] void refuse_arguments(group* ranks, const std::string& text) {
   const auto failure = std::make_exception_ptr(configuration_error(text));
-  {
-    const auto held = ranks.state()->guard();
-    ranks.state()->note_refusal(failure);
+  if (ranks != nullptr) {
+    const auto held = ranks->state()->guard();
+    ranks->state()->note_refusal(failure);
   }
   std::rethrow_exception(failure);
 }
 
 }  // namespace
 
-void refuse_size(group& ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
+void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the " + std::string(which) + " buffer has " +
                               std::to_string(is) + " elements (the other buffer asks for " + std::to_string(must_be) +
                               "); give it that size");
 }
 
-void refuse_root(group& ranks, collective kind, int root) {
+void refuse_root(group* ranks, collective kind, int root, int size) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                              " (the group has ranks 0 to " + std::to_string(ranks.size() - 1) +
-                              "); choose one of them");
+                              " (the group has ranks 0 to " + std::to_string(size - 1) + "); choose one of them");
 }
 
 }  // namespace detail

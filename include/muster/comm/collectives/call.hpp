@@ -67,21 +67,32 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          how.timeout);
 }
 
-[[noreturn]] void refuse_size(group& ranks, collective kind, std::string_view which, std::size_t is,
+// Without a group (of a communicator of devices) no peer is told.
+[[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is,
                               std::size_t must_be);
-/// Throws configuration_error unless the buffer has the size that goes with the other. The group stays as it is; if
-/// this rank makes no other call before it leaves, the ranks that wait for it in the collective fail with that reason.
+[[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
+
+/// Throws configuration_error unless the buffer has the size that goes with the other.
+inline void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
+  if (is != must_be) refuse_size(nullptr, kind, which, is, must_be);
+}
+/// The same. The group stays as it is; if this rank makes no other call before it leaves, the ranks that wait for this
+/// rank in the collective fail with that reason.
 inline void require_size(group& ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
-  if (is != must_be) refuse_size(ranks, kind, which, is, must_be);
+  if (is != must_be) refuse_size(&ranks, kind, which, is, must_be);
 }
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
-[[noreturn]] void refuse_root(group& ranks, collective kind, int root);
-/// The same unless root is one of the ranks. Where the compiler knows the root, a negative one is told by the compiler,
-/// as by the C library's fortified functions: hence all between the user's call and this is inlined always.
-[[gnu::always_inline]] inline void require_root(group& ranks, collective kind, int root) {
+/// Throws configuration_error unless root is one of so many ranks. Where the compiler knows the root, a negative one is
+/// told by the compiler, as by the C library's fortified functions: hence all between the user's call and this is
+/// inlined always.
+[[gnu::always_inline]] inline void require_root(collective kind, int root, int size, group* ranks = nullptr) {
   if (__builtin_constant_p(root) && root < 0) negative_root();
-  if (root < 0 || root >= ranks.size()) refuse_root(ranks, kind, root);
+  if (root < 0 || root >= size) refuse_root(ranks, kind, root, size);
+}
+/// The same among the ranks of a group, which stays as it is after the error.
+[[gnu::always_inline]] inline void require_root(group& ranks, collective kind, int root) {
+  require_root(kind, root, ranks.size(), &ranks);
 }
 
 /// Runs a call to its end.
