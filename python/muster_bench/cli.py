@@ -2,6 +2,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 
@@ -44,7 +45,9 @@ def parser():
     serve.set_defaults(call=serve_command)
     serve.add_argument("folder", metavar="DIR", help="holds folders of results; what is started gets one there")
     serve.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS:PORT", help="[%(default)s]; port 0: any that is free")
-    serve.add_argument("--token", default="", metavar="T", help="what callers have to show; needed where other machines can reach the address")
+    token = serve.add_mutually_exclusive_group()
+    token.add_argument("--token-file", metavar="FILE", help="its first line is what callers have to show [BENCH_TOKEN, else one is drawn and printed once]")
+    token.add_argument("--token", default="", metavar="T", help="the same; it is in the list of processes for a moment, so prefer --token-file or BENCH_TOKEN")
     serve.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine, for what is started")
     report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
     report.set_defaults(call=report_command)
@@ -147,7 +150,25 @@ def serve_command(chosen):
     except ImportError as error:
         raise Refusal(f"the dashboard needs aiohttp and prometheus_client (this Python cannot import {error.name}); apt-get install python3-aiohttp "
                       "python3-prometheus-client, or pip install 'muster-bench[serve]' in a venv") from None
-    return serve(chosen.folder, chosen.listen, chosen.token, assignments(chosen.place, "--place"))
+    if chosen.token:   # not where other users of this machine see it: the same process, started again
+        places = [word for place in chosen.place for word in ("--place", place)]
+        home = str(pathlib.Path(__file__).resolve().parents[1])
+        os.execve(sys.executable, [sys.executable, "-m", "muster_bench", "serve", chosen.folder, "--listen", chosen.listen, *places],
+                  {**os.environ, "BENCH_TOKEN": chosen.token, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))})
+    return serve(chosen.folder, chosen.listen, _token(chosen.token_file), assignments(chosen.place, "--place"))
+
+
+def _token(file):
+    """What the user has chosen, or nothing."""
+    if file is None:
+        return os.environ.get("BENCH_TOKEN", "")
+    try:
+        token = pathlib.Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, ValueError) as error:
+        raise Refusal(f"--token-file {file} cannot be read ({getattr(error, 'strerror', None) or 'it is no text'}); check the path") from None
+    if not token:
+        raise Refusal(f"--token-file {file} has no token (its first line is empty); write one there")
+    return token
 
 
 def tune_command(chosen):

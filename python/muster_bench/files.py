@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import stat
 import time
 
 from .errors import Busy, NoRoom, Refusal
@@ -14,6 +15,7 @@ from .errors import Busy, NoRoom, Refusal
 FORMAT = 1     # version of the files in folders of results
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TICK = 0.05    # seconds: a file system may give two changes within a tick of its clock the same time
+MOST_JSON = 64 << 20   # bytes of a file that is read as a whole
 
 
 @contextlib.contextmanager
@@ -28,7 +30,7 @@ def writing(path):
         raise NoRoom(f"cannot write '{path}' ({error.strerror}); choose a folder that this user may write to") from error
 
 
-def write_whole(path, content, durable=True):
+def write_whole(path, content, durable=True, mode=0o666):
     """Writes text or bytes so that at every moment, also after a kill, the old file or the new one is there; if it is to be durable, also
     after the machine has failed."""
     path = pathlib.Path(path)
@@ -36,7 +38,7 @@ def write_whole(path, content, durable=True):
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
         try:
-            with open(beside, "wb") as file:
+            with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 if durable:
@@ -52,6 +54,15 @@ def write_json(path, value, durable=True):
     write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", durable)
 
 
+def open_regular(path):
+    """The bytes of a file. A pipe or a device in its place, which would hold its reader for ever, is an OSError."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
 class NewLines:
     """The whole lines that were added to a file since the last look."""
 
@@ -60,7 +71,7 @@ class NewLines:
 
     def __call__(self):
         try:
-            with open(self._path, "rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._read)
                 new = file.read()
         except OSError:
@@ -71,10 +82,11 @@ class NewLines:
 
 
 def read_json(path):
-    """Returns the value, or None without a file or JSON in it. Refuses a file of another format."""
+    """Returns the value, or None without a file, or JSON of up to MOST_JSON bytes in it. Refuses a file of another format."""
     try:
-        found = json.loads(pathlib.Path(path).read_text())
-    except (OSError, ValueError):
+        with open_regular(path) as file:
+            found = json.loads(file.read(MOST_JSON))   # what is cut is no JSON
+    except (OSError, ValueError, RecursionError):
         return None
     if isinstance(found, dict) and found.get("format", FORMAT) != FORMAT:
         raise Refusal(f"'{path}' cannot be read (it is of format {found['format']}, and this version reads {FORMAT}); use the version that wrote it")

@@ -54,5 +54,6 @@ def facts(pairs):
 
 def document(title, body):
     return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
             f'<link rel="icon" href="data:,">\n<style>\n{STYLE.read_text()}</style>\n</head>\n<body>\n{body}</body>\n</html>\n')

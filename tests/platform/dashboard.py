@@ -53,15 +53,15 @@ class Served(Case):
                         os.kill(runner["process"], how)
                         self.until(lambda: not holder(folder), seconds=10 if how == 0 else 60)
 
-    def serve(self, *words):
-        """The process; its address is in self.url."""
-        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder)
+    def serve(self, *words, **how):
+        """The process; its address is in self.url, the token that it has drawn in self.token."""
+        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder, **how)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         line = process.stderr.readline()
         self.assertRegex(line, r"^muster-bench: http://127.0.0.1:\d+/")
-        self.url = re.search(r"http://[\d.:]+", line).group(0)
+        self.url, self.token = re.search(r"(http://[\d.:]+)/(?:\?token=(\S+))?", line).groups(default="")
         return process
 
     def open(self, path, body=None, method=None, **headers):

@@ -1,12 +1,17 @@
 """The dashboard: real runs by a real server, what survives its end, and what it refuses."""
+import contextlib
 import http.client
 import json
 import os
 import pathlib
+import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 import unittest
 import urllib.request
 
@@ -177,11 +182,43 @@ class Refused(Served):
         for origin in ("http://example.com", "null", f"https://127.0.0.1:{int(port) + 1}", "http://127.0.0.1"):
             self.refuses("/api/runs", Origin=origin, status=403, says="its origin is another one")
             self.refuses("/api/runs", {"command": "true"}, Origin=origin, status=403, says="its origin is another one")
-        self.refuses("/api/runs", Host="evil.example", status=403, says="is no name of this dashboard")
+        self.refuses("/api/runs", Origin="http://[", status=403, says="its origin is another one")
         self.ask("/api/runs", Host=f"localhost:{port}")
+
+    def test_without_a_token_nobody_starts_anything(self):
+        self.serve()
+        self.assertEqual(len(self.token), 43)
+        kept = self.runs / ".dashboard" / "token"
+        self.assertEqual((kept.read_text(), kept.stat().st_mode & 0o777), (self.token, 0o600))
+        drawn, self.token = self.token, ""
+        self.refuses("/api/runs", {"command": "true"}, status=401, says="the token is missing")
+        self.assertFalse([path for path in self.runs.iterdir() if path != kept.parent])
+        self.serve()
+        self.assertEqual(self.token, drawn, "runs that go on know it")
+        kept.chmod(0o644)
+        self.serve()
+        self.assertNotEqual(self.token, drawn, "others may have read it")
+
+    def test_a_chosen_token_is_seen_by_its_user_alone(self):
+        self.write("token", "s3cret&\nmore\n")
+        for words, environment in ((("--token-file", "token"), {}), ((), {"BENCH_TOKEN": "s3cret&"}), (("--token", "s3cret&"), {})):
+            with self.subTest(words=words):
+                server = self.serve(*words, env={**os.environ, **environment})
+                self.assertEqual(self.token, "", "it was printed")
+                self.assertNotIn(b"s3cret", pathlib.Path(f"/proc/{server.pid}/cmdline").read_bytes())
+                self.refuses("/api/runs", status=401)
+                self.token = "s3cret&"
+                self.ask("/api/runs")
+        self.write("empty", "\n")
+        self.refused("serve", "runs", "--token-file", "empty", says="has no token")
+        self.refused("serve", "runs", "--token-file", "nothing", says="cannot be read")
 
     def test_the_token(self):
         self.serve("--token", "s3cret&")
+        with socket.create_connection(("127.0.0.1", int(self.url.rpartition(":")[2])), timeout=30) as connection:
+            connection.sendall(b"GET /api/runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        self.assertTrue(answer.startswith(b"HTTP/1.1 401 "), answer)
         for path in ("/", "/dashboard.js", "/api/runs", "/metrics", "/api/openapi.json"):
             self.refuses(path, status=401, says="the token is missing or another one")
             self.refuses(path, status=401, Authorization="Bearer wrong")
@@ -199,6 +236,93 @@ class Refused(Served):
         self.assertIn("SameSite=Strict", cookie)
         connection.close()
         self.assertEqual(self.ask("/api/runs", Cookie=cookie.partition(";")[0]), {"runs": []})
+
+    def test_what_a_run_has_written_is_no_page(self):
+        self.serve()
+        home = self.made("done", "run-12345678") / "output" / "1"
+        (self.folder / "secret").write_text("secret")
+        (home / "log.txt").write_text("log")
+        (home / "log.txt.gz").symlink_to(self.folder / "secret")
+        for name in ("evil.js", "evil.html", "evil.svg", "report.html", "evil", "log.txt"):
+            (home / name).write_text("<script>1</script>" if name != "log.txt" else "log")
+            status, text, headers = self.open(f"/api/runs/done/run-12345678/files/output/1/{name}", Accept_Encoding="gzip")
+            self.assertEqual((status, text), (200, (home / name).read_bytes()))
+            self.assertEqual(headers["Content-Type"], "text/plain; charset=utf-8")
+            self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+            self.assertTrue(headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'"))
+            self.assertTrue(headers["Content-Disposition"].startswith("attachment"))
+        (self.runs / "done" / "report.html").write_text("<h1>Report</h1>")
+        _, _, headers = self.open("/api/runs/done/files/report.html")
+        self.assertEqual((headers["Content-Type"], headers["Content-Security-Policy"][:8]), ("text/html; charset=utf-8", "sandbox;"))
+        _, page, headers = self.open("/")
+        nonce = re.search(r"script-src 'nonce-([^']+)'", headers["Content-Security-Policy"])[1]
+        self.assertIn(f'src="dashboard.js" nonce="{nonce}"'.encode(), page)
+        self.assertNotEqual(re.search(r"'nonce-([^']+)'", self.open("/")[2]["Content-Security-Policy"])[1], nonce)
+
+    def test_a_run_of_another_form_is_one_line(self):
+        self.serve()
+        self.made("done", "good-12345678", {"throughput": 5.0}, began=time.time())
+        run = {"experiment": "e", "parameters": {"ranks": 1}, "words": ["true"]}
+        result = {"status": "ok", "why": "", "began": time.time(), "wall_seconds": 1.0, "metrics": {"a-b": 1.0, "a_b": 2.0, "text": "x", "epoch": 3}, "series": [], "rows": []}
+        deep = "[" * 100000 + "]" * 100000
+        bad = {  # what stands in run.json, and in result.json
+            "no-object": ([], result), "no-json": ("{", result), "no-parameters": ({"experiment": "e"}, result), "list-of-parameters": ({**run, "parameters": [1]}, result),
+            "ranks": ({**run, "parameters": {"ranks": {}}}, result), "deep": (run, deep), "null": (run, None), "text": (run, "x"), "series": (run, {**result, "series": 5}),
+            "epoch": (run, {**result, "series": ["x"]}), "began": (run, {**result, "began": "now"}), "seconds": (run, {**result, "wall_seconds": []}), "metrics": (run, {**result, "metrics": [1]})}
+        odd = {  # what is read, whatever else stands there
+            "nan": (run, {**result, "metrics": {"loss": float("nan")}, "series": [{"epoch": 1, "train_loss": float("inf")}]}), "surrogate": (run, {**result, "why": "\ud800", "status": "\udfff"}),
+            "values": (run, {**result, "metrics": {"throughput": "fast", "loss": [1]}}), "settings": (run, {**result, "settings": {"a": {"b": [float("nan")]}}}),
+            "rows": (run, {**result, "rows": [5], "series": []}), "words": ({**run, "words": 5}, result), "large": (run, {**result, "metrics": {"x": 1e308, "y": -1e308}})}
+        for name, files in {**bad, **odd}.items():
+            home = self.made("done", f"{name}-12345678")
+            for path, content in zip((home / "config" / "run.json", home / "result" / "result.json"), files):
+                path.write_text(content if isinstance(content, str) else json.dumps(content))
+        home = self.made("done", "strange-12345678")
+        (home / "output" / "\u00b2").mkdir()
+        (home / "output" / "1" / "workers").mkdir()
+        (home / "output" / "1" / "workers" / "\u00b2.log").write_text("")
+        (home / "output" / "1" / "workers" / "0.log").write_text("")
+        (home / "output" / "1" / "workers" / "0.jsonl").write_text('{"at": "x", "cpu": 1, "memory": 1, "received": 1, "sent": 1}\n[]\n')
+        (home / "output" / "1" / "posted.jsonl").write_text('{"metrics": 5}\n{"metrics": {"a": "b"}, "at": 1}\n{"metrics": {"a": 1}}\n' + deep + "\n")
+        (home / "output" / "1" / "trace.json").write_text('{"cat":"step","name":"step","pid":"x","ts":1,"dur":1,"args":{"number":0}}\n{"cat":"step","name":"step","pid":1,"ts":1,"dur":1,"args":5}\n')
+        os.mkfifo(home / "output" / "1" / "metrics.prom")
+        (self.runs / "other").mkdir()
+        (self.runs / "other" / "muster-bench.json").write_text("[]")
+        pipes = self.made("done", "pipes-12345678")
+        for path in (pipes / "config" / "run.json", pipes / "result" / "result.json"):
+            path.unlink()
+            os.mkfifo(path)
+        rows = {row["run"].removesuffix("-12345678"): row for row in self.ask("/api/runs")["runs"]}
+        self.assertEqual({name for name, row in rows.items() if row["status"] == "unreadable"}, {*bad, "pipes"})
+        self.assertEqual(set(rows), {"good", "strange", "pipes", *bad, *odd})
+        self.assertIn("have another form", rows["ranks"]["why"])
+        metrics = self.open("/metrics")
+        self.assertEqual(metrics[0], 200)
+        self.assertIn(b'muster_run_throughput{folder="done",run="good-12345678"} 5.0', metrics[1])
+        samples = [line.rpartition(b" ")[0] for line in metrics[1].splitlines() if not line.startswith(b"#")]
+        self.assertEqual(len(samples), len(set(samples)))
+        for name, row in rows.items():
+            with self.subTest(run=name):
+                run = self.ask(f"/api/runs/{row['id']}")
+                self.assertEqual(run["status"], "unreadable" if name in ("rows", "words") else row["status"])
+        self.refuses("/api/runs/done/strange-12345678/step?number=0", status=404)
+        self.assertEqual(self.ask("/api/runs/done/strange-12345678")["posted"], {})
+        self.open("/api/compare?first=done/large-12345678&second=done/nan-12345678")
+
+    def test_idle_connections_do_not_end_it(self):
+        self.serve(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        to = ("127.0.0.1", int(self.url.rpartition(":")[2]))
+        with contextlib.ExitStack() as held:
+            idle = [held.enter_context(socket.create_connection(to, timeout=30)) for _ in range(100)]
+            for one in idle:
+                with contextlib.suppress(OSError):
+                    one.sendall(b"GET / HTTP/1.1\r\n")
+            for _ in range(3):
+                self.assertEqual(self.ask("/api/runs"), {"runs": []})
+            with contextlib.suppress(ConnectionResetError):   # what it has sent was not read
+                self.assertEqual(idle[0].recv(1), b"", "the oldest one goes")
+            idle[-1].settimeout(0)
+            self.assertRaises(BlockingIOError, idle[-1].recv, 1)
 
     def test_command_lines(self):
         self.refused("serve", "runs", "--listen", "0.0.0.0:0", says="can be reached by other machines")
@@ -238,7 +362,8 @@ class Shown(Served):
             return int(next(line for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(what)).split()[1]) << 10
         self.ask("/api/runs")
         before, got, last = memory("VmRSS"), 0, b""
-        with urllib.request.urlopen(f"{self.url}/api/runs/done/run-12345678/files/output/1/large", timeout=60) as answer:
+        request = urllib.request.Request(f"{self.url}/api/runs/done/run-12345678/files/output/1/large", headers={"Authorization": f"Bearer {self.token}"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
             while piece := answer.read(1 << 20):
                 got, last = got + len(piece), (last + piece)[-len(end):]
         self.assertEqual((got, last), (size, end))
@@ -302,7 +427,7 @@ class Shown(Served):
         row = self.row(folder, "ok")
         self.ask(f"/api/runs/{row['id']}/metrics", {"worker": 3, "metrics": {"gradient norm": 2.5}}, 202)
         result = json.loads((self.runs / folder / "experiments" / row["run"] / "result" / "result.json").read_text())
-        config = self.write("prometheus.yml", f"scrape_configs: [{{job_name: muster, scrape_interval: 1s, static_configs: [{{targets: ['{self.url[7:]}']}}]}}]\n")
+        config = self.write("prometheus.yml", f"scrape_configs: [{{job_name: muster, scrape_interval: 1s, authorization: {{credentials: {self.token}}}, static_configs: [{{targets: ['{self.url[7:]}']}}]}}]\n")
         port = free_port()
         prometheus = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={self.folder}/tsdb", f"--web.listen-address=127.0.0.1:{port}"],
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

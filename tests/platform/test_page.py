@@ -16,7 +16,7 @@ class Used(Served):
     def use(self, steps, **how):
         """Runs `steps(page)`; nothing may be on the page's console afterwards."""
         async def run():
-            async with browser.Page(self.url + "/", **how) as page:
+            async with browser.Page(f"{self.url}/?token={self.token}", **how) as page:
                 await steps(page)
                 self.assertEqual(page.console, [])
         asyncio.run(run())
@@ -101,16 +101,46 @@ class Used(Served):
             await self.picture(page, "trace")
         self.use(steps)
 
-    def test_with_a_token(self):
-        self.serve("--token", "s3cret")
-        self.token = "s3cret"
+    def test_the_token_leaves_the_address(self):
+        self.serve()
         self.made("done", "made-12345678", {"throughput": 5.0})
 
         async def steps(page):
-            await page.call("Page.navigate", url=f"{self.url}/?token=s3cret")
             await page.until("document.querySelectorAll('#list a').length === 1")
             self.assertEqual(await page.value("location.search"), "")
-            page.console.clear()     # of the first address, without the token
+        self.use(steps)
+
+    def test_hostile_names_are_text(self):
+        """In every field that a run, a worker or a span may choose, and in what its files are called."""
+        self.serve()
+        evil = """<img src=x onerror="window.pwned=1" data-evil><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>'">&<b data-evil data-do=stop>"""
+        numbers = {evil: 5.0, f"phase_{evil}_seconds": 3.0, "train_seconds": 4.0, **{f"mean_{name}_seconds": 1.0 for name in ("compute", "communication", "data_wait")}}
+        epochs = [{"epoch": n, "train_loss": 1 / n, "val_accuracy": 0.5, "seconds": n, evil: 1.0} for n in (1, 2, 3)]
+        for name in ("made-12345678", "made-12345679"):
+            home = self.made("done", name, numbers, "ok", evil, epochs, **{evil: evil})
+            for file, change in ((home / "config" / "run.json", {"experiment": evil, "words": [evil], "environment": {evil: evil}}),
+                                 (home / "result" / "result.json", {"rows": [{"row": evil, "metrics": {"seconds": 1.0}}], "settings": {evil: evil}}),
+                                 (self.runs / "done" / "muster-bench.json", {"content": {"name": evil, "title": evil, "goal": {"metric": "accuracy", "value": 0.4}}})):
+                file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+            (home / "output" / "1" / evil.replace("/", "")).write_text("")
+            (home / "output" / "1" / "log.txt").write_text(evil)
+            (home / "output" / "1" / "posted.jsonl").write_text("".join(json.dumps({"at": at, "worker": evil, "metrics": {evil: at}}) + "\n" for at in (1, 2)))
+            (home / "output" / "1" / "trace.json").write_text("".join(json.dumps(
+                {"name": text, "cat": category, "pid": 0, "ts": 1, "dur": 5, "args": {"number": 1, evil: evil}}, separators=(",", ":")) + ",\n" for text, category in (("step", "step"), (evil, evil))))
+        crash = self.made("done", "crash-12345678", {}, evil, evil)
+        (crash / "output" / "1" / "log.txt").write_text(evil)
+        (self.runs / "done" / evil.replace("/", "")).write_text("")
+        self.ask("/api/v2/spans", [{"traceId": "a" * 16, "id": "1" * 16, "name": evil, "timestamp": 1, "duration": 5, "localEndpoint": {"serviceName": evil}, "tags": {evil: evil}}], 202)
+
+        async def steps(page):
+            for place, ready in (("run/done/made-12345678", "document.querySelector('#files a') && document.querySelector('#fall i') && document.querySelector('.times')"),
+                                 (f"run/done/{crash.name}", "document.querySelector('.why')"), ("compare/done/made-12345678/done/made-12345679", "document.querySelector('#table td')"),
+                                 ("traces", "document.querySelector('#table a')"), ("trace/" + "a" * 16, "document.querySelector('.fall i')")):
+                await page.value(f"location.hash = '#/{place}'")
+                await page.until(ready)
+                self.assertIn("data-evil", await page.value("document.querySelector('main').textContent"), "it is shown")
+                self.assertEqual(await page.value("[document.querySelectorAll('[data-evil], iframe, img').length, window.pwned]"), [0, None], place)
+            self.assertEqual(await page.value("fetch('/api/runs/done/made-12345678/files/output/1/log.txt').then(answer => answer.headers.get('content-type'))"), "text/plain; charset=utf-8")
         self.use(steps)
 
 

@@ -5,6 +5,8 @@ import time
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from ..errors import Refusal
+
 LATELY = 3600.0
 PLAIN = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -32,15 +34,21 @@ class Exporter:
         dropped = CounterMetricFamily("muster_spans_dropped", "Spans of traces that were too long")
         dropped.add_metric([], self._traces.dropped)
         yield dropped
-        families = {}
+        families, known = {}, set()
 
         def put(name, text, labels, values, value):
-            family = families.setdefault(name, GaugeMetricFamily(name, text, labels=labels))
-            family.add_metric(values, value)
+            """Of several names that are one here, the first: a sample that is there twice would take all away."""
+            if (name, *values) not in known:
+                known.add((name, *values))
+                families.setdefault(name, GaugeMetricFamily(name, text, labels=labels)).add_metric(values, value)
         for row in rows:
             if row["status"] != "running" and (row["began"] or 0) + (row["seconds"] or 0) < time.time() - LATELY:
                 continue
-            found, labels, values = self._runs.run(row["folder"], row["run"]), ["folder", "run"], [row["folder"], row["run"]]
+            try:
+                found = self._runs.run(row["folder"], row["run"])
+            except Refusal:   # it is gone
+                continue
+            labels, values = ["folder", "run"], [row["folder"], row["run"]]
             if row["epoch"] is not None:
                 put("muster_run_epoch", "The last epoch that has ended", labels, values, row["epoch"])
             for name, value in {**row["metrics"], **found["results"]}.items():

@@ -1,4 +1,5 @@
-"""What folders of results hold, as it is now: read from their files, whatever process wrote them."""
+"""What folders of results hold, as it is now: read from their files, whatever process wrote them. Programs write some of these files, so what has
+another form than it should is one run's status, "unreadable", and no other run's."""
 import contextlib
 import json
 import math
@@ -8,7 +9,7 @@ import re
 
 from ..errors import Refusal
 from ..experiment import Goal
-from ..files import read_json
+from ..files import open_regular, read_json
 from ..live import Look
 from ..metrics import GOALS, LESS_IS_BETTER, shares
 from ..runner import MARKER
@@ -19,6 +20,11 @@ EXPORTED = re.compile(r"^muster_(\w+) (-?[\d.]+(?:e[+-]?\d+)?)$", re.MULTILINE) 
 LONG = 8 << 20      # bytes of a log that is read for its epochs after the run has ended
 POINTS = 600        # of a line that a page draws
 PIECE = 256 << 10   # bytes of a log in an answer
+LINE = 1 << 20      # bytes of a line of JSON
+FILES = 1000        # of a run that are listed
+OF_ANOTHER_FORM = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, Refusal, TypeError, ValueError)
+NOTHING = {"series": [], "results": {}, "rows": [], "settings": {}, "attempts": [], "words": [], "environment": {}, "goals": [], "shares": {}, "phases": {}, "workers": [],
+           "posted": {}, "trace": False}
 SHOWN = ("train_loss", "val_loss", "val_accuracy", "train_accuracy", "samples_per_second")   # of the last epoch, in a list
 
 
@@ -51,8 +57,8 @@ class Runs:
         with contextlib.suppress(OSError, Refusal):
             at = path.stat().st_mtime_ns
             if self._contents.get(folder, (0,))[0] != at:
-                self._contents[folder] = at, read_json(path) or {}
-            return self._contents[folder][1].get("content", {})
+                self._contents[folder] = at, _mapping(_mapping(read_json(path)).get("content"))
+            return self._contents[folder][1]
         return {}
 
     def list(self):
@@ -70,31 +76,41 @@ class Runs:
         return sorted(found, key=lambda row: row["began"] or 0, reverse=True)
 
     def _row(self, folder, name, runner):
-        """The line of a run in a list."""
+        """The line of a run in a list; None in its first moments."""
         home = self.folder / folder / "experiments" / name
-        try:
-            ended = (home / "result" / "result.json").stat().st_mtime_ns
-        except OSError:
-            ended = 0
+        times = []
+        for path in (home / "config" / "run.json", home / "result" / "result.json"):
+            try:
+                times.append(path.stat().st_mtime_ns)
+            except OSError:
+                times.append(0)
+        changed, ended = times
+        if not changed:
+            return None
         if ended and self._ended.get(home, (0,))[0] == ended:
             return self._ended[home][1]
-        described = read_json(home / "config" / "run.json")
-        if not isinstance(described, dict):
-            return None   # its first moments
-        result = _result_of(home) if ended else {}
-        series = self._series(folder, home, result)
-        changed = (home / "config" / "run.json").stat().st_mtime
-        status = result.get("status") or ("running" if runner and changed >= runner["since"] else "waiting" if runner else "stopped")
-        last = series[-1] if series else {}
-        metrics = {name: last[name] for name in SHOWN if name in last} or {
-            name: result["metrics"][name] for name in list(result.get("metrics", {}))[:4]}
-        row = {"id": f"{folder}/{name}", "folder": folder, "run": name, "title": self.content(folder).get("title") or self.content(folder).get("name", folder),
-               "experiment": described["experiment"], "parameters": described["parameters"], "ranks": described["parameters"].get("ranks", 1),
-               "repeat": described.get("repeat", 1), "status": status, "why": result.get("why", ""), "began": result.get("began") or changed,
-               "seconds": result.get("wall_seconds"), "epoch": last.get("epoch"), "metrics": metrics}
+        try:
+            row = self._read_row(folder, home, runner, changed / 1e9, ended)
+        except OF_ANOTHER_FORM as error:
+            row = {"id": f"{folder}/{name}", "folder": folder, "run": name, "title": folder, "experiment": name, "parameters": {}, "ranks": 1, "repeat": 1,
+                   **_unreadable(error), "began": changed / 1e9, "seconds": None, "epoch": None, "metrics": {}}
         if ended:
             self._ended[home] = ended, row
         return row
+
+    def _read_row(self, folder, home, runner, changed, ended):
+        described, result = read_json(home / "config" / "run.json"), _result_of(home) if ended else {}
+        if not isinstance(described, dict) or not isinstance(result, dict):
+            raise ValueError("run.json or result.json is no JSON object")
+        series, content = self._series(folder, home, result), self.content(folder)
+        parameters = _plain(described["parameters"])
+        status = _text(result.get("status") or "") or ("running" if runner and changed >= runner["since"] else "waiting" if runner else "stopped")
+        last = series[-1] if series else {}
+        metrics = {name: last[name] for name in SHOWN if name in last} or dict(list(_numbers(result.get("metrics", {})).items())[:4])
+        return {"id": f"{folder}/{home.name}", "folder": folder, "run": home.name, "title": _text(content.get("title") or content.get("name", folder)),
+                "experiment": _text(described["experiment"]), "parameters": parameters, "ranks": _number(parameters.get("ranks", 1)),
+                "repeat": _number(described.get("repeat", 1)), "status": status, "why": _text(result.get("why", "")), "began": _number(result.get("began") or changed),
+                "seconds": None if result.get("wall_seconds") is None else _number(result["wall_seconds"]), "epoch": last.get("epoch"), "metrics": metrics}
 
     def row(self, folder, name):
         self.home(folder, name)
@@ -105,7 +121,7 @@ class Runs:
     def _series(self, folder, home, result):
         """A row an epoch: of the result, else of the lines that were printed up to now."""
         if result.get("series") or result.get("rows"):
-            return result["series"]
+            return [_numbers(row) for row in result["series"]]
         log = attempt_of(home) / "log.txt"
         if result:
             return _read_series(log) if log.exists() and log.stat().st_size <= LONG else []
@@ -117,28 +133,36 @@ class Runs:
 
     def run(self, folder, name):
         """All of one run."""
-        home = self.home(folder, name)
-        row = self.row(folder, name)
+        home, row = self.home(folder, name), self.row(folder, name)
+        try:
+            more = self._more(folder, home, row)
+        except OF_ANOTHER_FORM as error:
+            more = {**NOTHING, **(_unreadable(error) if row["status"] != "unreadable" else {})}
+        return {**row, **more, "files": files_in(home, home.rglob("*"))}
+
+    def _more(self, folder, home, row):
+        if row["status"] == "unreadable":
+            return NOTHING
         result = _result_of(home) if row["status"] not in ("running", "waiting", "stopped") else {}
         described, attempt = read_json(home / "config" / "run.json") or {}, attempt_of(home)
         series, content = self._series(folder, home, result), self.content(folder)
-        found = result.get("metrics") or _exported(attempt / "metrics.prom")
+        found = _numbers(result.get("metrics") or {}) or _exported(attempt / "metrics.prom")
         goals = content.get("experiments", {}).get(row["experiment"], {}).get("goal", content.get("goal", []))
-        return {**row, "series": series, "results": found, "rows": result.get("rows", []), "settings": result.get("settings", {}),
-                "attempts": result.get("attempts", []), "words": described.get("words", []), "environment": described.get("environment", {}),
+        return {"series": series, "results": found, "rows": [{"row": _text(one["row"]), "metrics": _numbers(one["metrics"])} for one in result.get("rows", [])],
+                "settings": _plain(result.get("settings", {})), "attempts": list(result.get("attempts", [])), "words": [_text(word) for word in described.get("words", [])],
+                "environment": _plain(described.get("environment", {})),
                 "goals": [_goal(one, series) for one in (goals if isinstance(goals, list) else [goals])],
                 "shares": shares(found, found.get("train_seconds")), "phases": {key[6:-8]: value for key, value in found.items() if key.startswith("phase_")},
-                "workers": _workers(attempt), "posted": _posted(attempt / "posted.jsonl"), "trace": (attempt / "trace.json").exists(),
-                "files": [{"path": str(path.relative_to(home)), "bytes": path.stat().st_size} for path in sorted(home.rglob("*"))[:1000] if path.is_file()]}
+                "workers": _workers(attempt), "posted": _posted(attempt / "posted.jsonl"), "trace": (attempt / "trace.json").exists()}
 
     def log(self, folder, name, worker="", offset=-1):
         """A piece of what a run printed, or one of its ranks: from there on, or the end."""
         attempt = attempt_of(self.home(folder, name))
         path = attempt / "workers" / f"{worker}.log" if worker else attempt / "log.txt"
-        if worker and not worker.isdigit():
+        if worker and not _is_digits(worker):
             raise Refusal(f"the worker cannot be '{worker[:80]}' (it is a number); leave it out")
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 size = file.seek(0, os.SEEK_END)
                 begin = max(0, size - PIECE) if offset < 0 else min(offset, size)
                 file.seek(begin)
@@ -148,18 +172,24 @@ class Runs:
         return {"text": data.decode(errors="replace"), "offset": begin, "next": begin + len(data), "bytes": size}
 
     def file(self, path, *names):
-        """A file in a folder of results or in a run; nothing beside it, whatever the path says."""
+        """A file in a folder of results or in a run, opened; nothing beside it, whatever the path says and whatever is renamed meanwhile."""
         home = self.home(*names).resolve()
-        try:
-            found = (home / path).resolve()
-            if home in found.parents and found.is_file():
-                return found
-        except (OSError, ValueError):
-            pass
+        with contextlib.suppress(OSError, ValueError):
+            if home in (home / path).resolve().parents:
+                file = open_regular(home / path)
+                if home in pathlib.Path(os.readlink(f"/proc/self/fd/{file.fileno()}")).parents:
+                    return file
+                file.close()
         raise Missing(f"'{'/'.join(names)}' has no file '{path[:200]}' (it is not in its folder); take one that it lists")
 
     def compare(self, first, second):
         """Two runs, measure by measure; the repetitions of each say what is noise."""
+        try:
+            return self._compared(first, second)
+        except OF_ANOTHER_FORM as error:
+            raise Refusal(f"the runs cannot be compared (the files of one have another form: {type(error).__name__}: {str(error)[:100]}); compare others") from None
+
+    def _compared(self, first, second):
         sides = [self._repetitions(*one) for one in (first, second)]
         machine = noise(*[[result[MACHINE] for result in side if result.get(MACHINE)] for side in sides])
         measured = [{name: [result["all"][name] for result in side if name in result["all"]] for name in side[0]["all"]} for side in sides]
@@ -198,8 +228,8 @@ def holder(folder):
     """The runner that works in a folder: its process, and since when. None where there is none: the file of the lock stays."""
     path = os.path.join(folder, "lock")
     with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(path, encoding="utf-8") as file:
-            process = int(file.read().split()[1])
+        with open_regular(path) as file:
+            process = int(file.read(1000).split()[1])
         for name in os.listdir(f"/proc/{process}/fd"):
             if os.readlink(f"/proc/{process}/fd/{name}") == os.path.realpath(path):
                 return {"process": process, "since": os.stat(path).st_mtime}
@@ -208,8 +238,57 @@ def holder(folder):
 
 def attempt_of(home):
     """The folder of the last attempt."""
-    numbers = [int(path.name) for path in (home / "output").glob("*") if path.name.isdigit()]
+    numbers = [int(path.name) for path in (home / "output").glob("*") if _is_digits(path.name)]
     return home / "output" / str(max(numbers, default=1))
+
+
+def files_in(home, paths):
+    """The first of these paths, by name, that are files; those whose names a page can show."""
+    found = []
+    for path in sorted(paths)[:FILES]:
+        with contextlib.suppress(OSError, UnicodeError):
+            if path.is_file() and str(path).encode():
+                found.append({"path": str(path.relative_to(home)), "bytes": path.stat().st_size})
+    return found
+
+
+def _unreadable(error):
+    return {"status": "unreadable", "why": f"its files have another form than those of a run ({type(error).__name__}: {_text(str(error))[:200]})"}
+
+
+def _is_digits(text):
+    return re.fullmatch("[0-9]{1,9}", text) is not None
+
+
+def _mapping(value):
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value):
+    """That can be shown and sent, whatever the value is."""
+    if isinstance(value, str) and value.isascii() and len(value) <= 10000:
+        return value
+    return str(value)[:10000].encode(errors="replace").decode()
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(value):
+    if not _is_number(value):
+        raise ValueError(f"'{_text(value)[:40]}' is no number")
+    return value
+
+
+def _numbers(mapping):
+    """What a mapping has of finite numbers."""
+    return {_text(name): value for name, value in mapping.items() if _is_number(value)}
+
+
+def _plain(mapping):
+    """With values that are numbers, truths, texts or nothing; anything else as text."""
+    return {_text(name): value if value is None or isinstance(value, bool) or _is_number(value) else _text(value) for name, value in mapping.items()}
 
 
 def _read_series(log):
@@ -227,9 +306,9 @@ def _goal(goal, series):
 
 def lines_of(path):
     """The objects of a file with one a line; what is cut short at its end is left out."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        for line in iter(lambda: file.readline(LINE), b""):
+            with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(row := json.loads(line), dict):
                     yield row
 
@@ -243,8 +322,10 @@ def _thin(points):
 def _workers(attempt):
     """What each rank used; of the network the rate of both directions, from its counters."""
     found = []
-    for path in sorted((attempt / "workers").glob("*.log"), key=lambda path: int(path.stem) if path.stem.isdigit() else 0):
-        samples = [row for row in lines_of(path.with_suffix(".jsonl")) if {"at", "cpu", "memory", "received", "sent"} <= set(row)]
+    for path in sorted((attempt / "workers").glob("*.log"), key=lambda path: path.stem.zfill(9)):
+        if not _is_digits(path.stem):
+            continue
+        samples = [row for row in map(_numbers, lines_of(path.with_suffix(".jsonl"))) if {"at", "cpu", "memory", "received", "sent"} <= set(row)]
         rates = [[after["at"], max(0.0, after["received"] + after["sent"] - before["received"] - before["sent"]) / max(after["at"] - before["at"], 1e-3)]
                  for before, after in zip(samples, samples[1:])]
         found.append({"worker": path.stem, "bytes": path.stat().st_size, "cpu": _thin([[row["at"], row["cpu"]] for row in samples[1:]]),
@@ -254,8 +335,8 @@ def _workers(attempt):
 
 def _exported(path):
     """What a training says of itself up to now (docs/tracker.md)."""
-    with contextlib.suppress(OSError):
-        return {name: value for name, value in ((name, float(text)) for name, text in EXPORTED.findall(path.read_text(errors="replace"))) if math.isfinite(value)}
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        return _numbers({name: float(text) for name, text in EXPORTED.findall(file.read(LINE).decode(errors="replace"))})
     return {}
 
 
@@ -263,6 +344,6 @@ def _posted(path):
     """name -> worker -> [[time, value], ...]"""
     made = {}
     for row in lines_of(path):
-        for name, value in row.get("metrics", {}).items():
-            made.setdefault(name, {}).setdefault(str(row.get("worker", 0)), []).append([row["at"], value])
+        for name, value in _numbers(_mapping(row.get("metrics"))).items() if _is_number(row.get("at")) else ():
+            made.setdefault(name, {}).setdefault(_text(row.get("worker", 0)), []).append([row["at"], value])
     return {name: {worker: _thin(points) for worker, points in workers.items()} for name, workers in made.items()}

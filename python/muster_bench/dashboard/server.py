@@ -1,5 +1,6 @@
 """The dashboard's HTTP: which request gets what (openapi.json says it too), and which are refused."""
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -7,6 +8,7 @@ import logging
 import math
 import os
 import pathlib
+import secrets
 import signal
 import socket
 import sys
@@ -16,27 +18,30 @@ import urllib.parse
 from aiohttp import web
 
 from ..errors import FINISHED, Refusal
-from ..files import digest_of, make_folder, writing
+from ..files import digest_of, make_folder, write_whole, writing
 from ..runner import MARKER
+from .connections import AT_ONCE, Connections
 from .exporter import Exporter
-from .runs import Runs, attempt_of
+from .runs import Runs, attempt_of, files_in
 from .spans import Traces, step
 from .start import Starter
 
 HERE = pathlib.Path(__file__).parent
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+POLICY = ("default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
           "frame-ancestors 'none'")
 FOREIGN = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"    # of what runs have written
 MOST_POSTED, MOST_METRICS = 4 << 20, 64 << 20     # bytes of a request; of what the workers of a run post
+MOST_BODIES = 16                                  # that are read at a time
+IN_TIME = 30.0                                    # seconds for a client to send a body, and to take an answer that is no file
 
 
 class Dashboard:
     def __init__(self, folder, places, address, token):
-        self.token, self.hosts = token, None   # names by which it may be called; None: any
+        self.token, self.connections = token, None
         self.cookie = f"muster_{digest_of(str(pathlib.Path(folder).absolute()))[:8]}"
         self.runs, self.traces = Runs(folder), Traces(folder)
         self.starter, self.exporter = Starter(folder, places, address, token), Exporter(self.runs, self.traces)
-        self._reading = asyncio.Lock()
+        self._reading, self._bodies = asyncio.Lock(), asyncio.Semaphore(MOST_BODIES)
 
     def app(self):
         app = web.Application(middlewares=[self.guard], client_max_size=MOST_POSTED)
@@ -56,51 +61,67 @@ class Dashboard:
 
     @web.middleware
     async def guard(self, request, handler):
+        """Answers here, so that the connection is known to be busy until the answer is sent."""
+        with self.connections.busy(request.protocol) if self.connections else contextlib.nullcontext():
+            response = await self._answer(request, handler)
+            response.headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+                                     "Cache-Control": response.headers.get("Cache-Control", "no-cache")})
+            response.headers.setdefault("Content-Security-Policy", POLICY.format(nonce="none"))
+            try:
+                await asyncio.wait_for(_send(request, response), None if isinstance(response, _File) else IN_TIME)
+            except asyncio.TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+            except ConnectionError:
+                pass
+            return response
+
+    async def _answer(self, request, handler):
         try:
             self._check(request)
-            response = await handler(request)
+            return await handler(request)
         except Refusal as refusal:
             response = _error(getattr(refusal, "http", 400), refusal)
+            if response.status in (401, 403):
+                response.force_close()   # else requests that are sent one behind another would wait here, however many
         except web.HTTPRequestEntityTooLarge:
             response = _error(413, f"the request is too long (at most {MOST_POSTED:,} bytes); send less at a time")
         except web.HTTPException as error:
-            if error.status < 400:
-                raise
             response = _error(error.status, f"{request.method} {request.path[:200]} is not answered ({error.reason}); see /api/openapi.json")
         except Exception:  # it is this program's own mistake: said in its log, and the next request is answered
             logging.exception("%s %s", request.method, request.path)
             response = _error(500, "the dashboard failed (its log says why); try again")
-        if not response.prepared:
-            response.headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": response.headers.get("Cache-Control", "no-cache")})
-            response.headers.setdefault("Content-Security-Policy", POLICY)
         return response
 
     def _check(self, request):
         origin = request.headers.get("Origin")
-        if origin is not None and urllib.parse.urlsplit(origin).netloc != request.host:
+        if origin is not None and origin.partition("://")[2] != request.host:
             raise _refused(403, f"a page of '{origin[:80]}' may not ask (its origin is another one); open the dashboard itself")
-        if self.hosts is not None and urllib.parse.urlsplit(f"//{request.host}").hostname not in self.hosts:
-            raise _refused(403, f"'{request.host[:80]}' is no name of this dashboard (it is asked without a token); call it by its address")
-        if self.token and not (request.path == "/" and "token" in request.query):
+        if not (request.path == "/" and "token" in request.query):
             kind, _, shown = request.headers.get("Authorization", "").partition(" ")
-            shown = shown if kind.lower() == "bearer" else request.cookies.get(self.cookie, "")
-            if not hmac.compare_digest(shown.encode(), self.token.encode()):
-                raise _refused(401, "the token is missing or another one; send 'Authorization: Bearer TOKEN', or open /?token=TOKEN once")
+            shown = shown if kind.lower() == "bearer" else urllib.parse.unquote(request.cookies.get(self.cookie, ""))
+            if not self._is_token(shown):
+                raise _refused(401, "the token is missing or another one; open the address that muster-bench serve has printed, or send 'Authorization: Bearer TOKEN'")
+
+    def _is_token(self, shown):
+        return hmac.compare_digest(shown.encode(errors="surrogatepass"), self.token.encode(errors="surrogatepass"))
 
     # ---- the page ----
 
     async def page(self, request):
-        if self.token and "token" in request.query:   # kept by the browser, and gone from its address bar
-            if not hmac.compare_digest(request.query["token"].encode(), self.token.encode()):
+        if "token" in request.query:   # kept by the browser, and gone from its address bar
+            if not self._is_token(request.query["token"]):
                 raise _refused(401, "the token is another one; open the address that muster-bench serve has printed")
-            response = web.HTTPSeeOther("/")
-            response.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict", max_age=30 * 86400)
-            raise response
+            response = web.Response(status=303, headers={"Location": "/"})
+            response.set_cookie(self.cookie, urllib.parse.quote(self.token, safe=""), httponly=True, samesite="Strict", max_age=30 * 86400)
+            return response
         name = request.match_info.get("name", "index.html")
         text = (HERE / name).read_text(encoding="utf-8")
         if name.endswith(".css"):
             text = (HERE.parent / "page.css").read_text(encoding="utf-8") + text
-        return web.Response(text=text, content_type={"html": "text/html", "js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]])
+        nonce = secrets.token_urlsafe(16)   # of the page's own script; nothing else that this origin sends is a script
+        return web.Response(text=text.replace("{nonce}", nonce), content_type={"html": "text/html", "js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]],
+                            headers={"Content-Security-Policy": POLICY.format(nonce=nonce), "Cache-Control": "no-store" if name == "index.html" else "no-cache"})
 
     async def openapi(self, request):
         return web.Response(text=(HERE / "openapi.json").read_text(encoding="utf-8"), content_type="application/json")
@@ -125,8 +146,7 @@ class Dashboard:
         folder = request.match_info["folder"]
         home = self.runs.home(folder)
         return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.said_of(folder),
-                               "files": [{"path": path.name, "bytes": path.stat().st_size} for path in sorted(home.iterdir())
-                                         if path.is_file() and path.name not in ("lock", MARKER)]})
+                               "files": files_in(home, [path for path in home.iterdir() if path.name not in ("lock", MARKER)])})
 
     async def log(self, request):
         return _json(request, await self._read(self.runs.log, *_names(request), request.query.get("worker", ""), _number(request, "offset", -1)))
@@ -139,14 +159,19 @@ class Dashboard:
         return _json(request, await self._read(self.runs.compare, *[_two(request, name) for name in ("first", "second")]))
 
     async def file(self, request):
-        """By the system's sendfile: however long, none of it is kept here."""
-        path = self.runs.file(request.match_info["path"], *_names(request))
-        report = path.name == "report.html"    # is looked at; anything else is kept
-        return web.FileResponse(path, headers={"Content-Security-Policy": FOREIGN, "Content-Disposition":
-                                               f"{'inline' if report else 'attachment'}; filename*=UTF-8''{urllib.parse.quote(path.name)}"})
+        """By the system's sendfile: however long, none of it is kept here. The report of a folder is looked at; anything else is text that is kept, for a
+        run has written it."""
+        path, names = request.match_info["path"], _names(request)
+        file = self.runs.file(path, *names)
+        is_report = path == "report.html" and len(names) == 1
+        response = _File(f"/proc/self/fd/{file.fileno()}", headers={
+            "Content-Security-Policy": FOREIGN, "Content-Type": f"text/{'html' if is_report else 'plain'}; charset=utf-8",
+            "Content-Disposition": f"{'inline' if is_report else 'attachment'}; filename*=UTF-8''{urllib.parse.quote(path.rpartition('/')[2])}"})
+        response.held = file   # is open while it is sent
+        return response
 
     async def start(self, request):
-        folder = await asyncio.to_thread(self.starter.start, await _body(request))
+        folder = await asyncio.to_thread(self.starter.start, await self._body(request))
         return web.json_response({"folder": folder}, status=201)
 
     async def stop(self, request):
@@ -158,9 +183,20 @@ class Dashboard:
 
     # ---- what workers and others send, and Prometheus asks for ----
 
+    async def _body(self, request):
+        if request.content_type != "application/json":
+            raise Refusal(f"the request is '{request.content_type[:80]}' (it has to be application/json); send JSON")
+        try:
+            async with self._bodies:
+                return json.loads(await asyncio.wait_for(request.read(), IN_TIME), parse_constant=_no_number)
+        except asyncio.TimeoutError:
+            raise _refused(408, f"the request did not come within {IN_TIME:g} s; send it again") from None
+        except (ValueError, RecursionError) as error:
+            raise Refusal(f"the request is no JSON ({str(error)[:120]}); mend it") from None
+
     async def post_metrics(self, request):
         home = self.runs.home(*_names(request))
-        lines = [_posted(row) for row in _listed(await _body(request))]
+        lines = [_posted(row) for row in _listed(await self._body(request))]
         path = attempt_of(home) / "posted.jsonl"
         if (path.stat().st_size if path.exists() else 0) > MOST_METRICS:
             raise Refusal(f"this run has posted more than {MOST_METRICS:,} bytes (no more are kept); post less often")
@@ -169,7 +205,7 @@ class Dashboard:
         return web.json_response({"kept": len(lines)}, status=202)
 
     async def post_spans(self, request):
-        await asyncio.to_thread(self.traces.add, await _body(request))
+        await asyncio.to_thread(self.traces.add, await self._body(request))
         return web.Response(status=202)
 
     async def list_traces(self, request):
@@ -192,9 +228,33 @@ def _error(status, text):
     return web.Response(status=status, text=json.dumps({"error": " ".join(str(text).split())}) + "\n", content_type="application/json")
 
 
+class _File(web.FileResponse):
+    """Is sent once: aiohttp prepares again what it is given."""
+
+    async def prepare(self, request):
+        return None if self.prepared else await super().prepare(request)
+
+
+async def _send(request, response):
+    await response.prepare(request)
+    await response.write_eof()
+
+
+def _finite(value):
+    """With null for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _json(request, value):
     """What is as it was at the last request is not sent again."""
-    text = json.dumps(value, allow_nan=False)
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), allow_nan=False)
     tag = f'"{digest_of(text)[:16]}"'
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers={"ETag": tag})
@@ -218,15 +278,6 @@ def _number(request, name, default):
         return int(text)
     except ValueError:
         raise Refusal(f"{name} cannot be '{text[:40]}' (it is a whole number); change it") from None
-
-
-async def _body(request):
-    if request.content_type != "application/json":
-        raise Refusal(f"the request is '{request.content_type[:80]}' (it has to be application/json); send JSON")
-    try:
-        return json.loads(await request.read(), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"the request is no JSON ({str(error)[:120]}); mend it") from None
 
 
 def _no_number(text):
@@ -262,14 +313,14 @@ def serve(folder, listen, token, places):
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
         raise Refusal(f"--listen cannot be '{listen}' (it is ADDRESS:PORT); write such as 127.0.0.1:8080")
-    near = host == "localhost" or _is_loopback(host)
-    if not near and not token:
-        raise Refusal(f"--listen {listen} can be reached by other machines (a client that reaches it can start commands); add --token T, or listen at 127.0.0.1")
+    if not token and not (host == "localhost" or _is_loopback(host)):
+        raise Refusal(f"--listen {listen} can be reached by other machines (a client that has the token can start commands); choose one with --token-file FILE, or "
+                      "listen at 127.0.0.1")
     folder = pathlib.Path(folder).absolute()
     if (folder / MARKER).exists():
         raise Refusal(f"'{folder}' is one folder of results (its runner writes there); name the folder that it is in")
     make_folder(folder)
-    return asyncio.run(_serve(folder, host, int(port), token, places, near))
+    return asyncio.run(_serve(folder, host, int(port), token, places))
 
 
 def _is_loopback(host):
@@ -279,7 +330,19 @@ def _is_loopback(host):
         return False
 
 
-async def _serve(folder, host, port, token, places, near):
+def _own_token(folder):
+    """Drawn at the first start, and kept where this user alone reads it: runs that go on know it."""
+    path = make_folder(folder / ".dashboard") / "token"
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+        about = os.fstat(file.fileno())
+        if about.st_uid == os.geteuid() and about.st_mode & 0o077 == 0 and len(token := file.read(100)) == 43:
+            return token
+    token = secrets.token_urlsafe(32)
+    write_whole(path, token, mode=0o600)
+    return token
+
+
+async def _serve(folder, host, port, token, places):
     loop, ending = asyncio.get_running_loop(), asyncio.Event()
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -287,15 +350,20 @@ async def _serve(folder, host, port, token, places, near):
         raise Refusal(f"--listen {host}:{port} cannot be used ({os.strerror(error.errno)}); choose another") from None
     called = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{called}:{listening.getsockname()[1]}"
-    dashboard = Dashboard(folder, places, address, token)
-    if near and not token:
-        dashboard.hosts = {host, "localhost", "127.0.0.1", "::1"}
+    drawn = "" if token else _own_token(folder)
+    dashboard = Dashboard(folder, places, address, token or drawn)
     runner = web.AppRunner(dashboard.app(), access_log=None, handle_signals=False)
     await runner.setup()
-    await web.SockSite(runner, listening).start()
+    dashboard.connections = Connections(runner.server)
+    server = await loop.create_server(dashboard.connections, sock=listening, backlog=AT_ONCE)
+    listening.listen(128)
+    watching = loop.create_task(dashboard.connections.watch())
     for which in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(which, ending.set)
-    print(f"muster-bench: {address}/{f'?token={urllib.parse.quote(token)}' if token else ''} shows the runs in {folder}", file=sys.stderr, flush=True)
+    print(f"muster-bench: {address}/{f'?token={drawn}' if drawn else ''} shows the runs in {folder}", file=sys.stderr, flush=True)
     await ending.wait()
+    watching.cancel()
+    server.close()
+    await runner.server.shutdown(IN_TIME)
     await runner.cleanup()
     return FINISHED

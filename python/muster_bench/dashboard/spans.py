@@ -1,12 +1,13 @@
 """Spans of traces (Zipkin v2 JSON), a file a trace; and the steps of a run's timeline (docs/gradients.md), as spans."""
+import contextlib
 import json
 import os
 import pathlib
 import re
 
 from ..errors import Refusal
-from ..files import make_folder, writing
-from .runs import Missing, lines_of
+from ..files import make_folder, open_regular, writing
+from .runs import LINE, OF_ANOTHER_FORM, Missing, lines_of
 
 HEX = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{16})?")
 MOST_TRACES, MOST_BYTES, MOST_SPANS = 1000, 8 << 20, 5000   # the latest that are kept; of one trace; that an answer has
@@ -44,16 +45,23 @@ class Traces:
         """The latest first."""
         known = {}
         for path in self._paths():
-            changed = path.stat().st_mtime_ns
-            known[path.name] = self._known[path.name] if self._known.get(path.name, (0,))[0] == changed else (changed, _summary(path.name, list(lines_of(path))))
+            with contextlib.suppress(OSError):
+                changed = path.stat().st_mtime_ns
+                known[path.name] = self._known[path.name] if self._known.get(path.name, (0,))[0] == changed else (changed, _summary(path.name, list(_spans_of(path))))
         self._known = known
         return sorted((found for _, found in known.values()), key=lambda found: found["timestamp"], reverse=True)
 
     def trace(self, id_):
         if not HEX.fullmatch(id_) or not (self._folder / id_).exists():
             raise Missing(f"there is no trace '{id_[:80]}' (none of its spans has come); take one of /api/traces")
-        spans = sorted(lines_of(self._folder / id_), key=lambda span: span.get("timestamp", 0))
+        spans = sorted(_spans_of(self._folder / id_), key=lambda span: span["timestamp"])
         return {**_summary(id_, spans), "spans": spans[:MOST_SPANS]}
+
+
+def _spans_of(path):
+    for number, line in enumerate(lines_of(path), 1):
+        with contextlib.suppress(Refusal):
+            yield _checked(line, f"line {number}")
 
 
 def _checked(span, where):
@@ -88,26 +96,27 @@ def step(path, number):
     if not os.path.exists(path):
         raise Missing("this run has no timeline (it was started without --trace, or has not ended); start it with one")
     windows, spans, steps, within = {}, [], 0, False   # whether the rank whose events are read is in that step: others are many
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not within and '"cat":"step"' not in line:
+    with open_regular(path) as file:
+        for line in iter(lambda: file.readline(LINE), b""):
+            if not within and b'"cat":"step"' not in line:
                 continue
             try:
-                event = json.loads(line.rstrip().rstrip(","))
-                rank, begin, end, named = event["pid"], event["ts"], event["ts"] + event["dur"], event["name"]
-            except (ValueError, KeyError, TypeError):
+                event = json.loads(line.rstrip().rstrip(b","))
+                rank, begin, duration, named = int(event["pid"]), float(event["ts"]), float(event["dur"]), str(event["name"])
+                end, tags = begin + duration, {"kind": str(event.get("cat", "")), **{key: str(value) for key, value in event.get("args", {}).items()}}
+                at = int(event["args"]["number"]) if event.get("cat") == "step" and named == "step" else None
+            except OF_ANOTHER_FORM:
                 continue
-            if event.get("cat") == "step" and named == "step":
-                steps = max(steps, event["args"]["number"] + 1)
-                if event["args"]["number"] == number:
+            if at is not None:
+                steps = max(steps, at + 1)
+                if at == number:
                     windows[rank] = begin, end
             within = rank in windows and windows[rank][0] <= begin <= windows[rank][1]
             if within and len(spans) < MOST_SPANS:
                 top = f"{rank:016x}"
                 is_step = event.get("cat") == "step"
                 spans.append({"id": top if is_step else f"{len(spans) + (1 << 32):016x}", **({} if is_step else {"parentId": top}), "name": named,
-                              "timestamp": round(begin, 3), "duration": event["dur"], "localEndpoint": {"serviceName": f"rank {rank}"},
-                              "tags": {"kind": event.get("cat", ""), **{key: str(value) for key, value in event.get("args", {}).items()}}})
+                              "timestamp": round(begin, 3), "duration": duration, "localEndpoint": {"serviceName": f"rank {rank}"}, "tags": tags})
     if not windows:
         raise Missing(f"there is no step {number} (the timeline has {steps}); choose another")
     first = min(begin for begin, _ in windows.values())
