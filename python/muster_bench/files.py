@@ -13,6 +13,7 @@ import time
 from .errors import Busy, NoRoom, Refusal
 
 FORMAT = 1     # version of the files in folders of results
+PRIVATE = 0o600        # of what may have credentials in it: commands and their environments
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TICK = 0.05    # seconds: a file system may give two changes within a tick of its clock the same time
 MOST_JSON = 64 << 20   # bytes of a file that is read as a whole
@@ -50,8 +51,8 @@ def write_whole(path, content, durable=True, mode=0o666):
             raise
 
 
-def write_json(path, value, durable=True):
-    write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", durable)
+def write_json(path, value, durable=True, mode=0o666):
+    write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n", durable, mode)
 
 
 def open_regular(path):

@@ -246,8 +246,8 @@ class Runner:
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
         words, variables = launchers.launched(run, home, number)
-        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
-        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
+        files.write_json(home / "config" / "run.json", self._description(run, words, variables), mode=files.PRIVATE)
+        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n", mode=files.PRIVATE)
         lacking = self._commands(run, home, number, run.template.needs, output / "needs.txt")
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None

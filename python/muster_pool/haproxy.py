@@ -47,8 +47,8 @@ frontend metrics
 
 
 def configuration(folder, buffer, deployments):
-    """Requests go from `outside` to the limits of their caller, if the service has them, and by `inside` to the replicas.
-    muster-pool's own socket (activator.py) is the server when there is no other."""
+    """Requests go from `outside` to the limits of their caller, if the service has them, and by `inside` to the replicas: of the first service that a
+    request matches. muster-pool's own socket (activator.py) is the server when there is no other."""
     services, folder = [each.service for each in deployments], _word(folder)
     lines = [HEAD.format(folder=folder, buffer=buffer, metrics=FIRST_PASSED + 1, longest=max(each.timeout for each in services) + 5)]
     routes = []
@@ -58,9 +58,11 @@ def configuration(folder, buffer, deployments):
         routes += [f"acl is-{each.name} path_beg {each.path}"] if each.path else []
     names = [each.name for each in services]
     routes += [f"acl is-{name} always_true" for name in names if len(names) == 1]
+    for name in names:
+        routes += [f"http-request set-var(txn.service) str({name}) if is-{name} !{{ var(txn.service) -m found }}", f"acl of-{name} var(txn.service) -m str {name}"]
     unknown = _error(f"path: is of no service (known: {', '.join(names)})")
-    routes.append(f"http-request return status 404 {unknown} if {' '.join('!is-' + name for name in names)}")
-    to_replicas = [f"use_backend {name} if is-{name}" for name in names]
+    routes.append(f"http-request return status 404 {unknown} if !{{ var(txn.service) -m found }}")
+    to_replicas = [f"use_backend {name} if of-{name}" for name in names]
     lines += [f"frontend outside\n  bind fd@{FIRST_PASSED}", *_indented(routes)]
     for each in filter(lambda service: service.anonymous or service.keys, services):
         lines += _indented(_callers(folder, each))
@@ -92,11 +94,11 @@ def _callers(folder, service):
     """The class of a caller by its key; a key that is not known is none."""
     name, limited = service.name, f"{service.name}.anonymous" if service.anonymous else service.name
     has_key, known = "{ req.hdr(authorization) -m found }", "{ var(txn.caller) -m found }"
-    lines = [f"http-request set-var(txn.caller) str({limited}) if is-{name} !{has_key}"]
+    lines = [f"http-request set-var(txn.caller) str({limited}) if of-{name} !{has_key}"]
     if service.keys:
-        lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if is-{name} {has_key}",
-                  f"http-request return status 401 {_error('authorization: is no key of this service')} if is-{name} !{known}"]
-    return lines + [f"use_backend %[var(txn.caller)] if is-{name} {known}"]
+        lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if of-{name} {has_key}",
+                  f"http-request return status 401 {_error('authorization: is no key of this service')} if of-{name} !{known}"]
+    return lines + [f"use_backend %[var(txn.caller)] if of-{name} {known}"]
 
 
 def _classes(folder, service):

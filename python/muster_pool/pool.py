@@ -5,7 +5,7 @@ import math
 import signal
 
 from muster_bench.errors import FINISHED, Refusal
-from muster_bench.files import FolderLock, make_folder, read_json, write_json, write_whole
+from muster_bench.files import PRIVATE, FolderLock, make_folder, read_json, write_json, write_whole
 
 from . import haproxy
 from .deployment import Deployment
@@ -88,8 +88,7 @@ class Pool:
         there = [each for each in self.deployments.values() if not each.is_removed]
         for each in there:
             name = each.service.name
-            write_whole(self.folder / f"{name}.keys", "".join(f"{key} {name}.key.{holder}\n" for holder, key in each.service.keys))
-            (self.folder / f"{name}.keys").chmod(0o600)
+            write_whole(self.folder / f"{name}.keys", "".join(f"{key} {name}.key.{holder}\n" for holder, key in each.service.keys), mode=PRIVATE)
         return haproxy.configuration(self.folder, self.buffer, there)
 
     async def _look(self):
@@ -202,7 +201,7 @@ class Pool:
                  "services": {name: each.saved() for name, each in self.deployments.items()}}
         if state != self._saved:
             try:
-                write_json(self.folder / "state.json", state)
+                write_json(self.folder / "state.json", state, mode=PRIVATE)
                 self._saved = state
             except Refusal as error:
                 self.say(str(error))   # and again at the next look

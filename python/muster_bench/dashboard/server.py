@@ -18,7 +18,7 @@ import urllib.parse
 from aiohttp import web
 
 from ..errors import FINISHED, Refusal
-from ..files import digest_of, make_folder, write_whole, writing
+from ..files import PRIVATE, digest_of, make_folder, write_whole, writing
 from ..runner import MARKER
 from .connections import AT_ONCE, Connections
 from .exporter import Exporter
@@ -338,7 +338,7 @@ def _own_token(folder):
         if about.st_uid == os.geteuid() and about.st_mode & 0o077 == 0 and len(token := file.read(100)) == 43:
             return token
     token = secrets.token_urlsafe(32)
-    write_whole(path, token, mode=0o600)
+    write_whole(path, token, mode=PRIVATE)
     return token
 
 

@@ -11,7 +11,7 @@ from ..division import PRESETS
 from ..document import Section
 from ..errors import BUSY, NO_ROOM, REFUSED, Refusal, closest, listed
 from ..experiment import read_file
-from ..files import make_folder, read_json, write_json
+from ..files import PRIVATE, make_folder, read_json, write_json
 from ..request import LAUNCHED
 from ..runner import MARKER
 from ..text import slug
@@ -91,12 +91,12 @@ class Starter:
                                              "read": [{"tracker": "tracker.json"}] if "tracker.json" in command else []}},
                    "experiments": {"run": {"template": "command", "parameters": {"ranks": ranks}, "repeats": repeats}}}
         path = self._own / f"{folder}.yaml"
-        write_json(path, content)   # which is YAML too
+        write_json(path, content, mode=PRIVATE)   # which is YAML too
         return [str(path)]
 
     def _run(self, folder, words):
         line = [sys.executable, "-m", "muster_bench", "run", *words, "--out", str(self.folder / folder), "--watch"]
-        write_json(self._own / f"{folder}.json", line)
+        write_json(self._own / f"{folder}.json", line, mode=PRIVATE)
         return self.go_on(folder, line)
 
     def go_on(self, folder, line=None):

@@ -213,6 +213,22 @@ class Callers(PoolCase):
         self.assertEqual(refused[0][1]["Retry-After"], "1")
         self.drain()
 
+    def test_the_first_service_that_a_request_matches_limits_it(self):
+        """A host and a path may name two: then the second one's limits do not count, and its keys open nothing."""
+        (self.folder / "first.keys").write_text("ann k-1\n")
+        (self.folder / "second.keys").write_text("bob k-2\n")
+        keys, anonymous = "pool.muster__keys", "pool.muster__anonymous-concurrency"
+        self.start(service("slow", slow(0.4), **{keys: "first.keys", anonymous: "1"}), service("other", slow(), **{keys: "second.keys", anonymous: "9"}))
+        self.until(lambda: len(self.replicas("slow")) == len(self.replicas("other")) == 1)
+        for both in ({"Host": "other"}, {"Host": "other.default.example:80"}):
+            self.assertEqual(self.post(self.PATH, Authorization="Bearer k-2", **both)[0], 401)
+            self.assertEqual(self.post(self.PATH, Authorization="Bearer k-1", **both)[0], 200)
+        self.assertEqual(self.post("/", Authorization="Bearer k-2", Host="other")[0], 200)
+        self.assertEqual(self.most(self.together(4, Host="other")), 1)
+        for name in ("state.json", "slow.keys", "other.keys"):
+            self.assertEqual((self.folder / "services.pool" / name).stat().st_mode & 0o077, 0, name)
+        self.drain()
+
     def test_a_replica_has_as_many_at_once_as_it_may(self):
         self.start(service("slow", slow(0.3, {"containerConcurrency": 1, "maxReplicas": 1}), **{"pool.muster__queue": "2"}))
         self.until(lambda: len(self.replicas("slow")) == 1)
