@@ -99,7 +99,7 @@ class Pods:
     def _store(self):
         """A muster-store whose table outlives its pod, at an address that stays."""
         name, labels = f"{self.name}-store", self._of("store")
-        container = {"name": "store", "image": self.image, "command": ["muster-store"], "args": ["--listen", f":{PORT}", "--data", "/data"],
+        container = {"name": "store", "image": self.image, "command": ["muster-store"], "args": ["--listen", f":{PORT}" if self.secret else f"0.0.0.0:{PORT}", "--data", "/data"],
                      "ports": [{"name": "store", "containerPort": PORT}],
                      "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2},
                      "livenessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 10},

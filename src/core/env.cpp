@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include <muster/core/log.hpp>
 #include <muster/core/version.hpp>
@@ -117,13 +118,19 @@ settings::settings(int& argc, char** argv) : settings() {
       continue;
     }
     named->from = source::flag;
+    // Other users see arguments in the list of processes.
+    const auto hide = [&](char* value) {
+      if (named->of->placeholder == "SECRET") std::memset(value, 'x', std::strlen(value));
+    };
     const bool stands_alone = i + 1 == argc || argv[i + 1][0] == '-';
     if (const auto equals = argument.find('='); equals != std::string_view::npos) {
       named->value = argument.substr(equals + 1);
+      hide(argv[i] + equals + 1);
     } else if (named->of->fallback == "off" && named->of->placeholder == "WHEN" && stands_alone) {
       named->value = "on";
     } else if (i + 1 < argc) {
       named->value = argv[++i];
+      hide(argv[i]);
     } else {
       const std::string flag = "--" + std::string(named->of->name);
       throw configuration_error(flag + " needs a value (it is the last word of the command line): write " + flag + " " +

@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@
 #include "../core/random_bytes.hpp"
 #include "control_socket.hpp"
 #include "flight_report.hpp"
+#include "launch_guard.hpp"
 #include "launch_plan.hpp"
 
 namespace {
@@ -67,7 +69,7 @@ std::string free_port() {
 
 class launcher {
  public:
-  explicit launcher(launch_plan what) : plan_(std::move(what)) {
+  launcher(launch_plan what, launch_guard guard) : plan_(std::move(what)), guard_(std::move(guard)) {
     ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no process can be waited for
     sigset_t ours;
     ::sigemptyset(&ours);
@@ -110,6 +112,7 @@ class launcher {
       end_late_ones();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
+    end_what_is_left(until.value_or(muster::deadline_after(muster::seconds(plan_.grace))));
     report_hang(true);
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
@@ -185,6 +188,18 @@ class launcher {
     const auto now = std::chrono::steady_clock::now();
     for (const auto& [process, one] : running_) {
       if (one.ends && now > *one.ends) ::kill(process, SIGKILL);
+    }
+  }
+
+  // What ranks have started, such as the programs of ranks that are scripts.
+  void end_what_is_left(moment until) {
+    const auto given_up = until + patience_after_kill;
+    for (int signal = SIGTERM; guard_.signal_all(signal) > 0;) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now > given_up) return say("a process of the job does not end although it was killed");
+      signal = now > until ? SIGKILL : 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      reap();
     }
   }
 
@@ -269,6 +284,7 @@ class launcher {
   [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
     auto its = common_;
     its["RANK"] = its["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
+    its[std::string(launch_guard::variable)] = guard_.value_for(started_);
     std::vector<std::string> all;
     for (char** one = environ; *one != nullptr; ++one) {
       const std::string_view entry(*one);
@@ -358,6 +374,8 @@ class launcher {
       const child was = found->second;
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      // The program of a rank that is a script would go on beside the one that takes its place.
+      if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.ends ? SIGTERM : SIGKILL);
       const bool counts = plan_.elastic || was.rank == 0;  // of ranks that meet once rank 0 says how the job ended
       if (ended == 0) {
         last_status_ = counts ? 0 : last_status_;
@@ -390,7 +408,7 @@ class launcher {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 
-  static constexpr std::chrono::seconds patience_with_records{2};
+  static constexpr std::chrono::seconds patience_with_records{2}, patience_after_kill{5};
   // An elastic job that lost its tables so soon after each of so many starts does so for a reason.
   static constexpr std::chrono::seconds quick_loss{60};
   static constexpr int most_quick_losses = 5;
@@ -405,6 +423,7 @@ class launcher {
   };
 
   launch_plan plan_;
+  launch_guard guard_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
@@ -434,7 +453,7 @@ int main(int argc, char** argv) {
   muster::detail::prepare_process();
   try {
     auto read = read_launch_plan(argc, argv);
-    return read ? launcher(std::move(*read)).run() : 0;
+    return read ? launcher(std::move(*read), launch_guard(argc, argv)).run() : 0;
   } catch (const std::exception& failed) {
     std::fprintf(stderr, "muster-launch: error: %s\n", failed.what());
     return muster::exit_status_of(std::current_exception());

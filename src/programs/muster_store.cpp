@@ -27,7 +27,12 @@ struct plan {
   double unused = 0;
 };
 
-int serve(const plan& what, const std::string& token, const sigset_t& ends) {
+int serve(plan what, const std::string& token, const sigset_t& ends) {
+  if (what.listen.starts_with(':') && token.empty()) {
+    what.listen.insert(0, "127.0.0.1");
+    std::fputs("muster-store: listens for this host alone (there is no token); set MUSTER_TOKEN, or name an address\n",
+               stderr);
+  }
   muster::store_server server(what.listen, token, what.data);
   if (!what.file.empty()) server.announce(what.file);
   std::printf("muster-store listens at %s\n", server.address().c_str());
@@ -58,7 +63,8 @@ int main(int argc, char** argv) {
                  "muster-store");
     app.footer(footer);
     app.add_option("--listen", read.listen,
-                   "address and port: 10.0.0.1:29500, :29500 (all interfaces), 127.0.0.1:0 (a free port)")
+                   "address and port: 10.0.0.1:29500, 127.0.0.1:0 (a free port), :29500 (all interfaces with a token, "
+                   "without one the loopback)")
         ->type_name("ADDRESS")
         ->required();
     app.add_option("--data", read.data, "keep the table in this folder, and continue with it after a restart")

@@ -115,7 +115,11 @@ detail::address opening::start_store(const std::string& listen, const std::strin
                               "); name it by --store-program / MUSTER_STORE_PROGRAM, or start one separately and set "
                               "--rendezvous tcp://HOST:PORT");
   };
-  std::vector<std::string> words{"muster-store", "--listen", listen, "--unused",
+  // At all interfaces by their address: without a token a port alone is the loopback's.
+  const bool anywhere = listen.starts_with(':');
+  const std::string at =
+      anywhere ? detail::address::any(detail::address::parse("0.0.0.0" + listen).port()).to_string() : listen;
+  std::vector<std::string> words{"muster-store", "--listen", at, "--unused",
                                  asked_.configuration.value(setting::quorum_timeout)};
   if (!file.empty()) words.insert(words.end(), {"--file", file});
   std::vector<char*> arguments;

@@ -1,0 +1,127 @@
+#include "launch_guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+#include <muster/core/number.hpp>
+
+#include "../core/random_bytes.hpp"
+
+namespace {
+
+struct process_entry {
+  pid_t parent = 0;
+  bool is_found = false;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Those that run, of /proc; found are those with `entry` in their environment: a variable, or how it begins.
+std::map<pid_t, process_entry> all_processes(const std::string& entry) {
+  std::map<pid_t, process_entry> all;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at("/proc", failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename();
+    const auto number = muster::parse_number<pid_t>(name);
+    if (!number) continue;
+    const std::string status = text_of("/proc/" + name + "/stat");
+    const auto named = status.rfind(')');  // the name before it has any letters
+    if (named == std::string::npos) continue;
+    std::istringstream fields(status.substr(named + 1));
+    char state = 0;
+    process_entry made;
+    fields >> state >> made.parent;
+    if (state == 'Z' || state == 'X') continue;
+    made.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
+    all.emplace(*number, made);
+  }
+  return all;
+}
+
+/// Signals those with `entry` in their environment, and the descendants of them and of `ancestor`, but for this
+/// process.
+std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
+  auto all = all_processes(entry);
+  for (bool has_more = true; has_more;) {
+    has_more = false;
+    for (auto& [number, one] : all) {
+      const auto parent = all.find(one.parent);
+      const bool is_of = one.parent == ancestor || (parent != all.end() && parent->second.is_found);
+      if (one.is_found || !is_of) continue;
+      one.is_found = has_more = true;
+    }
+  }
+  const pid_t own = ::getpid();
+  std::size_t count = 0;
+  for (const auto& [number, one] : all) {
+    if (!one.is_found || number == own) continue;
+    if (::kill(number, signal) == 0) ++count;
+  }
+  return count;
+}
+
+/// Has the list of processes show neither arguments nor variables of this one: what is sought by them is not this.
+void forget_arguments(int argc, char** argv) {
+  char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
+  for (char** one = environ; *one != nullptr; ++one) {
+    if (*one == end + 1) end = *one + std::strlen(*one);
+  }
+  std::memset(argv[0], 0, static_cast<std::size_t>(end - argv[0]));
+  ::prctl(PR_SET_NAME, "muster-guard");
+}
+
+/// Of the process that was forked for it.
+[[noreturn]] void watch(pid_t launcher, const std::string& entry, int argc, char** argv) {
+  constexpr int rounds = 250, pause = 20'000;  // microseconds
+  const int alive = static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0));
+  if (alive < 0 || ::setsid() < 0 || ::dup2(alive, 0) < 0 || ::chdir("/") != 0) ::_exit(1);
+  ::syscall(SYS_close_range, 1, ~0U, 0);  // callers of the launcher may wait for the end of its output
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  forget_arguments(argc, argv);
+  pollfd ended{0, POLLIN, 0};
+  while (::poll(&ended, 1, -1) < 0) {
+  }
+  for (int k = 0; k < rounds && signal_found(entry, -1, SIGKILL) > 0; ++k) ::usleep(pause);
+  ::_exit(0);
+}
+
+}  // namespace
+
+launch_guard::launch_guard(int argc, char** argv) : id_(muster::detail::random_token().substr(0, 16)) {
+  const pid_t own = ::getpid();
+  const pid_t between = ::fork();  // ends at once, so that the guard is no child of this process
+  if (between == 0) {
+    if (::fork() == 0) watch(own, std::string(variable) + "=" + id_ + ".", argc, argv);
+    ::_exit(0);
+  }
+  if (between > 0) ::waitpid(between, nullptr, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+std::size_t launch_guard::signal_started_by(int number, int signal) const {
+  return signal_found(std::string(variable) + "=" + value_for(number) + '\0', -1, signal);
+}
+
+std::size_t launch_guard::signal_all(int signal) const {
+  return signal_found(std::string(variable) + "=" + id_ + ".", ::getpid(), signal);
+}
