@@ -94,7 +94,7 @@ def tidy_one(path, root, unit, lines):
     filters = json.dumps([{"name": str(root / file), "lines": at} for file, at in lines.items()])
     done = subprocess.run([path, "--quiet", f"--config-file={root}/.clang-tidy", "--header-filter=.*", f"--line-filter={filters}", source,
                            "--", *options, "-Wno-unknown-warning-option", "-Wno-error"], cwd=directory, capture_output=True, text=True)
-    return done.stdout if done.returncode else ""
+    return (done.stdout or done.stderr or f"clang-tidy ended with {done.returncode}\n") if done.returncode else ""
 
 
 def check_tidy(root, build, seconds):
@@ -124,6 +124,9 @@ def check_tidy(root, build, seconds):
 def self_test(root):
     """A repository of its own whose second commit brings one badly formatted source, and one with a mistake in the line that
     changed and the same mistake in a line that did not."""
+    if not shutil.which("git"):
+        skip("there is no git, which says what changed")
+    tidy = tool("clang-tidy")
     with tempfile.TemporaryDirectory() as made:
         made = pathlib.Path(made).resolve()
         (made / "src").mkdir()
@@ -143,7 +146,7 @@ def self_test(root):
         git(made, *commit)
         if changed_lines(made) != {"src/bad.cpp": [[2, 2]]}:
             sys.exit(f"lint.py: what changed is {changed_lines(made)}")
-        said = tidy_one(tool("clang-tidy"), made, where_compiled(made)[str(source)], changed_lines(made))
+        said = tidy_one(tidy, made, where_compiled(made)[str(source)], changed_lines(made))
         if "bad.cpp:2:" not in said or "modernize-use-nullptr" not in said or "bad.cpp:1:" in said:
             sys.exit(f"lint.py: of a mistake in a changed line clang-tidy says {said or 'nothing'}")
         source.write_text(before + "int*  third( );\n")
