@@ -191,7 +191,19 @@ std::string detail::without_password(std::string_view text) {
   constexpr std::size_t none = std::string_view::npos;
   const std::size_t of_url = text.find('@') != none ? text.find("://") : none;
   const std::size_t end = std::min({text.find("password="), text.find("password "), of_url});
-  return std::string(text.substr(0, end)) + (end != none ? "..." : "");
+  std::string made = std::string(text.substr(0, end)) + (end != none ? "..." : "");
+  // The query of an address that is signed is as good as a password.
+  std::string small(made);
+  std::ranges::transform(small, small.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  for (const std::string key : {"sig=", "signature=", "credential=", "token=", "secret="}) {
+    for (std::size_t at = small.find(key); at != none; at = small.find(key, at)) {
+      at += key.size();
+      const std::size_t size = std::min(small.find_first_of("&' )", at), small.size()) - at;
+      made.replace(at, size, "...");
+      small.replace(at, size, "...");
+    }
+  }
+  return made;
 }
 
 }  // namespace muster::inline v0

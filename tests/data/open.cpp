@@ -73,7 +73,7 @@ TEST_CASE("IDX files may have a test set beside them, whole and there") {
                     contains("/missing"));
 }
 
-TEST_CASE("errors say what is wrong with a connection to a database, and never its password") {
+TEST_CASE("errors say what is wrong with a connection or an address, and never its password or signature") {
   const std::string url = "postgresql://me:secret@db/x";
   const std::pair<std::string, std::string> wrong[] = {
       {"postgres:" + url, "it has no query"},
@@ -86,6 +86,8 @@ TEST_CASE("errors say what is wrong with a connection to a database, and never i
       {"postgres:postgresql://db/x?password=secret&query=SELECT 1", "'password' is not one of"},
       {url + "?query=SELECT 1", "did you mean 'postgres'?"},
       {"host=db password=secret", "does not say what kind of data"},
+      {"csv:https://server/x.csv?sv=1&sig=secret", "is not one of"},
+      {"csv:https://server/x.csv?X-Amz-Credential=secret&X-Amz-Signature=secret", "is not one of"},
       {"mix:postgres:" + url + "?query=SELECT 1,records:/a=0.5", "has no weight"}};
   for (const auto& [source, problem] : wrong)
     CHECK_THROWS_WITH(muster::open_source(source), contains(problem) && !contains("secret"));
