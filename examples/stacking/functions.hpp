@@ -15,6 +15,7 @@ namespace stacked {
 struct function_options {
   std::string name;  ///< driver, trainer, reducer or metatrainer
   std::string transfer = "INLINE", bucket = "vhive-stacking", zipkin;
+  std::string listen = "127.0.0.1";  ///< the address
   int port = 80;
   int trainers = 0;  ///< of the driver; of a trainer: how many of its kind there are, 0 where it is not told
   // The driver's own.

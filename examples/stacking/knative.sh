@@ -33,7 +33,7 @@ fi
 service() {
   name=$1 instances=$2
   shift 2
-  words="\"--function\", \"$name\", \"-sp\", \"80\""
+  words="\"--function\", \"$name\", \"--listen\", \"[::]\", \"-sp\", \"80\""
   for word in "$@"; do words="$words, $(quoted "$word")"; done
   cat <<END
 apiVersion: serving.knative.dev/v1

@@ -62,6 +62,9 @@ int main(int argc, char** argv) {
   app.add_option("--function", options.name, "driver, trainer, reducer, metatrainer; or client")
       ->required()
       ->check(CLI::IsMember({"driver", "trainer", "reducer", "metatrainer", "client"}));
+  app.add_option("--listen", options.listen, "the address to serve at; [::] is all: every client may call")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
   muster::add_number(app, "--sp", options.port, {0, 65535}, "the port to serve at; 0 is any");
   app.add_option("--zipkin", options.zipkin, "where spans go if ENABLE_TRACING is true")->capture_default_str();
   app.add_option("--tAddr", options.trainer_addresses, "of trainers: one, or as many as there are trainers")

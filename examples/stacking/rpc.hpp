@@ -2,9 +2,14 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include <muster/core/error.hpp>
 
@@ -26,12 +31,53 @@ bool write_pieces(Stream& to, std::string_view bytes) {
   return true;
 }
 
+/// Bytes that came in pieces, counted among all that this process holds of them.
+class counted_bytes {
+ public:
+  static constexpr std::size_t most = std::size_t{256} << 20, most_of_all = std::size_t{1} << 30;
+
+  counted_bytes() = default;
+  counted_bytes(const counted_bytes&) = delete;
+  ~counted_bytes() { all_ -= bytes_.size(); }
+  /// False: it would be too many.
+  [[nodiscard]] bool add(const std::string& more) {
+    if (bytes_.size() + more.size() > most) return false;
+    if ((all_ += more.size()) > most_of_all) {
+      all_ -= more.size();
+      return false;
+    }
+    bytes_ += more;
+    return true;
+  }
+  [[nodiscard]] const std::string& get() const noexcept { return bytes_; }
+
+ private:
+  static inline std::atomic<std::size_t> all_{0};
+  std::string bytes_;
+};
+
+/// False: they are more than counted_bytes takes.
 template <class Stream>
-std::string read_pieces(Stream& from) {
-  std::string bytes;
-  for (stacking::Piece piece; from.Read(&piece);) bytes += piece.data();
-  return bytes;
+bool read_pieces(Stream& from, counted_bytes& to) {
+  for (stacking::Piece piece; from.Read(&piece);)
+    if (!to.add(piece.data())) return false;
+  return true;
 }
+
+/// Cancels a call that has not ended in time.
+class call_limit {
+ public:
+  call_limit(grpc::ServerContext& context, std::chrono::seconds most)
+      : thread_([&context, most](const std::stop_token& stop) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          if (!std::condition_variable_any().wait_for(lock, stop, most, [&] { return stop.stop_requested(); }))
+            context.TryCancel();
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
 
 /// The place in a trace that a caller told, and a new trace where it told none.
 [[nodiscard]] std::optional<muster::trace_place> place_of(const grpc::ServerContext& context, tracer& of);
@@ -42,11 +88,12 @@ void pass_on(const call& of, grpc::ClientContext& context);
 /// Throws muster::peer_failure where the service is not there, and otherwise what went wrong in it.
 [[noreturn]] void fail(const grpc::Status& status, const std::string& address);
 
+constexpr auto longest = std::chrono::seconds(60);  // where the caller gives no deadline, or a later one
+
 /// Answers a call: `body(request, call)` makes the reply.
 template <class Reply, class Request, class Body>
 grpc::Status answer(const grpc::ServerContext& context, tracer& spans, const char* name, const Request& request,
                     Reply& reply, Body& body) {
-  constexpr auto longest = std::chrono::seconds(60);  // where the caller gives no deadline, or a later one
   try {
     span whole(spans, name, place_of(context, spans), "SERVER");
     const call of{std::min(context.deadline(), std::chrono::system_clock::now() + longest), whole};
@@ -59,12 +106,22 @@ grpc::Status answer(const grpc::ServerContext& context, tracer& spans, const cha
 
 /// The same in pieces.
 template <class Reply, class Request, class Body>
-grpc::Status answer_streamed(const grpc::ServerContext& context, tracer& spans, const char* name,
+grpc::Status answer_streamed(grpc::ServerContext& context, tracer& spans, const char* name,
                              grpc::ServerReaderWriter<stacking::Piece, stacking::Piece>& stream, Body& body) {
   Request request;
-  if (!request.ParseFromString(read_pieces(stream)))
-    return {grpc::StatusCode::INVALID_ARGUMENT,
-            std::string(name) + ": the request is malformed; use the same protocol"};
+  {
+    const call_limit limit(context, longest);
+    counted_bytes bytes;
+    if (!read_pieces(stream, bytes)) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+              std::string(name) + ": the request is too large (at most " + std::to_string(counted_bytes::most >> 20) +
+                  " MiB, of all calls " + std::to_string(counted_bytes::most_of_all >> 20) +
+                  " MiB); send less at a time"};
+    }
+    if (!request.ParseFromString(bytes.get()))
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              std::string(name) + ": the request is malformed; use the same protocol"};
+  }
   Reply reply;
   const auto status = answer(context, spans, name, request, reply, body);
   if (status.ok()) write_pieces(stream, reply.SerializeAsString());
@@ -85,9 +142,15 @@ Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces
   if (in_pieces) {
     const auto stream = (stub.*pieces)(&context);
     if (write_pieces(*stream, request.SerializeAsString())) stream->WritesDone();
-    const std::string bytes = read_pieces(*stream);
+    counted_bytes bytes;
+    if (!read_pieces(*stream, bytes)) {
+      context.TryCancel();
+      throw muster::configuration_error(address + ": the reply is too large (more than " +
+                                        std::to_string(counted_bytes::most >> 20) + " MiB); train smaller models");
+    }
     status = stream->Finish();
-    if (status.ok() && !reply.ParseFromString(bytes)) status = {grpc::StatusCode::DATA_LOSS, "the reply is malformed"};
+    if (status.ok() && !reply.ParseFromString(bytes.get()))
+      status = {grpc::StatusCode::DATA_LOSS, "the reply is malformed"};
   } else {
     status = (stub.*one)(&context, request, &reply);
   }

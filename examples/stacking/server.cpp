@@ -137,6 +137,15 @@ class objects_service final : public stacking::Objects::Service {
   kept_objects& objects_;
 };
 
+/// What clients may take of a function: connections that send nothing end, and calls beyond these wait or are refused.
+void bound(grpc::ServerBuilder& builder) {
+  constexpr int calls = 64, calls_of_a_connection = 32, idle_milliseconds = 75'000, handshake_milliseconds = 10'000;
+  builder.SetResourceQuota(grpc::ResourceQuota().SetMaxThreads(calls));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, calls_of_a_connection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, idle_milliseconds);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_milliseconds);
+}
+
 /// The address of this host by which others reach it; nothing is sent.
 std::string own_address() {
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -179,15 +188,18 @@ void serve(const function_options& options, muster::context& ranks) {
   objects_service pulls(*kept);
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("[::]:" + std::to_string(options.port), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.listen + ":" + std::to_string(options.port), grpc::InsecureServerCredentials(),
+                           &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  bound(builder);
   builder.RegisterService(service.get());
   if (options.transfer == "XDT") builder.RegisterService(&pulls);
-  const std::string address = own_address() + ":";
+  const bool is_everywhere = options.listen == "[::]" || options.listen == "0.0.0.0";
+  const std::string address = (is_everywhere ? own_address() : options.listen) + ":";
   kept->listens_at(address + std::to_string(options.port));  // calls may come at once
   const auto server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    throw muster::configuration_error("port " + std::to_string(options.port) +
+    throw muster::configuration_error("port " + std::to_string(options.port) + " of " + options.listen +
                                       " cannot be listened to (it is taken, or not permitted); give another with -sp");
   }
   if (options.port == 0) kept->listens_at(address + std::to_string(port));

@@ -5,12 +5,12 @@
 
 #include <muster/core/error.hpp>
 
-#include "stacking.grpc.pb.h"
+#include "rpc.hpp"
 
 namespace stacked {
 namespace {
 
-constexpr std::size_t digest_size = 64;
+constexpr std::size_t digest_size = 64, most_channels = 64;
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why, const std::string& suggestion) {
   throw muster::data_error({"object '" + key + "'"}, why + "; " + suggestion);
@@ -102,6 +102,7 @@ std::shared_ptr<const std::string> kept_objects::find(const std::string& key) {
 
 std::shared_ptr<grpc::Channel> kept_objects::channel_to(const std::string& maker) {
   const std::lock_guard lock(mutex_);
+  if (channels_.size() >= most_channels && !channels_.contains(maker)) channels_.clear();  // those in use stay
   auto& channel = channels_[maker];
   if (channel == nullptr) channel = grpc::CreateChannel(maker, grpc::InsecureChannelCredentials());
   return channel;
@@ -120,11 +121,15 @@ std::string kept_objects::get(const std::string& key, deadline until) {
   grpc::ClientContext context;
   context.set_deadline(until);
   const auto stream = stub->Pull(&context, request);
-  std::string object;
-  for (stacking::Piece piece; stream->Read(&piece);) object += piece.data();
+  counted_bytes object;
+  if (!read_pieces(*stream, object)) {
+    context.TryCancel();
+    refuse(key, "it is too large (more than " + std::to_string(counted_bytes::most >> 20) + " MiB)",
+           "use another TRANSFER_TYPE");
+  }
   if (const auto status = stream->Finish(); !status.ok())
     refuse(key, "its maker does not give it (" + status.error_message() + ")", "invoke the driver again");
-  return object;
+  return object.get();
 }
 
 }  // namespace stacked

@@ -253,6 +253,19 @@ class Faults(Case):
             self.refused(ensemble.client("-grpcTimeout", 10), *words, status=status)
             ensemble.stop()
 
+    def test_it_listens_here_alone_and_takes_so_much_of_a_call(self):
+        ensemble = self.ensemble("INLINE", 1, models=["Lasso"])
+        port = ensemble.ports["trainer-0"]
+        listening = [line.split()[1] for name in ("tcp", "tcp6") for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()
+                     if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"]
+        self.assertEqual([address.removeprefix("0000000000000000FFFF0000") for address in listening], [f"0100007F:{port:04X}"])   # 127.0.0.1
+        piece = b"\x0a\x80\x80\x40" + bytes(1 << 20)   # field 1, 2^20 bytes
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, self.assertRaises(grpc.RpcError) as caught:
+            list(channel.stream_stream("/stacking.Trainer/TrainStreamed")(iter([piece] * 300), timeout=60))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.assertIn("the request is too large (at most 256 MiB", caught.exception.details())
+        self.score(ensemble)
+
     def test_a_key_that_is_none(self):
         for transfer in ("XDT", "REDIS"):
             ensemble = self.ensemble(transfer, 1, models=["Lasso"])
