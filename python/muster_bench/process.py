@@ -3,6 +3,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import subprocess
@@ -38,7 +39,8 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
         _let_go(held)
         return Outcome("missing", f"there is no program '{words[0]}'")
     words = [sys.executable, "-I", "-S", str(OWNER), str(os.getpid()), held, *words]
-    begin = time.monotonic()
+    begin, mark = time.monotonic(), f"BENCH_OWNED={secrets.token_hex(8)}"
+    environment = {**environment, **dict([mark.split("=")])}
     try:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, start_new_session=True)
@@ -48,6 +50,8 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     keeper = threading.Thread(target=_keep, args=(process.stdout, log, limits.log), daemon=True)
     keeper.start()
     ended = _watch(process, folder, limits, begin + timeout, stop, look)
+    if process.returncode == -signal.SIGKILL:
+        _end_marked(mark)   # its owner was killed, and has ended nothing
     if ended is None and process.returncode == 0:
         made = Outcome("ok", exit=0)
     elif ended is None:
@@ -63,6 +67,20 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
         look()   # at the lines since the last time: other trials are held against them
     made.seconds = time.monotonic() - begin
     return made
+
+
+def _end_marked(mark):
+    """Kills what has this variable: it is inherited, whatever becomes of parents and sessions."""
+    until = time.monotonic() + PATIENCE
+    found = True
+    while found and time.monotonic() < until:
+        found = False
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if mark.encode() in pathlib.Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+                    found = True
+        time.sleep(LOOK)
 
 
 def _let_go(held):

@@ -61,7 +61,20 @@ class Killed(Case):
         raise AssertionError("unreachable")
 
     def test_what_it_started_dies_with_it(self):
-        """Children, and theirs in sessions and groups of their own, whose parents are gone: as ranks of mpirun are."""
+        runner, pids = self.started()
+        runner.kill()
+        runner.wait()
+        self.all_end(pids)
+
+    def test_what_it_started_dies_with_its_owner(self):
+        runner, pids = self.started()
+        owner, = (int(stat.parent.name) for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if parent_of(stat) == runner.pid)
+        os.kill(owner, signal.SIGKILL)
+        self.all_end(pids)
+        self.assertEqual(runner.wait(60), 1)
+
+    def started(self):
+        """A runner, and processes of its run: children, and theirs in sessions and groups of their own, whose parents are gone, as ranks of mpirun are."""
         starts = ("import os, sys, time\nfor depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
                   "        open(f'{sys.argv[1]}/pid{depth}', 'w').write(str(os.getpid()))\n        break\n"
                   "while True: time.sleep(0.01)\n")
@@ -70,9 +83,11 @@ class Killed(Case):
                                   stderr=subprocess.DEVNULL)
         names = [self.folder / f"pid{depth}" for depth in range(3)]
         self.wait_until(lambda: all(name.is_file() and name.read_text() for name in names))
-        pids = [int(name.read_text()) for name in names]
-        runner.kill()
-        runner.wait()
+        self.addCleanup(runner.wait)
+        self.addCleanup(runner.kill)
+        return runner, [int(name.read_text()) for name in names]
+
+    def all_end(self, pids):
         try:
             self.wait_until(lambda: not any(map(alive, pids)))
         finally:
@@ -98,6 +113,13 @@ class Killed(Case):
         while not done():
             self.assertLess(time.monotonic(), until, "it did not come to that")
             time.sleep(0.01)
+
+
+def parent_of(stat):
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def alive(pid):
