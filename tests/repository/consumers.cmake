@@ -118,7 +118,7 @@ if(MUSTER_BUILD_EXAMPLES)
   set(installed NEEDS stage OPTIONS -Dmuster_DIR=${stage}/${CMAKE_INSTALL_LIBDIR}/cmake/muster -DMUSTER_NATIVE=OFF)
   muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples TARGETS mnist 01_allreduce ${installed})
   muster_add_consumer(all_examples SOURCE ${PROJECT_SOURCE_DIR}/examples TARGETS ${example_targets} ${installed})
-  muster_tier(all "repository: build all_examples")
+  muster_tier(long "repository: build all_examples")
   list(JOIN MUSTER_MPIRUN " " mpirun_words)
   muster_run_consumer(examples FIXTURE examples
     COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/examples/numbered.py ${PROJECT_SOURCE_DIR}/examples/01_allreduce.cpp
