@@ -142,7 +142,7 @@ void register_records(std::size_t record_bytes) {
   constexpr std::pair<const char*, id_order> orders[] = {
       {"sequential", id_order::sequential}, {"shuffled", id_order::shuffled}, {"in_blocks", id_order::in_blocks}};
   for (const auto& [name, order] : orders) {
-    const auto add = [&, order = order](const std::string& kind, auto open) {
+    const auto add = [&, name = name, order = order](const std::string& kind, auto open) {
       benchmark::RegisterBenchmark((kind + "/" + std::to_string(record_bytes) + "/" + name).c_str(),
                                    [=](benchmark::State& state) {
                                      const auto source = open(folder());
@@ -228,6 +228,6 @@ void register_sources(const source_texts& texts) {
   register_text("csv/threads", texts.csv.size(), [text = std::string_view(texts.csv)](int threads) {
     return muster::parse_csv(text, "text", {.label = "label"}, {.threads = threads}).digest();
   });
-  for (const std::size_t record_bytes : {3072, 16384}) register_records(record_bytes);
+  for (const std::size_t record_bytes : {3072U, 16384U}) register_records(record_bytes);
   benchmark::RegisterBenchmark("crc32c", checksum)->Arg(64)->Arg(3072)->Arg(1 << 20);
 }

@@ -212,7 +212,9 @@ class schedule {
       for (const auto& [place, count] : range) {
         const auto& [held, batch] = samples_of_.at(place);
         auto at = held.from;
-        const auto size = [&] { return muster::detail::batch_sampler::batch_size(at, static_cast<int>(held.parts)); };
+        const auto size = [&, &held = held] {
+          return muster::detail::batch_sampler::batch_size(at, static_cast<int>(held.parts));
+        };
         for (std::uint64_t b = 0; b < batch; ++b) at.position += size();
         const auto [first, last] = muster::part_of(size(), held.shard());
         for (auto i = first; i < last; ++i) seen[{at.epoch, at.position + i}] += count;
