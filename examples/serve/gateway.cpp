@@ -1,10 +1,15 @@
 #include "gateway.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <exception>
 #include <limits>
+#include <memory>
+#include <semaphore>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -31,7 +36,8 @@ using json = nlohmann::ordered_json;
 
 constexpr muster::seconds idle_timeout{75}, step_timeout{30}, linger_time{10};
 constexpr std::size_t max_head = std::size_t{1} << 20;  // the JSON of a request
-constexpr int max_connections = 64;                     // each has a thread for each replica, and blocks
+constexpr int max_connections = 64;                     // each has a thread for each replica
+constexpr int max_split = 8;                            // requests at a time, which have blocks of their rows
 
 /// The client is not there any more.
 struct connection_ended {};
@@ -43,6 +49,9 @@ struct gateway {
   std::mutex mutex{};
   std::condition_variable ended{};
   int connections = 0;
+  bool is_full = false;                                        // another one waits to be accepted
+  std::set<std::pair<muster::clock::time_point, int>> waiting{};  // connections for a request, since when
+  std::counting_semaphore<max_split> splits{max_split};
 };
 
 class client {
@@ -64,10 +73,25 @@ class client {
     parser_->header_limit(room_for_headers);
     parser_->body_limit(std::numeric_limits<std::uint64_t>::max());  // what is held of it is bounded
     const auto began = muster::clock::now();
+    bool is_evicted = false;
+    const std::pair own(began, connection_.stream().socket().native_handle());
+    {
+      const std::lock_guard lock(gateway_.mutex);
+      gateway_.waiting.insert(own);
+    }
     const error_code failed = connection_.wait(
         idle_timeout,
         [&](auto done) { http::async_read_header(connection_.stream(), connection_.buffer(), *parser_, done); },
-        [&] { return gateway_.draining && connection_.buffer().size() == 0 && muster::seconds_since(began) > 1; });
+        [&] {
+          is_evicted = is_evicted || makes_room(own);
+          return is_evicted ||
+                 (gateway_.draining && connection_.buffer().size() == 0 && muster::seconds_since(began) > 1);
+        });
+    {
+      const std::lock_guard lock(gateway_.mutex);
+      gateway_.waiting.erase(own);
+    }
+    if (is_evicted) throw connection_ended();
     if (failed == http::error::header_limit) {
       send(error_answer(431, "headers: have more than " + std::to_string(room_for_headers) + " bytes"), false);
       return false;
@@ -87,8 +111,18 @@ class client {
     return goes_on;
   }
 
+  // The one that has waited longest goes where another one waits to be accepted.
+  bool makes_room(const std::pair<muster::clock::time_point, int>& own) {
+    const std::lock_guard lock(gateway_.mutex);
+    if (!gateway_.is_full || own != *gateway_.waiting.begin()) return false;
+    gateway_.is_full = false;
+    return true;
+  }
+
   gateway_answer answer() {
     const auto& request = parser_->get();
+    received_ = 0;
+    body_began_ = muster::clock::now();
     const std::string target(request.target().data(), request.target().size());
     if (request.method() == http::verb::get && parser_->is_done()) return pass_on(target);
     if (request.method() != http::verb::post) throw refusal(405, "method: is neither GET, without a body, nor POST");
@@ -122,6 +156,9 @@ class client {
                              std::to_string(gateway_.options.max_body) + " bytes");
     };
     if (row_bytes > room) refuse_row(0);
+    if (!gateway_.splits.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(step_timeout)))
+      throw refusal(503, "request: as many as may be are split; send it again later");
+    const std::unique_ptr<gateway, void (*)(gateway*)> held(&gateway_, [](gateway* of) { of->splits.release(); });
     split_request to(gateway_.replicas);
     std::uint64_t left = head.bytes;
     std::optional<std::string> carried;  // a row that was too large for the block before
@@ -211,6 +248,14 @@ class client {
     return error_answer(503, "replicas: none answers (" + why + ")");
   }
 
+  // A body of so few bytes in so long a time holds what others could have.
+  void count(std::size_t bytes) {
+    constexpr double least = 128 << 10, patience = 60;  // bytes a second, after so many seconds
+    received_ += bytes;
+    if (muster::seconds_since(body_began_) > patience + static_cast<double>(received_) / least)
+      throw refusal(408, "body: did not come in time");
+  }
+
   static void check(error_code failed) {
     if (failed == boost::beast::error::timeout) throw refusal(408, "body: did not come in time");
     if (failed == http::error::buffer_overflow) throw refusal(400, "body: has a chunk without an end of its line");
@@ -223,10 +268,12 @@ class client {
     body.data = to;
     body.size = size;
     while (body.size > 0 && !parser_->is_done()) {
+      const std::size_t left = body.size;
       const error_code failed = connection_.wait(step_timeout, [&](auto done) {
         http::async_read(connection_.stream(), connection_.buffer(), *parser_, done);
       });
       if (failed != http::error::need_buffer) check(failed);
+      count(left - body.size);
     }
     return size - body.size;
   }
@@ -262,6 +309,8 @@ class client {
   gateway& gateway_;
   timed_stream connection_;
   std::optional<request_parser> parser_;
+  std::size_t received_ = 0;  // of the body
+  muster::clock::time_point body_began_{};
 };
 
 void serve_connection(gateway& in, int socket, const tcp& family) {
@@ -307,6 +356,8 @@ void run_gateway(const gateway_options& options, const std::function<void(std::u
   };
   for (bool accepts = false; !in.draining; io.run_one_for(std::chrono::milliseconds(100))) {
     const std::lock_guard lock(in.mutex);
+    pollfd next{acceptor.native_handle(), POLLIN, 0};
+    in.is_full = in.connections >= max_connections && ::poll(&next, 1, 0) > 0;
     if (accepts || in.connections >= max_connections) continue;
     accepts = true;
     acceptor.async_accept([&](error_code unaccepted, tcp::socket socket) {

@@ -47,8 +47,13 @@ image_model::image_model(images::loaded_model model, std::size_t max_batch)
   }
 }
 
+void image_model::predict_prepared(muster::serve::prediction_batch& batch) {
+  for (std::size_t k = 0; k < batch.size(); ++k)
+    std::memcpy(images_.data() + k * model_.what.input.size(), batch.row(k).data(), batch.row(k).size());
+  answer(batch);
+}
+
 void image_model::predict(muster::serve::prediction_batch& batch) {
-  const nn::flush_denormals flush;
   const std::size_t size = model_.what.input.size();
   for (std::size_t k = 0; k < batch.size(); ++k) {
     const auto image = images_.span().subspan(k * size, size);
@@ -59,6 +64,12 @@ void image_model::predict(muster::serve::prediction_batch& batch) {
       batch.refuse(k, bad.problem());
     }
   }
+  answer(batch);
+}
+
+void image_model::answer(muster::serve::prediction_batch& batch) {
+  const nn::flush_denormals flush;
+  const std::size_t size = model_.what.input.size();
   const auto logits =
       model_.net->forward(images_.span().first(batch.size() * size), {.images = batch.size(), .training = false});
   const std::span probabilities(reinterpret_cast<float*>(batch.output().data()), batch.output().size() / sizeof(float));
@@ -107,9 +118,22 @@ combined_model::combined_model(std::vector<muster::serve::any_predictor> models,
   answers_ = muster::buffer<float>(max_batch * most);
 }
 
-void combined_model::predict(muster::serve::prediction_batch& batch) {
+std::size_t combined_model::prepared_bytes() const noexcept {
+  std::size_t all = 0;
+  for (const auto& model : models_) all += model.prepared_bytes();
+  return all;
+}
+
+void combined_model::prepare(std::span<const std::byte> row, std::span<std::byte> to) {
+  for (auto& model : models_) {
+    model.prepare(row, to.first(model.prepared_bytes()));
+    to = to.subspan(model.prepared_bytes());
+  }
+}
+
+void combined_model::predict_members(muster::serve::prediction_batch& batch, bool are_prepared) {
   std::vector<std::span<const std::byte>> rows(batch.size());
-  for (std::size_t k = 0; k < rows.size(); ++k) rows[k] = batch.row(k);
+  std::size_t begin = 0;  // of what is the model's in a prepared row
   const std::size_t width = info_.output.elements();
   const std::span all(reinterpret_cast<float*>(batch.output().data()), batch.size() * width);
   std::vector<bool> refused(batch.size());
@@ -118,8 +142,11 @@ void combined_model::predict(muster::serve::prediction_batch& batch) {
   for (auto& model : models_) {
     const std::size_t labels = model.info().output.elements();
     const auto answers = answers_.span().first(batch.size() * labels);
+    for (std::size_t k = 0; k < rows.size(); ++k)
+      rows[k] = are_prepared ? batch.row(k).subspan(begin, model.prepared_bytes()) : batch.row(k);
+    begin += model.prepared_bytes();
     muster::serve::prediction_batch part(rows, std::as_writable_bytes(answers));
-    model.predict(part);
+    are_prepared ? model.predict_prepared(part) : model.predict(part);
     for (const auto& [row, why] : part.refused()) {
       if (!refused[row]) batch.refuse(row, why);
       refused[row] = true;

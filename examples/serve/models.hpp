@@ -21,14 +21,22 @@ class image_model {
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
   void predict(muster::serve::prediction_batch& batch);
+  /// Of a JPEG: its pixels as the network takes them.
+  [[nodiscard]] std::size_t prepared_bytes() const noexcept {
+    return info_.input.is_bytes ? model_.what.input.size() * sizeof(float) : 0;
+  }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> to) { prepare_(row, to); }
+  void predict_prepared(muster::serve::prediction_batch& batch);
 
  private:
+  void answer(muster::serve::prediction_batch& batch);
+
   images::loaded_model model_;
   muster::preparation prepare_;
   muster::serve::model_info info_;
   muster::buffer<float> images_;  // of a batch
 };
-static_assert(muster::serve::predictor<image_model>);
+static_assert(muster::serve::preparing_predictor<image_model>);
 
 /// A logistic regression: the probability of the larger label, of dense features.
 class logistic_model {
@@ -58,15 +66,21 @@ class combined_model {
                  combination how, std::size_t max_batch);
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
-  void predict(muster::serve::prediction_batch& batch);
+  void predict(muster::serve::prediction_batch& batch) { predict_members(batch, false); }
+  /// Of all members, one behind the other.
+  [[nodiscard]] std::size_t prepared_bytes() const noexcept;
+  void prepare(std::span<const std::byte> row, std::span<std::byte> to);
+  void predict_prepared(muster::serve::prediction_batch& batch) { predict_members(batch, true); }
 
  private:
+  void predict_members(muster::serve::prediction_batch& batch, bool are_prepared);
+
   std::vector<muster::serve::any_predictor> models_;
   combination how_;
   muster::serve::model_info info_;
   muster::buffer<float> answers_;  // of one model
 };
-static_assert(muster::serve::predictor<combined_model>);
+static_assert(muster::serve::preparing_predictor<combined_model>);
 
 /// The model in FOLDER, as --save of the examples has written it (model.muster; several files: one model by `how`, in
 /// the order of their names); networks compute with so many threads.

@@ -21,14 +21,42 @@ class Problem(Exception):
     pass
 
 
+def crc32c(data):
+    """CRC-32C as examples/model_file.cpp writes it, of many pieces of the data at once: the sum is linear."""
+    def through(operator, sums):
+        made = numpy.zeros_like(sums)
+        for bit in range(32):
+            made ^= numpy.where(sums >> numpy.uint32(bit) & numpy.uint32(1), operator[bit], numpy.uint32(0))
+        return made
+    table = numpy.arange(256, dtype="uint32")
+    for _ in range(8):
+        table = numpy.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype("uint32")
+    pieces = 1 << 14
+    columns = numpy.zeros((-(-len(data) // pieces), pieces + 32), "uint8")   # the last 32 have zeros: the step past a piece
+    padded = numpy.zeros(len(columns) * pieces, "uint8")                     # zeros before the data change nothing
+    padded[-len(data):] = numpy.frombuffer(data, "uint8")
+    padded[-len(data):][:4] ^= 0xFF                                          # as a sum that begins with ones
+    columns[:, :pieces] = padded.reshape(pieces, -1).T
+    sums = numpy.concatenate([numpy.zeros(pieces, "uint32"), numpy.uint32(1) << numpy.arange(32, dtype="uint32")])
+    for column in columns:
+        sums = table[(sums & 0xFF).astype("uint8") ^ column] ^ sums >> numpy.uint32(8)
+    sums, past = sums[:pieces], sums[pieces:]
+    while len(sums) > 1:
+        sums, past = through(past, sums[::2]) ^ sums[1::2], through(past, past)
+    return int(sums[0]) ^ 0xFFFFFFFF
+
+
 def read_model(path):
     """The description in the first line, and all numbers."""
     try:
-        head, end, rest = pathlib.Path(path).read_bytes().partition(b"\n")
+        content = pathlib.Path(path).read_bytes()
+        head, end, rest = content.partition(b"\n")
         head = json.loads(head)
         if not end or head["format"] != "muster-model-2" or len(rest) != 4 * (head["parameters"] + head["statistics"] + 1):
             raise ValueError
-        return head, numpy.frombuffer(rest[:-4], "float32")  # behind them is a checksum, which serve looks at
+        if crc32c(content[:-4]) != int.from_bytes(content[-4:], sys.byteorder):
+            raise Problem(f"{path} is no model (its checksum does not match: it is damaged); give a file that --save has written")
+        return head, numpy.frombuffer(rest[:-4], "float32")
     except OSError as failed:
         raise Problem(f"{path} cannot be read ({failed.strerror}); check the path") from None
     except (ValueError, KeyError, TypeError):

@@ -21,6 +21,9 @@ namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
+constexpr std::uint64_t most_work = std::uint64_t{1} << 28;  // scans times pixels: less than a second
+constexpr std::uint64_t most_coefficients = std::uint64_t{192}
+                                            << 20;  // bytes of them, which several scans need at once
 
 // Returns the name of the format that bytes begin like; null: not known.
 const char* other_format(std::span<const std::byte> bytes) {
@@ -37,6 +40,27 @@ const char* other_format(std::span<const std::byte> bytes) {
 
 std::string no_whole_jpeg(const std::string& why) {
   return "is no whole JPEG (" + why + "); copy it again, or leave it out by on_bad_record";
+}
+
+std::string too_much(const std::string& why) {
+  return "takes too much to decode (" + why + "); save it with fewer pixels or scans, or leave it out by on_bad_record";
+}
+
+// How many scans there are; a progressive file of few bytes may have many, each as costly as an image.
+std::uint64_t scans_of(std::span<const std::byte> jpeg) {
+  const auto byte = [&](std::size_t at) { return std::to_integer<unsigned>(jpeg[at]); };
+  std::uint64_t scans = 0;
+  for (std::size_t at = 2; at + 4 <= jpeg.size();) {
+    const unsigned marker = byte(at) == 0xFF ? byte(at + 1) : 0;
+    if (marker == 0xD9) break;
+    if (marker == 0 || marker == 0xFF || marker == 1 || (marker >= 0xD0 && marker <= 0xD8)) {
+      ++at;  // in a scan, or without a length
+      continue;
+    }
+    scans += marker == 0xDA ? 1 : 0;
+    at += 2 + 256 * byte(at + 2) + byte(at + 3);
+  }
+  return scans;
 }
 
 // libjpeg leaves by a jump from its depths to run(), past frames that own nothing.
@@ -65,7 +89,7 @@ class decompressor {
     };
     progress_.progress_monitor = [](j_common_ptr info) {
       if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_scans) {
-        of(info).leave(info, "it has more than 100 scans");
+        of(info).leave(info, "it has more scans than its markers");
       }
     };
     run([&] {
@@ -73,8 +97,8 @@ class decompressor {
       info_.progress = &progress_;
       jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(jpeg.data()), jpeg.size());
       jpeg_read_header(&info_, TRUE);
-      if (std::uint64_t{info_.image_width} * info_.image_height > most_pixels) leave(nullptr, "it is too large");
     });
+    require_little_work();
   }
   ~decompressor() { jpeg_destroy_decompress(&info_); }
   decompressor(const decompressor&) = delete;
@@ -92,6 +116,21 @@ class decompressor {
   }
 
  private:
+  void require_little_work() const {
+    const auto pixels = std::uint64_t{info_.image_width} * info_.image_height;
+    const auto refuse = [&](const std::string& why) { throw data_error({"", 0, 0, 0}, too_much(why)); };
+    if (pixels > most_pixels) refuse("it has " + std::to_string(pixels) + " pixels");
+    if (!jpeg_has_multiple_scans(const_cast<jpeg_decompress_struct*>(&info_))) return;
+    const auto scans = scans_of(jpeg_);
+    if (scans > most_scans || scans * pixels > most_work)
+      refuse("it has " + std::to_string(scans) + " scans of " + std::to_string(pixels) + " pixels");
+    std::uint64_t blocks = 0;
+    for (int k = 0; k < info_.num_components; ++k)
+      blocks += std::uint64_t{info_.comp_info[k].width_in_blocks} * info_.comp_info[k].height_in_blocks;
+    if (blocks * sizeof(JBLOCK) > most_coefficients)
+      refuse("it is progressive and has " + std::to_string(pixels) + " pixels");
+  }
+
   static decompressor& of(j_common_ptr info) { return *static_cast<decompressor*>(info->client_data); }
   [[noreturn]] void leave(j_common_ptr info, const char* why = nullptr) {
     if (why == nullptr) {

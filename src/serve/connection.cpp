@@ -49,7 +49,18 @@ connection::connection(asio::ip::tcp::socket socket, server_shared& server, conn
   set_.all.insert(this);
 }
 
+bool connection_set::close_oldest() const {
+  connection* oldest = nullptr;
+  for (connection* const each : all) {
+    const auto since = each->waits_since();
+    if (since && (oldest == nullptr || *since < *oldest->waits_since())) oldest = each;
+  }
+  if (oldest != nullptr) oldest->close();
+  return oldest != nullptr;
+}
+
 connection::~connection() {
+  forget_body();
   set_.all.erase(this);
   set_.on_end();
 }
@@ -59,6 +70,21 @@ void connection::start() {
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   next_request();
 }
+
+std::optional<clock::time_point> connection::waits_since() const noexcept {
+  if (!socket_.is_open() || (phase_ != phase::idle && phase_ != phase::header)) return std::nullopt;
+  return waiting_since_;
+}
+
+// Counts what has come of the body; false if it is too much of all.
+bool connection::has_room() {
+  const std::size_t size = parser_->get().body().size();
+  const std::size_t all = server_.body_bytes += size - counted_;
+  counted_ = size;
+  return all <= std::max(server_.options.max_bodies, server_.options.max_body);
+}
+
+void connection::forget_body() { server_.body_bytes -= std::exchange(counted_, 0); }
 
 void connection::close_if_idle() {
   if (phase_ == phase::idle && !is_fresh_) close();
@@ -95,6 +121,8 @@ void connection::on_timeout() {
 }
 
 void connection::next_request() {
+  forget_body();
+  waiting_since_ = clock::now();
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(server_.options.max_header));
   parser_->body_limit(server_.options.max_body);
@@ -106,6 +134,7 @@ void connection::next_request() {
                            : server_.draining ? options.drain_delay
                                               : options.idle_timeout;
   wait_until(later(clock::now(), patience), phase::idle);
+  set_.on_wait();
   socket_.async_read_some(buffer_.prepare(4096), [self = shared_from_this()](error_code failed, std::size_t size) {
     if (failed) return self->close();
     self->buffer_.commit(size);
@@ -137,8 +166,18 @@ void connection::on_header(error_code failed) {
 }
 
 void connection::read_body() {
-  http::async_read(socket_, buffer_, *parser_,
-                   [self = shared_from_this()](error_code failed, std::size_t) { self->on_body(failed); });
+  if (parser_->is_done()) return on_body({});
+  parser_->eager(true);
+  http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](error_code failed, std::size_t) {
+    if (!failed && self->timed_out_) return self->refuse(asio::error::operation_aborted);
+    if (!failed && !self->has_room()) {
+      self->keep_alive_ = false;
+      return self->finish(
+          error_answer(503, "body: there are as many of other requests as may be; send it again later"));
+    }
+    if (failed) return self->on_body(failed);
+    self->read_body();
+  });
 }
 
 void connection::on_body(error_code failed) {

@@ -31,7 +31,8 @@ struct server_shared {
   server_options options;
   span_log spans{options.spans};
   std::atomic<bool> draining{false};
-  model_statistics unnamed{};  ///< of requests that name no model that is there
+  std::atomic<std::size_t> body_bytes{0};  ///< of all requests that are not answered yet
+  model_statistics unnamed{};              ///< of requests that name no model that is there
 };
 
 class connection;
@@ -39,7 +40,10 @@ class connection;
 /// The connections of one thread.
 struct connection_set {
   std::set<connection*> all;
-  std::function<void()> on_end;  ///< called after one has left
+  std::function<void()> on_end;           ///< called after one has left
+  std::function<void()> on_wait = [] {};  ///< called when one begins to wait for a request
+  /// Closes the one that has waited longest for a whole header; false where all are busy.
+  bool close_oldest() const;
 };
 
 /// What is sent.
@@ -63,6 +67,9 @@ class connection : public std::enable_shared_from_this<connection> {
   void start();
   /// Closes it between two requests. One that has not had any stays: what was accepted is answered.
   void close_if_idle();
+  /// Since when it waits for a whole header; nothing while it is busy, or closed.
+  [[nodiscard]] std::optional<clock::time_point> waits_since() const noexcept;
+  void close();
 
  private:
   enum class phase { idle, header, body, predicting, writing, lingering };
@@ -83,7 +90,8 @@ class connection : public std::enable_shared_from_this<connection> {
   void finish(answer&& made);
   void send(answer&& made);
   void linger();
-  void close();
+  [[nodiscard]] bool has_room();
+  void forget_body();
 
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer timer_;
@@ -97,7 +105,8 @@ class connection : public std::enable_shared_from_this<connection> {
   bool keep_alive_ = false;  // after this answer
   bool abandoned_ = false;   // a model still reads the request, which was answered
   request_times times_;      // of the request
-  clock::time_point deadline_;
+  clock::time_point deadline_, waiting_since_;
+  std::size_t counted_ = 0;              // bytes of the body, among those of all
   std::shared_ptr<served_model> model_;  // of the request
   parsed_request request_;
   answer answer_;

@@ -36,11 +36,10 @@ void begin(std::string& to, const std::string& name, const std::string& type, co
 }
 
 void append_requests(std::string& to, std::string_view model, const model_statistics& of) {
-  for (std::size_t k = 0; k < model_statistics::statuses.size(); ++k) {
-    if (of.requests(k) == 0) continue;
-    append_sample(to, "muster_serve_requests_total", model,
-                  "status=\"" + std::to_string(model_statistics::statuses[k]) + "\"",
-                  static_cast<double>(of.requests(k)));
+  for (auto status = model_statistics::first_status; status < model_statistics::end_of_statuses; ++status) {
+    if (of.requests(status) == 0) continue;
+    append_sample(to, "muster_serve_requests_total", model, "status=\"" + std::to_string(status) + "\"",
+                  static_cast<double>(of.requests(status)));
   }
 }
 

@@ -44,11 +44,12 @@ class row_writer {
   row_writer(std::span<std::byte> to, std::string field, std::string_view datatype)
       : to_(to), field_(std::move(field)), datatype_(datatype) {}
 
-  /// All numbers of arrays in arrays, however they are nested.
-  void flat(const json& value) {
+  /// An array of all numbers, or arrays nested as the shape says.
+  void flat_or_nested(const json& value, std::span<const std::size_t> shape) {
     array items;
-    if (value.get(items) != simdjson::SUCCESS) return one(value);
-    for (const json item : items) flat(item);
+    if (value.get(items) != simdjson::SUCCESS) refuse_field(field_, "is no array");
+    if (items.size() > 0 && items.at(0).is_array()) return nested(value, shape);
+    for (const json item : items) one(item);
   }
   /// Arrays nested as the shape says.
   void nested(const json& value, std::span<const std::size_t> shape) {
@@ -63,7 +64,7 @@ class row_writer {
     }
     if (count != shape.front()) {
       refuse_field(field_, "an array has " + std::string(count > shape.front() ? "more" : "less") + " than " +
-                               std::to_string(shape.front()) + " items, which the model's shape has there");
+                               std::to_string(shape.front()) + " items, which the shape has there");
     }
   }
   void finish() const {
@@ -115,9 +116,10 @@ json parse_json(std::string_view text) {
   return document;
 }
 
+/// Nothing for null too: clients write their optional fields so.
 std::optional<json> member(const json& object, std::string_view key) {
   json found;
-  if (object[key].get(found) != simdjson::SUCCESS) return std::nullopt;
+  if (object[key].get(found) != simdjson::SUCCESS || found.is_null()) return std::nullopt;
   return found;
 }
 
@@ -138,6 +140,7 @@ void require_form_in_json(const tensor_info& tensor, const std::string& field, c
 template <class T>
 std::optional<T> parameter_of(const json& object, const char* key, const std::string& field) {
   const auto parameters = member(object, "parameters");
+  if (parameters && !parameters->is_object()) refuse_field(field + "parameters", "is no object");
   const auto found = parameters ? member(*parameters, key) : std::nullopt;
   if (!found) return std::nullopt;
   T value{};
@@ -231,7 +234,9 @@ void take_json(parsed_request& to, const tensor_info& input, const json& data, s
   require_form_in_json(input, field, "send binary data");
   with_type(input.type, [&](auto kind) {
     row_writer<decltype(kind)> writer(to.made, field, datatype_of(input));
-    writer.flat(data);
+    std::vector<std::size_t> shape{rows};
+    shape.insert(shape.end(), input.shape.begin(), input.shape.end());
+    writer.flat_or_nested(data, shape);
     writer.finish();
   });
   cut_rows(to, to.made, rows, input.row_bytes());

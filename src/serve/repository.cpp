@@ -101,7 +101,17 @@ void repository::run() {
 void repository::look() {
   const std::lock_guard looking(looking_);
   auto names = names_in(folder_);
-  std::erase_if(names, [](const std::string& name) { return !is_model_name(name); });
+  std::error_code unknown;
+  std::erase_if(names, [&](const std::string& name) {
+    if (name.starts_with('.')) return true;
+    if (!is_model_name(name))
+      leave_out(folder_ + "/" + name, "a model's name has letters, digits, '.', '_' and '-' alone; rename it");
+    else if (std::filesystem::is_regular_file(folder_ + "/" + name, unknown))
+      leave_out(folder_ + "/" + name, "it is no folder; put it into such as MODEL/1/");
+    else
+      return false;
+    return true;
+  });
   for (const auto& known : entries_) {  // also those that are gone
     if (std::ranges::find(names, known.first) == names.end()) names.push_back(known.first);
   }
@@ -111,13 +121,24 @@ void repository::look() {
   has_looked_ = true;
 }
 
+void repository::leave_out(const std::string& path, const std::string& why) {
+  if (left_out_.insert(path).second) log(log_level::warning, path + " is left out (" + why + ")");
+}
+
 void repository::look_at(const std::string& name) {
   const std::string folder = folder_ + "/" + name;
   std::set<identity> there;
   for (const auto& each : names_in(folder)) {
     struct stat found {};
     const auto number = parse_number<std::uint64_t>(each);
-    if (!number || ::stat((folder + "/" + each).c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) continue;
+    const std::string path = folder + "/" + each;
+    const bool is_folder = ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+    if (!number || !is_folder) {
+      const bool is_in_the_making = each.starts_with('.') || (is_folder && each.find('.') != std::string::npos);
+      if (!is_in_the_making)
+        leave_out(path, "a version is a folder, named by a whole number without zeros before it; name it such as 1");
+      continue;
+    }
     there.insert({*number, found.st_ino, found.st_ctim.tv_sec * std::int64_t{1'000'000'000} + found.st_ctim.tv_nsec});
   }
   if (there.empty() && !entries_.contains(name)) return;

@@ -81,8 +81,8 @@ class serving_thread {
  public:
   serving_thread(server_shared& server, int listening, std::size_t most)
       : server_(server), acceptor_(io_), pause_(io_), drained_(io_), most_(most) {
-    connections_.on_end = [this] {
-      if (is_full_ && connections_.all.size() < most_) accept();
+    connections_.on_end = connections_.on_wait = [this] {
+      if (is_full_) accept();
     };
     sockaddr_storage bound{};
     socklen_t size = sizeof bound;
@@ -94,7 +94,7 @@ class serving_thread {
 
   serving_thread(const serving_thread&) = delete;
   ~serving_thread() {
-    connections_.on_end = [] {};
+    connections_.on_end = connections_.on_wait = [] {};
   }  // those that the loop still holds end with it
 
   [[nodiscard]] asio::io_context& io() noexcept { return io_; }
@@ -113,7 +113,8 @@ class serving_thread {
 
  private:
   void accept() {
-    is_full_ = connections_.all.size() >= most_;
+    const auto is_waiting = [](const connection* each) { return each->waits_since().has_value(); };
+    is_full_ = connections_.all.size() >= most_ && std::ranges::none_of(connections_.all, is_waiting);
     if (is_full_ || !acceptor_.is_open()) return;
     acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
       if (failed == asio::error::operation_aborted) return;
@@ -130,7 +131,10 @@ class serving_thread {
     });
   }
 
-  void begin(tcp::socket socket) { std::make_shared<connection>(std::move(socket), server_, connections_)->start(); }
+  void begin(tcp::socket socket) {
+    if (connections_.all.size() >= most_) (void)connections_.close_oldest();
+    std::make_shared<connection>(std::move(socket), server_, connections_)->start();
+  }
 
   // Clients whose connections wait here, or are being made, would fail if the socket was closed. None is added: a
   // client sends its first packet again when that is dropped, and is then told that nothing listens.

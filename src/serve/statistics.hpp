@@ -33,24 +33,22 @@ class bounded_histogram {
 /// Of a model, in all its versions; that of no name counts requests that name no model.
 class model_statistics {
  public:
-  /// The statuses that are counted each; what is none of them counts as 500.
-  static constexpr std::array<int, 10> statuses = {200, 400, 404, 405, 408, 413, 431, 500, 503, 504};
+  static constexpr std::size_t first_status = 200, end_of_statuses = 600;
 
+  /// The status is one of HTTP that ends a request.
   void add_request(int status, double seconds) noexcept {
-    std::size_t k = 0;
-    while (k < statuses.size() && statuses[k] != status) ++k;
-    requests_[k < statuses.size() ? k : 7].fetch_add(1, std::memory_order_relaxed);
+    requests_[static_cast<std::size_t>(status) - first_status].fetch_add(1, std::memory_order_relaxed);
     request_seconds.add(seconds);
   }
-  [[nodiscard]] std::uint64_t requests(std::size_t k) const noexcept {
-    return requests_[k].load(std::memory_order_relaxed);
+  [[nodiscard]] std::uint64_t requests(std::size_t status) const noexcept {
+    return requests_[status - first_status].load(std::memory_order_relaxed);
   }
 
   bounded_histogram<12> request_seconds{{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10}};
   bounded_histogram<11> batch_rows{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}};
 
  private:
-  std::array<std::atomic<std::uint64_t>, statuses.size()> requests_{};
+  std::array<std::atomic<std::uint64_t>, end_of_statuses - first_status> requests_{};
 };
 
 }  // namespace muster::inline v0::serve

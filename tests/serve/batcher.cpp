@@ -1,5 +1,7 @@
 #include <muster/serve/batcher.hpp>
 
+#include <algorithm>
+
 #include <atomic>
 #include <future>
 #include <random>
@@ -161,4 +163,46 @@ TEST_CASE("a batcher that ends answers what waits") {
   ends.join();
   for (auto* each : {&a, &b, &c}) CHECK(each->answer.get().status == prediction_status::done);
   CHECK_THROWS_AS(serve::batcher(sums(), {.max_batch = 0}), muster::configuration_error);
+}
+
+namespace {
+
+/// As sums, of rows that are prepared: each in turn is noted, and the first waits.
+struct prepared_sums : sums {
+  std::shared_ptr<control> prepares = std::make_shared<control>();
+  std::shared_ptr<std::vector<float>> order = std::make_shared<std::vector<float>>();
+
+  [[nodiscard]] std::size_t prepared_bytes() const { return what.input.row_bytes(); }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> to) const {
+    prepares->enter(1);
+    const float first = floats_of(row)[0];
+    order->push_back(first);
+    if (first == -1) throw muster::data_error({"row"}, "begins with -1");
+    std::ranges::copy(row, to.begin());
+  }
+  void predict_prepared(serve::prediction_batch& batch) const { predict(batch); }
+};
+static_assert(serve::preparing_predictor<prepared_sums>);
+
+}  // namespace
+
+TEST_CASE("rows are prepared in turn, so that no request waits for all rows of another") {
+  const prepared_sums model;
+  model.prepares->hold();
+  serve::batcher requests(model, {.max_batch = 8, .queue = 3});
+  asked large(rows_of(3, 10)), small(rows_of(1, 20)), bad(rows_of(2, -1));
+  REQUIRE(large.submit(requests));
+  model.prepares->await_held();
+  REQUIRE(small.submit(requests));
+  REQUIRE(bad.submit(requests));
+  CHECK(requests.waiting() == 3);
+  CHECK_FALSE(asked(rows_of(1, 0)).submit(requests));
+  model.prepares->release();
+  CHECK(floats_of(small.answer.get().values) == std::vector<float>{26, 20});
+  const auto refused = bad.answer.get();
+  CHECK(refused.status == prediction_status::refused);
+  CHECK(refused.row == 0);
+  CHECK(refused.problem == "begins with -1");
+  CHECK(floats_of(large.answer.get().values) == std::vector<float>{16, 10, 17, 11, 18, 12});
+  CHECK(*model.order == std::vector<float>{10, 20, -1, 11, 12});
 }

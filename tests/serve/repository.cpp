@@ -115,6 +115,31 @@ TEST_CASE("the highest version that loads is served, others are left aside and r
   }
 }
 
+TEST_CASE("what is left out of a folder of models is said once") {
+  const test::heard_log heard;
+  const models_folder files;
+  files.add("a", 1, "1");
+  for (const char* folder :
+       {"padded/00000001", "named/v1", "a/18446744073709551616", "not a name/1", ".hidden/v1", "a/.v1", "a/2.new"})
+    fs::create_directories(files.folder / folder);
+  fs::create_directories(files.folder / "flat");
+  for (const char* file : {"flat/model.muster", "a/2", "model.muster"}) std::ofstream(files.folder / file) << "1";
+  fs::create_symlink("nowhere", files.folder / "a/3");
+  serve::repository models(files.path(), load, {}, never);
+  models.look();
+  models.look();
+  CHECK(models.all().size() == 1);
+  const std::string text = heard.text();
+  for (const char* each : {"/padded/00000001", "/named/v1", "/a/18446744073709551616", "/not a name",
+                           "/flat/model.muster", "/a/2", "/a/3", "/model.muster"}) {
+    INFO(each);
+    const std::string words = files.path() + each + " is left out (";
+    CHECK(text.find(words) != std::string::npos);
+    CHECK(text.find(words) == text.rfind(words));
+  }
+  for (const char* each : {"hidden", ".v1", "2.new"}) CHECK(text.find(each) == std::string::npos);
+}
+
 TEST_CASE("versions that appear under load are served without a failed request") {
   const models_folder files;
   files.add("a", 1, "1");

@@ -24,6 +24,11 @@ TEST_CASE("both protocols, health, metadata and metrics") {
       R"({"model_name":"sums","model_version":"1","id":"a\"b","outputs":[{"name":"y","datatype":"FP32","shape":[1,2],)"
       R"("data":[6.5,0.5]}]})");
   CHECK(running.ask(post(infer, v2("[2,2,2]", "[[[1,1],[1,1]],[[2,2],[2,2]]]"))).status == 200);
+  CHECK(running
+            .ask(post(infer, R"({"id":null,"outputs":null,"parameters":null,"inputs":[{"name":"x","datatype":"FP32",)"
+                             R"("shape":[1,2,2],"parameters":{"binary_data_size":null},"data":[[[1,1],[1,1]]]}]})"))
+            .body == R"({"model_name":"sums","model_version":"1","outputs":[{"name":"y","datatype":"FP32",)"
+                     R"("shape":[1,2],"data":[4,1]}]})");
   CHECK(running.ask(post("/v2/models/sums/versions/1/infer", v2("[1,2,2]", "[0,1,2,3]"))).status == 200);
   CHECK(running.ask(post(predict_path, R"({"instances":[[[1,1],[1,1]],[[2,2],[2,2.5]]]})")).body ==
         R"({"predictions":[[4,1],[8.5,2]]})");
@@ -39,9 +44,9 @@ TEST_CASE("both protocols, health, metadata and metrics") {
             .body.find("[3,0]") != std::string::npos);
   const auto metrics = running.ask(get("/metrics")).body;
   for (const char* line :
-       {"muster_serve_requests_total{model=\"sums\",status=\"200\"} 7\n",
+       {"muster_serve_requests_total{model=\"sums\",status=\"200\"} 8\n",
         "muster_serve_batch_rows_bucket{model=\"lengths\",le=\"2\"} 3\n",
-        "muster_serve_request_seconds_count{model=\"sums\"} 7\n", "muster_serve_version{model=\"sums\"} 1\n",
+        "muster_serve_request_seconds_count{model=\"sums\"} 8\n", "muster_serve_version{model=\"sums\"} 1\n",
         "muster_serve_waiting_requests{model=\"sums\"} 0\n", "muster_serve_failed_loads_total 0\n"}) {
     INFO(line);
     CHECK(metrics.find(line) != std::string::npos);
@@ -117,16 +122,45 @@ TEST_CASE("what exceeds the queue is refused with a time to come back") {
   for (auto* each : {&first, &a, &b}) CHECK(each->receive().value().status == 200);
 }
 
-TEST_CASE("connections beyond the limit wait to be accepted") {
+TEST_CASE("beyond the limit the connection that has waited longest for a request goes") {
   const running_server running({.max_connections = 2});
-  auto a = std::make_unique<http_client>(running.port()), b = std::make_unique<http_client>(running.port());
-  CHECK(a->ask(get("/v2")).value().status == 200);
-  CHECK(b->ask(get("/v2")).value().status == 200);
+  http_client a(running.port()), b(running.port());
+  CHECK(a.ask(get("/v2")).value().status == 200);
+  REQUIRE(a.send("GET /v2 HTTP/1.1\r\n"));  // and no more
+  CHECK(b.ask(get("/v2")).value().status == 200);
+  http_client c(running.port());
+  CHECK(c.ask(get("/v2")).value().status == 200);
+  CHECK(a.is_closed());
+  CHECK(b.ask(get("/v2")).value().status == 200);
+}
+
+TEST_CASE("connections beyond the limit wait to be accepted while all are busy") {
+  const running_server running({.max_connections = 2});
+  running.by->hold();
+  http_client a(running.port()), b(running.port());
+  for (auto* each : {&a, &b}) REQUIRE(each->send(post(infer, v2("[1,2,2]", "[1,2,3,4]"))));
+  running.by->await_held();
   http_client c(running.port());
   REQUIRE(c.send(get("/v2")));
-  CHECK(b->ask(get("/v2")).value().status == 200);
-  a.reset();
-  CHECK(c.receive().value().status == 200);
+  running.by->release();
+  for (auto* each : {&a, &b, &c}) CHECK(each->receive().value().status == 200);
+}
+
+TEST_CASE("the bodies of all requests are bounded") {
+  const running_server running({.max_body = 100'000, .max_bodies = 150'000});
+  const std::string head = "POST " + infer + " HTTP/1.1\r\nContent-Length: 90000\r\n\r\n";
+  std::optional<http_client> first(std::in_place, running.port());
+  REQUIRE(first->send(head + std::string(80'000, ' ')));
+  for (int turn = 0; turn < 20; ++turn) CHECK(running.ask(get("/v2")).status == 200);  // what the first sent is read
+  const auto made = running.ask(head + std::string(90'000, ' '));
+  CHECK(made.status == 503);
+  CHECK_THAT(made.headers, contains("Retry-After: 1\r\n"));
+  CHECK_THAT(made.body, contains("body: there are as many of other requests as may be"));
+  CHECK(running.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).status == 200);
+  REQUIRE(first->send(std::string(10'000, ' ')));
+  CHECK(first->receive().value().status == 400);
+  first.reset();
+  CHECK(running.ask(head + std::string(90'000, ' ')).status == 400);
 }
 
 TEST_CASE("an address that cannot be listened at is refused") {

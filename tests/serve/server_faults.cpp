@@ -1,5 +1,6 @@
 // Input that is none, clients that are slow or go, models that take too long.
 #include <future>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -45,6 +46,19 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
        post(infer, R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,2,2]}]})")},
       {400, "inputs[0].data: has 3 values, and its shape 4", post(infer, v2("[1,2,2]", "[1,2,3]"))},
       {400, "inputs[0].data: has more than the 4 values", post(infer, v2("[1,2,2]", "[1,2,3,4,5]"))},
+      {400, "inputs[0].data: an array has more than 2", post(infer, v2("[2,2,2]", "[[[1,2,3],[4]],[[5,6],[7,8]]]"))},
+      {400, "inputs[0].data: an array has less than 2", post(infer, v2("[2,2,2]", "[[[1,2],[3]],[[4,5],[6,7,8]]]"))},
+      {400, "inputs[0].data: an array has less than 2",
+       post(infer, v2("[2,2,2]", "[[[1],[2]],[[3],[4]],[[5],[6]],[[7],[8]]]"))},
+      {400, "inputs[0].data: an array has more than 2", post(infer, v2("[2,2,2]", "[[[1,2,3,4],[5,6,7,8]]]"))},
+      {400, "inputs[0].data: has too few dimensions", post(infer, v2("[2,2,2]", "[[1,2,3,4],[5,6,7,8]]"))},
+      {400, "inputs[0].data: has too few dimensions", post(infer, v2("[1,2,2]", "[[1,2],3,4]"))},
+      {400, "inputs[0].data: value 2 is no FP32", post(infer, v2("[1,2,2]", "[1,2,[3,4]]"))},
+      {400, "inputs[0].data: value 0 is no FP32", post(infer, v2("[1,2,2]", "[[[[1],[2]],[[3],[4]]]]"))},
+      {400, "inputs[0].data: is no array", post(infer, v2("[1,2,2]", "1"))},
+      {400, "inputs[0].parameters: is no object",
+       post(infer, R"({"inputs":[{"name":"x","datatype":"FP32","shape":[1,2,2],"data":[1,2,3,4],"parameters":[]}]})")},
+      {400, "id: is missing, or no string", post(infer, v2("[1,2,2]", "[1,2,3,4]", R"(,"id":7)"))},
       {400, "inputs[0].data: value 2 is no FP32", post(infer, v2("[1,2,2]", R"([1,2,"3",4])"))},
       {400, "inputs[0].data: value 1 is no FP32", post(infer, v2("[1,2,2]", "[1,1e39,3,4]"))},
       {400, "inputs[0].parameters.binary_data_size: is 12, and 16 bytes",
@@ -101,6 +115,12 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
     CHECK(made.status == each.status);
     CHECK_THAT(made.body, contains(R"({"error":")" + each.field));
   }
+  const auto metrics = running.ask(get("/metrics")).body;
+  std::map<int, double> counted, expected;  // by status
+  for (const auto& each : table) ++expected[each.status];
+  for (auto at = metrics.find(",status=\""); at != std::string::npos; at = metrics.find(",status=\"", at + 1))
+    counted[std::stoi(metrics.substr(at + 9, 3))] += std::stod(metrics.substr(at + 15));
+  CHECK(counted == expected);
   // What follows is a body to a proxy that reads it otherwise: it is no request.
   http_client unclear(running.port());
   REQUIRE(unclear.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n" + get("/v2")));

@@ -50,7 +50,8 @@ struct prediction_request {
 
 /// A queue of requests, and a thread that predicts them in the order of their arrival. A batch is of whole requests: as
 /// many of those that wait as have max_batch rows together. Without a max_delay no request waits while the model is
-/// idle.
+/// idle. Where the model prepares rows, another thread does so, a row of each request in turn: a request whose rows
+/// take long does not stop the model, nor other requests.
 class batcher {
  public:
   /// Throws configuration_error for options of which one is 0.
@@ -74,7 +75,11 @@ class batcher {
     prediction_request request;
     clock::time_point arrival;
   };
+  struct unprepared_request;
   void run();
+  void prepare_all();
+  bool is_prepared(unprepared_request& one);
+  void enqueue(waiting_request&& ready);
   void take();
   void predict();
 
@@ -85,11 +90,13 @@ class batcher {
   std::condition_variable changed_;
   std::deque<waiting_request> queue_;
   std::size_t rows_waiting_ = 0;
-  bool ending_ = false;
+  std::deque<std::unique_ptr<unprepared_request>> unprepared_;
+  std::size_t unprepared_count_ = 0;  // with the one whose row is prepared now
+  bool ending_ = false, has_prepared_ = false;
   // Of the thread that predicts.
   std::vector<prediction_request> taken_, expired_;
   std::vector<std::span<const std::byte>> rows_;
-  std::thread thread_;
+  std::thread thread_, preparing_;
 };
 
 }  // namespace muster::inline v0::serve

@@ -72,6 +72,19 @@ concept predictor = std::movable<P> && requires(P& model, const P& same, predict
   model.predict(batch);
 };
 
+/// A predictor that prepares each row alone, such as a JPEG that is decoded, in a thread beside the one that predicts.
+///
+/// - prepared_bytes(): of a prepared row; 0: it prepares none.
+/// - prepare(row, to): what it throws as data_error refuses the row.
+/// - predict_prepared(batch): as predict(), of rows that were prepared.
+template <class P>
+concept preparing_predictor = predictor<P> &&
+    requires(P& model, std::span<const std::byte> row, std::span<std::byte> to, prediction_batch& batch) {
+  { model.prepared_bytes() } -> std::convertible_to<std::size_t>;
+  model.prepare(row, to);
+  model.predict_prepared(batch);
+};
+
 /// Any predictor, chosen at run time: one indirect call a batch.
 class any_predictor {
  public:
@@ -79,7 +92,13 @@ class any_predictor {
   template <class P>
   requires(!std::same_as<P, any_predictor> && predictor<P>) any_predictor(P model)  // NOLINT: meant to convert
       : info_(model.info()) {
-    predict_ = [held = std::make_shared<P>(std::move(model))](prediction_batch& batch) { held->predict(batch); };
+    const auto held = std::make_shared<P>(std::move(model));
+    predict_ = [held](prediction_batch& batch) { held->predict(batch); };
+    if constexpr (preparing_predictor<P>) {
+      prepared_bytes_ = held->prepared_bytes();
+      prepare_ = [held](std::span<const std::byte> row, std::span<std::byte> to) { held->prepare(row, to); };
+      predict_prepared_ = [held](prediction_batch& batch) { held->predict_prepared(batch); };
+    }
   }
   any_predictor(any_predictor&&) noexcept = default;
   any_predictor& operator=(any_predictor&&) noexcept = default;
@@ -87,9 +106,16 @@ class any_predictor {
   /// As predictor has them.
   [[nodiscard]] const model_info& info() const noexcept { return info_; }
   void predict(prediction_batch& batch) { predict_(batch); }
+  /// As preparing_predictor has them; 0 bytes where the model is none.
+  [[nodiscard]] std::size_t prepared_bytes() const noexcept { return prepared_bytes_; }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> to) { prepare_(row, to); }
+  void predict_prepared(prediction_batch& batch) { predict_prepared_(batch); }
 
  private:
   model_info info_;
+  std::size_t prepared_bytes_ = 0;
+  std::function<void(std::span<const std::byte>, std::span<std::byte>)> prepare_;
+  std::function<void(prediction_batch&)> predict_prepared_;
   std::function<void(prediction_batch&)> predict_;
 };
 static_assert(predictor<any_predictor>);

@@ -30,7 +30,8 @@ struct served_model {
 /// repository looks for versions, loads the highest, lets it predict once and once in a full batch, and only then puts
 /// it in the place of the one before, which answers what it has taken. A version that does not load is reported once
 /// and left aside until its folder is another one: the highest that loads is served. A version that is removed is not
-/// served any more. Names have letters, digits and ".", "_", "-" alone; other folders are not looked at.
+/// served any more. Names have letters, digits and ".", "_", "-" alone. What else
+/// is there is reported once; names that begin with ".", and folders of a model with a "." in their name, are not.
 class repository {
  public:
   /// Makes a predictor of the folder of a version; what it throws says that the version is damaged.
@@ -58,6 +59,7 @@ class repository {
   struct entry;     // of a model
   void run();
   void look_at(const std::string& name);
+  void leave_out(const std::string& path, const std::string& why);
   void replace(const std::string& name, std::shared_ptr<served_model> next);
   void end_retired();
 
@@ -68,6 +70,7 @@ class repository {
   std::mutex looking_;                                     // held by a look
   std::map<std::string, std::unique_ptr<entry>> entries_;  // of looks
   std::vector<std::shared_ptr<served_model>> retired_;     // of looks
+  std::set<std::string> left_out_;                         // of looks: what was said
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::shared_ptr<served_model>, std::less<>> served_;

@@ -20,8 +20,9 @@ struct server_options {
   seconds idle_timeout{75};     ///< between requests of a connection
   std::size_t max_header = std::size_t{16} << 10;
   std::size_t max_body = std::size_t{64} << 20;
-  std::size_t max_connections = 1024;  ///< further ones wait to be accepted
-  seconds drain_delay{1};              ///< how long a server that drains goes on to take new requests
+  std::size_t max_bodies = std::size_t{1} << 30;  ///< bytes of all bodies at a time; a request beyond gets 503
+  std::size_t max_connections = 1024;             ///< the one that waits longest for a request goes; further ones wait
+  seconds drain_delay{1};                         ///< how long a server that drains goes on to take new requests
   std::string spans{};  ///< file for the spans of requests with headers of a trace, each a line for Zipkin; empty: none
   bool drain_on_sigterm = true;  ///< SIGTERM and SIGINT call drain() while run() runs
 };

@@ -73,6 +73,16 @@ def evaluate(path, rows):
     return values[graph.output[0].name]
 
 
+def crc32c(data):
+    """A bit at a time."""
+    made = 0xFFFFFFFF
+    for byte in data:
+        made ^= byte
+        for _ in range(8):
+            made = made >> 1 ^ (0x82F63B78 if made & 1 else 0)
+    return made ^ 0xFFFFFFFF
+
+
 class Export(Case):
     def setUp(self):
         if onnx is None:
@@ -131,9 +141,13 @@ class Export(Case):
         files = {"short": model[:-8], "text": b"no model\n", "unknown": model.replace(b"logistic_regression", b"logistic_regressiom"),
                  "steps": model.replace(b'"model"', b'"preparation":"","input":[8,8,3],"model"')}
         files["steps"] = files["steps"].replace(b"logistic_regression", b"vgg16")
+        for name in ("unknown", "steps"):
+            files[name] = files[name][:-4] + struct.pack("=I", crc32c(files[name][:-4]))
+        at = len(model) // 2
+        files["damaged"] = model[:at] + bytes([model[at] ^ 1]) + model[at + 1:]
         for name, content in files.items():
             (self.folder / name).write_bytes(content)
-        for name, words in (("none", "none cannot be read"), ("short", "is no model"), ("text", "is no model"),
+        for name, words in (("none", "none cannot be read"), ("short", "is no model"), ("damaged", "its checksum does not match: it is damaged"), ("text", "is no model"),
                             ("unknown", "unknown"), ("steps", "does not end with normalise")):
             made = self.export(name, "out.onnx")
             self.assertEqual(made.returncode, 2, made.stdout)

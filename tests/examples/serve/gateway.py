@@ -231,6 +231,18 @@ class Faults(GatewayCase):
         self.assertEqual(gateway.wait(HANG), 0)
 
 
+    def test_idle_connections_make_room(self):
+        _, port = self.start_gateway(self.start_replicas(1))
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=HANG) for _ in range(64)]
+        for one in idle:
+            self.addCleanup(one.close)
+            one.sendall(b"GET /v2 HTTP/1.1\r\n")   # and no more
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self.addCleanup(connection.close)
+        connection.request("GET", "/v2/health/live")
+        self.assertEqual(connection.getresponse().status, 200)
+
+
 class Memory(GatewayCase):
     def test_a_request_of_2_gb_needs_less_than_256_mb_anywhere(self):
         replicas = self.start_replicas()

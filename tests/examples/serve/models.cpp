@@ -115,7 +115,21 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
   huge.replace(huge.find("wAALCAAQABAB"), 12, "wAALCMNQw1AB");
   const auto refused = running.ask(served::post(path, before + huge + behind));
   CHECK(refused.status == 400);
-  CHECK_THAT(refused.body, contains("instances[0]: is no whole JPEG (it is too large)"));
+  CHECK_THAT(refused.body, contains("instances[0]: takes too much to decode (it has "));
+  // A progressive file of 169 bytes: each of its scans would go over 8,192 x 8,192 pixels.
+  using namespace std::literals;
+  std::string scans = "\xff\xd8\xff\xc2\0\x0b\x08\x20\0\x20\0\1\1\x11\0"s;
+  for (int k = 0; k < 14; ++k) scans += "\xff\xda\0\x08\1\1\0\0\0\0\0"s;
+  scans += "\xff\xd9";
+  const std::string tensor = {static_cast<char>(scans.size()), 0, 0, 0};
+  const std::string head =
+      R"({"inputs":[{"name":"image","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":)" +
+      std::to_string(4 + scans.size()) + "}}]}";
+  const auto bomb =
+      running.ask(served::post("/v2/models/net/infer", head + tensor + scans,
+                               "Inference-Header-Content-Length: " + std::to_string(head.size()) + "\r\n"));
+  CHECK(bomb.status == 400);
+  CHECK_THAT(bomb.body, contains("row 0: takes too much to decode (it has 14 scans of 67108864 pixels)"));
   CHECK(running.ask(served::post(path, before + jpeg + "\"},{\"b64\":\"" + jpeg.substr(0, 100) + behind))
             .body.find("instances[1]") != std::string::npos);
 }
