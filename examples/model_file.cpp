@@ -41,7 +41,10 @@ model_file read_model(const std::string& path, const std::function<void(const nl
   std::size_t statistics = 0;
   try {
     const auto head = nlohmann::json::parse(all.substr(0, line));
-    if (head.at("format") != format) throw no_model(path, "its format is unknown");
+    if (head.at("format") != format) {
+      throw no_model(path,
+                     "it is of format " + head.at("format").dump() + ", and this program reads \"" + format + "\"");
+    }
     made.model = head.at("model").get<std::string>();
     made.parameters = head.at("parameters").get<std::size_t>();
     statistics = head.at("statistics").get<std::size_t>();

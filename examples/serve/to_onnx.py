@@ -17,6 +17,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
+FORMAT = "muster-model-2"
+
+
 class Problem(Exception):
     pass
 
@@ -52,7 +55,9 @@ def read_model(path):
         content = pathlib.Path(path).read_bytes()
         head, end, rest = content.partition(b"\n")
         head = json.loads(head)
-        if not end or head["format"] != "muster-model-2" or len(rest) != 4 * (head["parameters"] + head["statistics"] + 1):
+        if head["format"] != FORMAT:
+            raise Problem(f"{path} is of format {head['format']} (this program reads {FORMAT}); use the version that saved it")
+        if not end or len(rest) != 4 * (head["parameters"] + head["statistics"] + 1):
             raise ValueError
         if crc32c(content[:-4]) != int.from_bytes(content[-4:], sys.byteorder):
             raise Problem(f"{path} is no model (its checksum does not match: it is damaged); give a file that --save has written")

@@ -76,7 +76,10 @@ detail::manifest_content detail::contents_of(std::string_view text, const std::s
     const std::string line = written.substr(std::min(crc_and_blank, written.size()));
     if (with_crc(line) != written + '\n') fail("the line does not match its checksum (the manifest was damaged)");
     if (number_of_line == 1) {
-      if (line != heading) fail("the line is not the heading of a manifest that this version knows");
+      if (line != heading) {
+        throw data_error({path, 1, 1}, "has the heading '" + line + "' (this program knows '" + std::string(heading) +
+                                           "'); use the muster that wrote it");
+      }
       content.bytes = at;
       continue;
     }

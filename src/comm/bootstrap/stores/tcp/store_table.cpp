@@ -22,6 +22,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::string_view journal_magic = "muster-store 1\n";
+constexpr std::string_view journal_name = "muster-store ";  // of every version
 // Versions of one start of a server. The next start counts from the next multiple: whatever the end of the file has
 // lost, no version is used twice.
 constexpr std::uint64_t versions_of_a_start = std::uint64_t{1} << 32;
@@ -98,7 +99,12 @@ void store_table::open_journal(const std::string& folder) {
   if (std::error_code unseen; std::filesystem::exists(path_, unseen) || unseen) {
     const auto bytes = read_whole_file(path_, [] {});
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (!text.starts_with(journal_magic)) refuse("its file 'store' is not a journal of this version of muster");
+    if (!text.starts_with(journal_name)) refuse("its file 'store' is no journal of a store");
+    if (!text.starts_with(journal_magic)) {
+      refuse("its file 'store' is a journal '" +
+             std::string(text.substr(0, std::min(text.find('\n'), journal_name.size() + 20))) +
+             "', and this muster reads '" + std::string(journal_magic.substr(0, journal_magic.size() - 1)) + "'");
+    }
     if (const auto damage = replay(text.substr(journal_magic.size()))) {
       throw data_error(
           {.file = path_, .offset = journal_magic.size() + *damage},
