@@ -138,7 +138,7 @@ TEST_CASE("a save removes checkpoints and what was left of them, and no file of 
   const temporary_folder folder;
   const std::string where = folder / "store";
   std::filesystem::create_directories(where);
-  const std::string whole = "step-000000000001.0123456789abcdef";
+  const std::string whole = "step-000000000000.0000000000000001";  // older than the checkpoint that is saved
   const std::vector<std::string> foreign = {"step-1000.ckpt",
                                             "step-1000.best.pt",
                                             "step-20.bin",

@@ -9,6 +9,7 @@ seed: all that are left must end with 0 and the same state, and the next job mus
 """
 import argparse
 import os
+import pathlib
 import random
 import re
 import signal
@@ -91,7 +92,8 @@ with tempfile.TemporaryDirectory() as folder:
     # SIGTERM to all: the last rank saves where no checkpoint of an epoch is, and the same command goes on to the same end.
     for ranks in (1, 2):
         ended = Job(ranks, f"{folder}/ended-{ranks}", 1000, "--min", "1")
-        while ended.trains() and not os.path.isdir(f"{folder}/ended-{ranks}"):
+        saved = pathlib.Path(f"{folder}/ended-{ranks}")
+        while ended.trains() and not list(saved.glob("step-*.state")):  # all ranks have joined
             time.sleep(0.01)
         ended.process.send_signal(signal.SIGTERM)
         status = ended.process.wait(120)

@@ -147,7 +147,7 @@ TEST_CASE("a value that is not finite names the record of the batch that has suc
     for (std::size_t k = 0; k < 10; ++k) made.row(k)[1] = k == 7 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
     const muster::dataset data = made.finish();
     for (const bool fails_early : {false, true}) {
-      muster::loader loader = data | muster::batch(5);
+      muster::loader loader = muster::any_record_source(data) | muster::batch(5) | muster::prefetch(1);
       muster::arena arena(context, {{"w", {2}}});
       muster::sgd optimizer(arena);
       muster::training training(context, arena, optimizer, loader);

@@ -212,13 +212,15 @@ TEST_CASE("amid an epoch all ranks have one state, also where each counts the sa
   const std::string mode = GENERATE("allreduce", "allreduce-weights");
   CAPTURE(mode);
   as_ranks(2,
-           [](muster::context& context, muster::group&) {
+           [](muster::context& context, muster::group& world) {
              trained here(context, 40, 7);  // 4 samples of a batch at rank 0, and 3 at rank 1
-             here.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+             const auto one_step = [&](muster::training_step& step) { here.one_step(step); };
+             for (std::uint64_t steps = 1; steps <= 5; ++steps) {
+               here.training.run({.steps = steps, .log = nullptr}, one_step);
                const std::uint64_t digest = here.training.state().digest();
-               require(muster::allreduce(step.group(), digest, muster::max) == digest, "a state like the other's");
-               here.one_step(step);
-             });
+               require(muster::allreduce(world, digest, muster::max) == digest, "a state like the other's");
+             }
+             here.training.run({.epochs = 1, .log = nullptr}, one_step);
              require(here.training.epochs().at(0).samples == 40, "every sample once");
            },
            {"--mode", mode});

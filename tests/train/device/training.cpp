@@ -204,6 +204,7 @@ TEST_CASE("a pass on a device that is used wrongly says so") {
     }
     auto pass = sync.begin();  // and goes on
     pass.add_samples(1);
+    pass.ready(4);
     pass.wait();
   });
 }
