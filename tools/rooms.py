@@ -36,24 +36,24 @@ ROOMS = {
 # For the files of a layer that these do not notice.
 WIDER = {
     "core": "^(test_|programs: |manual: |repository: (run|a program that links))",
-    "data": "^(test_(session|gradients|nn):|programs: (muster-data|records)|manual: data|train: shards|bench: bench_data)",
-    "comm": "^(comm: |test_(session|state|gradients|ps_job):|manual: (collectives|rendezvous)|bench: (bench_(coll|stores)|"
+    "data": "^(test_(session|gradients|nn):|programs: (muster-data|records)|golden: records|manual: data|train: shards|bench: bench_data)",
+    "comm": "^(comm: |test_(session|state|gradients|ps_job):|manual: (collectives|rendezvous)|golden: (profile|store)|bench: (bench_(coll|stores)|"
             "compare)|examples: (01|06|07|08|09|ranks))",
     "serve": "^(serve|muster-pool|stacking)",
     "elastic": "^(elastic: |comm: strangers|manual: elastic|examples: 03|train: .*(elastic|killed|shards)|virtual shards|"
                ".*die and join|images: goes on|programs: muster-(info top|launch))",
-    "ps": "^(parameter server|manual: parameter_server|examples: 04|bench: bench_ps|train: (workers|an elastic job with servers))",
+    "ps": "^(parameter server|golden: tables|manual: parameter_server|examples: 04|bench: bench_ps|train: (workers|an elastic job with servers))",
     "train": "^(train: |test_(nn|nn_double|nn_device|logistic_regression):|manual: gradients|logistic_regression|images: |resnet|virtual|"
              "examples: |parameter server, the examples|bench: |repository: (run|the README's program)|"
-             "platform: (dashboard|ends|fashion|slurm|kube|tune|watch))",
+             "golden: (checkpoint|model)|platform: (dashboard|ends|fashion|memo|slurm|kube|tune|watch))",
     "programs": "^(elastic: .*launch|comm: strangers|train: .*elastic|parameter server: |muster-pool)",
 }
 # Tests that no edit of include or src can affect, and why.
 UNAFFECTED = {
     "^repository: (?!run |the README's program|a program that links)": "reads, compiles or installs; the tests that run what it built are above",
     "^bench: the goals are judged": "judges figures in files",
-    "^platform: (files|holding|presets|process|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
-    "package|flow|export|page)": "runs scripts of its own in place of muster's programs",
+    "^(golden: (results|workflow)|platform: (files|holding|presets|process|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
+    "package|flow|export|page))": "reads files of Python, or runs scripts of its own in place of muster's programs",
 }
 
 

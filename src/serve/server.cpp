@@ -87,7 +87,8 @@ class serving_thread {
     sockaddr_storage bound{};
     socklen_t size = sizeof bound;
     ::getsockname(listening, reinterpret_cast<sockaddr*>(&bound), &size);
-    acceptor_.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), ::fcntl(listening, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    acceptor_.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(),
+                     ::fcntl(listening, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     acceptor_.non_blocking(true);
     accept();
   }

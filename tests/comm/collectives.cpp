@@ -50,9 +50,13 @@ TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracl
   compare_with_oracle(test::fabric::hierarchical_over_tcp, 1500);
 }
 #endif
-TEST_CASE("every collective equals its oracle over shm", "[oracle][slow]") { compare_with_oracle(test::fabric::shm, 9000); }
+TEST_CASE("every collective equals its oracle over shm", "[oracle][slow]") {
+  compare_with_oracle(test::fabric::shm, 9000);
+}
 #ifdef MUSTER_HAS_TCP
-TEST_CASE("every collective equals its oracle over tcp", "[oracle][slow]") { compare_with_oracle(test::fabric::tcp, 4500); }
+TEST_CASE("every collective equals its oracle over tcp", "[oracle][slow]") {
+  compare_with_oracle(test::fabric::tcp, 4500);
+}
 #endif
 
 // The root of a broadcast and the leaves of a reduction wait for no rank: how far they get ahead is for the transport

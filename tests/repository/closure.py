@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 include, compiler = sys.argv[1:]
-LIMITS = {"muster/muster.hpp": 100_000, "muster/collectives.hpp": 90_000}
+LIMITS = {"muster/muster.hpp": 100_300, "muster/collectives.hpp": 90_000}
 # 1,500 to 8,600 lines each: what needs them is compiled, or has a loop of its own.
 LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
 
