@@ -49,7 +49,7 @@ struct gateway {
   std::mutex mutex{};
   std::condition_variable ended{};
   int connections = 0;
-  bool is_full = false;                                        // another one waits to be accepted
+  bool is_full = false;                                           // another one waits to be accepted
   std::set<std::pair<muster::clock::time_point, int>> waiting{};  // connections for a request, since when
   std::counting_semaphore<max_split> splits{max_split};
 };

@@ -67,7 +67,8 @@ simulation::world any_world(muster::random_stream& draw) {
 
 }  // namespace
 
-TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and no worker waits for ever", "[simulation][slow]") {
+TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and no worker waits for ever",
+          "[simulation][slow]") {
   const auto seen = simulate(1200, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.replicas = 1;
@@ -98,7 +99,8 @@ TEST_CASE("without replicas ranges move and servers are suspected, and nothing i
   CHECK(seen.excused == 0);
 }
 
-TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins", "[simulation][slow]") {
+TEST_CASE("of batches that servers hand out each sample is used once at every range, whatever dies and joins",
+          "[simulation][slow]") {
   const auto seen = simulate(1000, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.leases = true;

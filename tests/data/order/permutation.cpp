@@ -54,8 +54,10 @@ TEST_CASE("all orders are equally likely over epochs") {
 }
 
 TEST_CASE("orders are the same on every platform and in every version") {
-  CHECK(numbers_of(muster::detail::permutation(1, 0, 10)) == std::vector<muster::sample_id>{7, 1, 3, 5, 2, 8, 0, 9, 4, 6});
-  CHECK(numbers_of(muster::detail::permutation(1, 1, 10)) == std::vector<muster::sample_id>{8, 5, 0, 7, 1, 2, 3, 4, 9, 6});
+  CHECK(numbers_of(muster::detail::permutation(1, 0, 10)) ==
+        std::vector<muster::sample_id>{7, 1, 3, 5, 2, 8, 0, 9, 4, 6});
+  CHECK(numbers_of(muster::detail::permutation(1, 1, 10)) ==
+        std::vector<muster::sample_id>{8, 5, 0, 7, 1, 2, 3, 4, 9, 6});
   const muster::detail::permutation large(42, 7, 1000000);
   CHECK(large[0] == 597673);
   CHECK(large[500000] == 40194);

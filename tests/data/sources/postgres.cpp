@@ -123,7 +123,8 @@ TEST_CASE("keys of PostgreSQL have all of their digits, whatever its roles print
   }
 }
 
-TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way", "[slow]") {
+TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way",
+          "[slow]") {
   const postgres_server postgres;
   if (!postgres.started()) return;
   const std::string from = postgres.connection();
