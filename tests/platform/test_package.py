@@ -9,7 +9,7 @@ import unittest
 
 from bench import PLATFORM, Case
 
-VERSION = PLATFORM.parent.parent / "include" / "muster" / "core" / "version.hpp"
+VERSION = PLATFORM.parent / "include" / "muster" / "core" / "version.hpp"
 
 
 class Started(Case):

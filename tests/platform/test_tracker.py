@@ -10,7 +10,7 @@ from bench import PLATFORM, Case
 
 from muster_bench.tracker import PHASES, Tracker
 
-DOCUMENT = PLATFORM.parent.parent / "docs" / "tracker.md"
+DOCUMENT = PLATFORM.parent / "docs" / "tracker.md"
 TRAINING = r'''
 import sys, time
 from muster_bench.tracker import Tracker
