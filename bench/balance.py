@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "platform"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 from muster_bench import holding  # noqa: E402
 
 holding.PERIOD = 10_000   # microseconds: a slower processor, and not one that stands still for most of a step

@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "platform"))
+sys.path.insert(0, str(HERE.parent / "python"))
 from muster_bench import simgrid  # noqa: E402  (beside this file)
 
 ALGORITHMS = ("recursive_doubling", "halving_doubling", "ring", "tree", "direct")

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
+PLATFORM = pathlib.Path(__file__).resolve().parents[1] / "python"
 sys.path.insert(0, str(PLATFORM))
 from muster_bench import compare  # noqa: E402  (beside this file)
 from muster_bench.experiment import read_file  # noqa: E402

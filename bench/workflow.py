@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
+PLATFORM = pathlib.Path(__file__).resolve().parents[1] / "python"
 FLOW = [sys.executable, "-m", "muster_flow"]
 
 
