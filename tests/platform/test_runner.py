@@ -62,7 +62,7 @@ class Results(Case):
             {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"},
             {"name": "a/4_cv", "real_time": 0.1, "time_unit": "us", "aggregate_unit": "percentage"}]}))
         read = f"read: [{{tracker: '{self.folder}/t.json'}}, {{benchmark: '{self.folder}/b.json', rows: '^a'}}]"
-        path = self.experiment(["true"], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
+        path = self.experiment(["touch", str(self.folder / "t.json"), str(self.folder / "b.json")], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
                                top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 3.97, 10]\n"
                                "prices: {currency: EUR, cpu-hour: 0.9}")
         self.run_file(path)
@@ -81,14 +81,14 @@ class Results(Case):
     def test_the_largest_times_of_different_ranks_are_no_shares(self):
         for ranks, expected in ((2, ""), (1, "0.2")):
             self.write("t.json", json.dumps({name: value for name, value in {**TRACKER, "world_size": ranks}.items() if "mean" not in name}))
-            path = self.experiment(["true", str(ranks)], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
+            path = self.experiment(["touch", str(self.folder / "t.json"), str(self.folder / str(ranks))], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
             self.run_file(path)
             self.assertEqual(self.results()[0].get("communication_share", ""), expected)
 
     def test_several_goals(self):
         epochs = [{"epoch": n, "val_accuracy": 0.5 + n / 10, "train_accuracy": 0.6 + n / 10, "val_loss": 1 / n, "train_loss": 1 / n, "train_seconds": 2.0} for n in (1, 2, 3)]
         self.write("t.json", json.dumps({**TRACKER, "epochs": epochs}))
-        path = self.experiment(["true"], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]",
+        path = self.experiment(["touch", str(self.folder / "t.json")], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]",
                                top="goal: [{metric: accuracy, value: 0.6}, {metric: val_loss, value: 0.4}, {metric: train_loss, value: 0.1},"
                                    " {metric: train_accuracy, value: 0.8}]")
         self.run_file(path)
