@@ -23,7 +23,7 @@ def open_page(page, width, height, dark=False, picture=None):
         copy = pathlib.Path(folder, "page.html")
         measure = ("<script>addEventListener('load', () => console.log('width ' + document.documentElement.scrollWidth + ' of ' + innerWidth + "
                    "', cut ' + [...document.querySelectorAll('.wide')].filter(box => box.scrollWidth > box.clientWidth).length))</script>")
-        text = pathlib.Path(page).read_text().replace("</body>", f"{measure}</body>")
+        text = pathlib.Path(page).read_text().replace("</body>", f"{measure}</body>").replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
         if width < LEAST:  # no window is as narrow as a phone, but a frame can be
             text = (f'<!doctype html><meta name="color-scheme" content="light dark"><style>body {{ margin: 0 }} iframe {{ border: 0 }}'
                     f'</style><iframe width="{width}" height="{height}" srcdoc="{html.escape(text, quote=True)}"></iframe>')
