@@ -22,7 +22,7 @@ POINTS = 600        # of a line that a page draws
 PIECE = 256 << 10   # bytes of a log in an answer
 LINE = 1 << 20      # bytes of a line of JSON
 FILES = 1000        # of a run that are listed
-OF_ANOTHER_FORM = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, Refusal, TypeError, ValueError)
+OF_ANOTHER_FORM = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 NOTHING = {"series": [], "results": {}, "rows": [], "settings": {}, "attempts": [], "words": [], "environment": {}, "goals": [], "shares": {}, "phases": {}, "workers": [],
            "posted": {}, "trace": False}
 SHOWN = ("train_loss", "val_loss", "val_accuracy", "train_accuracy", "samples_per_second")   # of the last epoch, in a list
@@ -91,7 +91,7 @@ class Runs:
             return self._ended[home][1]
         try:
             row = self._read_row(folder, home, runner, changed / 1e9, ended)
-        except OF_ANOTHER_FORM as error:
+        except (*OF_ANOTHER_FORM, Refusal) as error:
             row = {"id": f"{folder}/{name}", "folder": folder, "run": name, "title": folder, "experiment": name, "parameters": {}, "ranks": 1, "repeat": 1,
                    **_unreadable(error), "began": changed / 1e9, "seconds": None, "epoch": None, "metrics": {}}
         if ended:
@@ -99,7 +99,7 @@ class Runs:
         return row
 
     def _read_row(self, folder, home, runner, changed, ended):
-        described, result = read_json(home / "config" / "run.json"), _result_of(home) if ended else {}
+        described, result = read_json(home / "config" / "run.json"), read_json(home / "result" / "result.json") if ended else {}
         if not isinstance(described, dict) or not isinstance(result, dict):
             raise ValueError("run.json or result.json is no JSON object")
         series, content = self._series(folder, home, result), self.content(folder)
@@ -136,7 +136,7 @@ class Runs:
         home, row = self.home(folder, name), self.row(folder, name)
         try:
             more = self._more(folder, home, row)
-        except OF_ANOTHER_FORM as error:
+        except (*OF_ANOTHER_FORM, Refusal) as error:
             more = {**NOTHING, **(_unreadable(error) if row["status"] != "unreadable" else {})}
         return {**row, **more, "files": files_in(home, home.rglob("*"))}
 
