@@ -29,9 +29,11 @@ struct process_entry {
   bool is_found = false;
 };
 
+// Returns the text of a file below /proc; empty where the process has ended, also while the file is read.
 std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 /// Those that run, of /proc; found are those with `entry` in their environment: a variable, or how it begins.

@@ -171,7 +171,7 @@ def later_manifest(folder):
 # format: [(function that changes the version in a folder, words of the error)]
 LATER = {
     "checkpoint": [(lambda folder: numbered(next(folder.glob("momentum/*.state")), 8, 5), ("version 5", "version 4")),
-                   (later_cursor, ("version (3 in the state, 2 here)",))],
+                   (later_cursor, ("the version is 3 there and 2 here",))],
     "tables": [(lambda folder: replaced(folder / "of workers/tables.json", b'"format": 2', b'"format": 9'), ("format (9;", "reads 2 and 3"))],
     "records": [(lambda folder: numbered(next(folder.glob("bytes/records-*.muster")), 8, 2), ("version 2", "knows 1")),
                 (later_manifest, ("muster-records 2", "muster-records 1"))],
