@@ -111,7 +111,7 @@ class Report(Made):
         files = {path.name: path.read_text() for path in figures.iterdir()}
         self.assertEqual(len(files), len(captions))
         (figures / "mine.svg").write_text("mine")
-        self.bench("report", self.folder / "report.yaml", "--out", "out")
+        self.bench("run", self.folder / "report.yaml", "--out", "out", status=1)
         self.assertEqual({path.name for path in figures.iterdir()}, {*files, "mine.svg"})
         self.assertIn("sizes-allreduce-time-over-size-2-ranks.svg", files)
         for name, picture in files.items():
