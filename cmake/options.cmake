@@ -37,6 +37,7 @@ add_library(muster_build_flags INTERFACE)
 target_compile_features(muster_build_flags INTERFACE cxx_std_20)
 target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
   $<$<BOOL:${MUSTER_WERROR}>:-Werror>
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>  # GCC's -Wconversion has none
   # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
   # GCC 12 says of its own intrinsics for AVX-512, which Eigen uses, that they are uninitialised; without -O3 it is sure

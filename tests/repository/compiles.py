@@ -65,8 +65,10 @@ class compiler:
     """A compiler that only looks at sources."""
 
     def __init__(self, path, standard):
-        self.command = [path, "-fsyntax-only", "-O0", "-Wno-unknown-warning-option"] if "clang" in path else [path, "-fsyntax-only", "-O0"]
+        self.command = [path, "-fsyntax-only", "-O0"]
         self.standard = [f"-std={standard}"] if standard else []
+        if "clang" in path:  # GCC's -Wconversion has no -Wsign-conversion
+            self.standard += ["-Wno-unknown-warning-option", "-Wno-sign-conversion"]
         self.units = 0
 
     def run(self, directory, options, sources):
