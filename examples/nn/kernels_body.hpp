@@ -6,8 +6,7 @@
 #include "kernels_vector.hpp"
 #include "kernels_winograd.hpp"
 
-namespace nn {
-namespace {
+namespace nn { namespace {
 
 /// Width is that of a vector in bytes, Pixels x Blocks vectors are held in registers.
 template <class T, std::size_t Width, std::size_t Pixels, std::size_t Blocks>

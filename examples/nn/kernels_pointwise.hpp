@@ -3,8 +3,7 @@
 
 #include "kernels_vector.hpp"
 
-namespace nn {
-namespace {
+namespace nn { namespace {
 
 template <class T, std::size_t Width>
 struct pointwise_kernels {

@@ -6,8 +6,7 @@
 
 #define NN_UNROLL _Pragma("GCC unroll 16")
 
-namespace nn {
-namespace {
+namespace nn { namespace {
 
 /// Width is that of a vector in bytes.
 template <class T, std::size_t Width>

@@ -3,8 +3,7 @@
 
 #include "kernels_vector.hpp"
 
-namespace nn {
-namespace {
+namespace nn { namespace {
 
 /// Panel is the columns that are packed together.
 template <class T, std::size_t Width, std::size_t Panel>

@@ -1,6 +1,6 @@
 #include <muster/comm/settings.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 namespace {
 
 constexpr auto some_seconds = detail::from(0.001, 1e8);  // from a millisecond to three years: no clock overflows
@@ -83,4 +83,4 @@ bool muster_register_settings_of_comm() noexcept {
 bool muster_settings_of_comm = muster_register_settings_of_comm();
 }
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

@@ -5,7 +5,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 struct net_timing {
   /// What another program that connects may take to prove that it is of the job.
@@ -120,4 +120,4 @@ struct exit_timing {
   static constexpr seconds success_agreement{600.0};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 
 #include "../core/copy.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 std::string describe(const collective_signature& signature) {
   if (signature.kind == collective::finish) return "the end of its run";
@@ -74,4 +74,4 @@ void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std:
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 
 #include "descriptor.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using detail::descriptor;
@@ -179,4 +179,4 @@ void atomic_file::commit() {
   detail::flush_folder(path_);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

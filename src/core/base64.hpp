@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::string_view base64_letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -53,4 +53,4 @@ inline constexpr std::string_view base64_letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZab
   return bytes;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 
 #include "round_up.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
@@ -32,4 +32,4 @@ void* map_zeros(std::size_t bytes) {
 
 void unmap_zeros(void* memory, std::size_t bytes) noexcept { ::munmap(memory, round_up(bytes, huge_page)); }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

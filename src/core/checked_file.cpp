@@ -11,7 +11,7 @@
 
 #include "wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 void checked_file::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
@@ -55,4 +55,4 @@ std::vector<std::byte> read_whole_file(const std::string& path, const std::funct
   return bytes;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

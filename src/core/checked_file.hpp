@@ -11,7 +11,7 @@
 
 #include <muster/core/atomic_file.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Files are written and read in pieces of so many bytes: few enough that a slow disk (a megabyte a second) has one
 /// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
@@ -42,4 +42,4 @@ class checked_file {
 /// Throws data_error, with what errno says, unless it is readable.
 void require_readable(bool is_readable, const std::string& path);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 struct to_half {
@@ -94,4 +94,4 @@ void convert_add(std::span<const bfloat16> from, float weight, std::span<float> 
   run_over<add_half>(from, to, weight);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

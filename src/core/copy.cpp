@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t left_to_memcpy = 2048;                  // it goes by vectors up to here
@@ -72,4 +72,4 @@ void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size
   copy_bytes(to, from, bytes);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

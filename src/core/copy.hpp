@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What std::memcpy does, at a speed that does not depend on where the two lie in their pages: the C library's uses an
 /// instruction (rep movsb) for larger copies that some processors (AMD Zen 3 and 4) do twenty times slower when both
@@ -15,4 +15,4 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcep
 /// goes past it, which spares the memory one of three movements.
 void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

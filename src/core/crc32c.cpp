@@ -8,7 +8,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, as they come off the wire
@@ -136,4 +136,4 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) noe
   return detail::crc32c_by_tables(bytes, before);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <utility>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Gives something back by this function: the deleter of a std::unique_ptr.
 template <auto Function>
@@ -60,4 +60,4 @@ class descriptor {
   int number_ = -1;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

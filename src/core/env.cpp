@@ -19,7 +19,7 @@ extern "C" {
 [[gnu::weak]] bool muster_register_settings_of_train() noexcept;
 }
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace setting {
 constexpr setting_info log_level{"log-level", "LEVEL", "warning", "debug, info, warning, error, off"};
 constexpr setting_info log_ranks{"log-ranks", "RANKS", "0", "ranks that log: 0 or all"};
@@ -222,4 +222,4 @@ configuration_error unknown_argument(std::string_view word, std::vector<std::str
                              (meant ? "did you mean " + *meant + "?" : "--help lists all"));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include "text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 std::string data_location::to_string() const {
   std::string text = file;
@@ -118,4 +118,4 @@ std::optional<std::string> closest(std::string_view word, const std::vector<std:
   return best;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 struct logger {
@@ -71,4 +71,4 @@ void log(log_level level, std::string_view text) noexcept {
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

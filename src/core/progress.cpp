@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 progress_line::progress_line(bool enabled, std::FILE* stream)
     : stream_(stream), active_(enabled && isatty(fileno(stream)) == 1) {}
@@ -29,4 +29,4 @@ void progress_line::clear() {
   shown_ = false;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

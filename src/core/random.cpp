@@ -3,11 +3,11 @@
 #include <cmath>
 #include <numbers>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 double random_stream::normal() noexcept {
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
   return radius * std::cos(2.0 * std::numbers::pi * uniform());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

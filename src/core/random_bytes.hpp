@@ -12,7 +12,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// At most 256 bytes, which the system gives whole. Throws error where it gives none.
 inline void fill_random(std::span<std::byte> bytes) {
@@ -32,4 +32,4 @@ inline void fill_random(std::span<std::byte> bytes) {
   return text;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Of a core that a rank computes on it gets a tenth: a step beside it takes as long as without, and where cores are
@@ -49,4 +49,4 @@ void shorten_slices_of_this_thread() noexcept {
   shorten_slices();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 
 #include "text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 std::string decoded(std::string_view text) {
@@ -206,4 +206,4 @@ std::string detail::without_password(std::string_view text) {
   return made;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What is between the marks: one more word than there are marks.
 [[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char mark) {
@@ -65,4 +65,4 @@ template <class Make = std::identity>
   return name.empty();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

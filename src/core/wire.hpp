@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What is written as its bytes: a number, or a structure of numbers without gaps.
 template <class T>
@@ -143,4 +143,4 @@ class wire_reader {
   bool good_ = true;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 
 #include "../core/descriptor.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 std::string json_line(std::string_view source, const bad_record& bad) {
@@ -84,4 +84,4 @@ std::map<std::string, std::uint64_t> bad_record_log::count_by_file() const {
   return state_->by_file;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // A piece is large against what it takes to hand it out, and small against a batch, so that threads end together.
@@ -150,4 +150,4 @@ void batch_ring::finish_first() {
   if (slot.failure) std::rethrow_exception(slot.failure);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

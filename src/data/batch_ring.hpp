@@ -16,7 +16,7 @@
 
 #include "parallel.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One batch's part for one shard: where it is, what is in it, how far it is.
 struct batch_slot {
@@ -87,4 +87,4 @@ class batch_ring {
   std::optional<background_tasks> tasks_;                         // last: they use the others
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include <muster/core/log.hpp>
 #include "../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 bool is_class(float label, std::size_t classes) {
@@ -141,4 +141,4 @@ any_record_source with_classes(any_record_source source, const std::vector<std::
   return class_source(std::move(source), names.size(), names, std::move(numbers));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include "cache/content_digest.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
@@ -183,4 +183,4 @@ dataset dataset_builder::finish(int threads) {
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

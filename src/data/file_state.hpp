@@ -11,7 +11,7 @@
 
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Tells the states of a file on this host apart by size, times, inode and device: no user can set the time of a change
 /// back. After a copy, and on another host, it differs.
@@ -48,4 +48,4 @@ inline void wait_for_next_tick(const struct timespec& changed) noexcept {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -14,7 +14,7 @@
 // the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same
 // everywhere.
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace detail {
 namespace {
 
@@ -409,4 +409,4 @@ void image_augmentation::operator()(std::span<const std::byte> from, std::span<s
   detail::convert_image(how_, choice, from.data(), reinterpret_cast<float*>(to.data()));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

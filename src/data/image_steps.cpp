@@ -13,7 +13,7 @@
 #include "../core/text.hpp"
 #include "resample.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 detail::image_shape image_in(const record_schema& in, const char* step) {
@@ -198,4 +198,4 @@ void preparation::operator()(std::span<const std::byte> from, std::span<std::byt
   if (steps_.empty()) std::memcpy(to.data(), from.data(), to.size());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

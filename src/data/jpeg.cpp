@@ -7,7 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constinit std::atomic<const detail::jpeg_functions*> functions{nullptr};
@@ -83,4 +83,4 @@ void random_jpeg_crop::operator()(std::span<const std::byte> from, std::span<std
   jpeg.decode(from, window, options_.height, options_.width, flip, to.data());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 #include <muster/core/error.hpp>
 #include "resample.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
@@ -214,4 +214,4 @@ bool detail::register_jpeg() noexcept {
   return true;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

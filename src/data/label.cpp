@@ -10,7 +10,7 @@
 #include <muster/data/record_source.hpp>
 #include "../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 bool detail::settle_labels(std::span<float> labels) noexcept {
   bool finite = true;
@@ -51,4 +51,4 @@ void any_record_source::refuse(std::span<const sample_id> ids, const record_rows
   std::ranges::move(all, std::back_inserter(*bad));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns a number of a file as a label, or NaN if it cannot be a label: a label is finite, and a number is not
 /// rounded to another whole number. A fraction, such as a target of regression, becomes the nearest float32, and -0
@@ -38,4 +38,4 @@ inline constexpr const char* missing_label =
     "the label is missing (a label is never made up, also where missing features are); give it one, or leave the "
     "record out as a bad one";
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

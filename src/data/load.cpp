@@ -14,7 +14,7 @@
 #include "../core/text.hpp"
 #include "parallel.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::size_t records_of_task = 256;
@@ -202,4 +202,4 @@ dataset load(const any_record_source& source, const read_options& options) {
   return form == record_form::fixed ? load_fixed(source, options) : load_sparse(source, options);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -13,7 +13,7 @@
 #include "batch_ring.hpp"
 #include "order/batch_sampler.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // The start of the epochs of a source, as its order and batches were asked for.
@@ -386,4 +386,4 @@ std::vector<minibatch> minibatch::split(int count) const {
   return parts;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

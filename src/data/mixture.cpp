@@ -12,7 +12,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 #include "order/proportions.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why, const std::string& suggestion) {
@@ -129,4 +129,4 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

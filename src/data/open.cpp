@@ -23,7 +23,7 @@
 #include "../core/text.hpp"
 #include "sources/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
@@ -394,4 +394,4 @@ dataset open_dataset(std::string_view specification, const read_options& options
   return load(*opened.records, options);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 #include <tbb/task_group.h>
 #endif
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Threads to use when `asked` were asked for (0: as many as this process may use) and there are `tasks` to share.
 inline std::size_t thread_count(int asked, std::size_t tasks) noexcept {
@@ -92,4 +92,4 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

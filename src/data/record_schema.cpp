@@ -4,7 +4,7 @@
 
 #include "../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 dtype detail::dtype_named(std::string_view name) noexcept {
   for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
@@ -41,4 +41,4 @@ std::string to_string(const record_schema& schema) {
   return text;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 void record_step::follow(std::unique_ptr<record_step> before) {
   before_ = std::move(before);
@@ -153,4 +153,4 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

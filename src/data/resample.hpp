@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Where the numbers of an axis come from: between `first` and the one behind it, `weight` / 2048 of the second.
 struct resampled_axis {
@@ -74,4 +74,4 @@ class resampler {
   std::vector<std::uint32_t> rows_[2];
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

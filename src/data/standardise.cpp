@@ -7,7 +7,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/pipeline.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 record_schema standardise::output(const record_schema& in) {
   const auto& columns = statistics_.columns;
@@ -57,4 +57,4 @@ loader operator|(loader from, standardise_by_source step) {
   return std::move(from) | map(standardise(std::move(found), step.output));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 #include "parallel.hpp"
 #include "records/manifest_file.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t most_columns = 1 << 16;
@@ -205,4 +205,4 @@ source_statistics detail::statistics_from_text(std::string_view text, const std:
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

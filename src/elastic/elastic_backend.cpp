@@ -25,8 +25,7 @@
 #include "timing.hpp"
 #include "waiting_time.hpp"
 
-namespace muster::inline v0::detail {
-namespace {
+namespace muster { inline namespace v0 { namespace detail { namespace {
 
 // What the protocol counts: one for each step, each evaluation that was finished and each run that came to its end.
 std::uint64_t progress_of(const state& of) {
@@ -366,12 +365,12 @@ class elastic_backend final : public session_backend {
 };
 
 }  // namespace
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 
 muster::session session(context& of, session_options options) {
   return muster::session(std::make_unique<detail::elastic_backend>(of, std::move(options)));
 }
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

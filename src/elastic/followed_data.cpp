@@ -12,7 +12,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 // Each rank has opened the newest version that it saw; where files were added meanwhile, these differ.
 std::uint64_t followed_data::go_to_oldest(group& ranks) {
@@ -84,4 +84,4 @@ void followed_data::describe(state_parts& parts) {
   parts.hook([this] { next_ = agreed_; }, [this] { data_->grow_to(next_); });
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

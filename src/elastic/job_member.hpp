@@ -19,7 +19,7 @@
 #include "membership/service.hpp"
 #include "rebuild.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Equal for processes that can watch and end each other.
 inline std::uint64_t host_number(const settings& configuration) {
@@ -116,4 +116,4 @@ class job_member {
   std::optional<membership_service> service_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

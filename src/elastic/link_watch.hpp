@@ -11,7 +11,7 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Looks once a step, and says once every some steps. Used by the thread that is the rank.
 class link_watch {
@@ -102,4 +102,4 @@ class link_watch {
   std::size_t turn_ = 0;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 #include "job_member.hpp"
 #include "timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 member_links::member_links(const context& of, const std::shared_ptr<any_store>& store, std::uint32_t order)
     : context_(of), member_(std::make_unique<job_member>(of.configuration(), of.launcher(), store, order)) {
@@ -115,4 +115,4 @@ void member_links::change(const std::stop_token& stop) {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -20,7 +20,7 @@
 
 #include "../comm/group/revocation.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class job_member;
 
@@ -76,4 +76,4 @@ class member_links {
   std::jthread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -23,7 +23,7 @@
 #include "../data/records/layout.hpp"
 #include "../data/records/manifest_file.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -150,4 +150,4 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   write_manifest(folder, entries, schema_text, ranks.rank());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

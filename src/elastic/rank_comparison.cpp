@@ -13,7 +13,7 @@
 #include "../comm/group/words.hpp"
 #include "../core/wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::vector<state_property> unpacked(std::string_view text) {
@@ -186,4 +186,4 @@ void require_equal_replicas(group& ranks, const state& of) {
                        "not of the state); compute the same update at every rank");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Tells states apart; in blocks, so that it reads memory as fast as a checksum does.
 [[nodiscard]] std::uint64_t digest_of_bytes(std::span<const std::byte> bytes);
@@ -45,4 +45,4 @@ void begin_together(group& ranks, state& of);
 /// them, are not those of rank 0.
 void require_equal_replicas(group& ranks, const state& of);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 #include "../comm/transports/shm/connect.hpp"
 #include "../comm/transports/tcp/transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 host_map hosts_of(const elastic::generation_record& group) {
@@ -123,4 +123,4 @@ built_group connect_members(const transport_config& config, const elastic::gener
   return made;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 #include "../comm/transports/tcp/connect.hpp"
 #include "membership/record.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What every generation of a process is built from.
 struct transport_config {
@@ -37,4 +37,4 @@ struct built_group {
 [[nodiscard]] built_group connect_members(const transport_config& config, const elastic::generation_record& group,
                                           int rank, tcp_listeners listeners, const std::function<bool()>& given_up);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

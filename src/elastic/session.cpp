@@ -5,7 +5,7 @@
 
 #include "rank_comparison.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 class fixed_backend final : public detail::session_backend {
@@ -146,4 +146,4 @@ session detail::separate_session(group& ranks) { return session(std::make_unique
 
 session fixed_session(context& of) { return fixed_session(of.world()); }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -1,6 +1,6 @@
 #include <muster/elastic/settings.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 
 constexpr setting_info min_ranks{"min-ranks", "N", "1", "elastic: with fewer ranks the job waits until more join",
                                  detail::from(1, most_ranks)};
@@ -31,4 +31,4 @@ bool muster_register_settings_of_elastic() noexcept {
 bool muster_settings_of_elastic = muster_register_settings_of_elastic();
 }
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

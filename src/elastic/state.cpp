@@ -8,7 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 void state_parts::add(const live_cursor& at) {
   if (cursor_) {
@@ -162,4 +162,4 @@ void state::require_restored() {
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

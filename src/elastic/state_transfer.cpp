@@ -17,7 +17,7 @@
 #include "../comm/group/words.hpp"
 #include "rank_comparison.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t chunk = std::size_t{4} << 20;
@@ -195,4 +195,4 @@ bool transfer_state(group& ranks, state& of, const transfer_part& mine) {
   return transfer(ranks, of).run(mine);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One rank's part in it.
 struct transfer_part {
@@ -19,4 +19,4 @@ struct transfer_part {
 /// is another, or no rank holds a state, and configuration_error when the parts do not fit.
 bool transfer_state(group& ranks, state& of, const transfer_part& mine);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

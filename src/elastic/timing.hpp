@@ -5,7 +5,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 struct elastic_timing {
   /// A member that is done waits so long for the others to be done too, and looks this often whether they are.
@@ -22,4 +22,4 @@ struct elastic_timing {
   static constexpr std::chrono::seconds former_links{2};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/events.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// How long this thread waits for other ranks; the sink that was installed before gets every event as well.
 class waiting_time final : public event_sink {
@@ -24,4 +24,4 @@ class waiting_time final : public event_sink {
   scoped_event_sink installed_{*this};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include "protocol/order.hpp"
 #include "runtime/worker_process.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 void require(const table_layout& layout, std::uint32_t table, bool sparse) {
@@ -368,4 +368,4 @@ bool client::is_first_worker() const noexcept {
   return !all.empty() && all.front() == of_->core().self();
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

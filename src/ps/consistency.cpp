@@ -2,7 +2,7 @@
 
 #include <muster/core/spec.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 consistency parse_consistency(std::string_view text) {
   spec_reader spec("consistency", text);
@@ -37,4 +37,4 @@ std::string to_string(const consistency& how) {
   return text;
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -21,7 +21,7 @@
 #include "runtime/server_process.hpp"
 #include "runtime/worker_process.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
@@ -318,4 +318,4 @@ void job::finish() {
   if (self_->serving.joinable()) self_->serving.join();
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

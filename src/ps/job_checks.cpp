@@ -10,7 +10,7 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/settings.hpp>
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 namespace {
 
 // Whether pushes to these tables can be encoded so.
@@ -83,4 +83,4 @@ void check_remote(const settings& chosen, const job_options& options) {
                             "); choose --servers " + std::to_string(remote));
 }
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -8,7 +8,7 @@
 #include <muster/core/env.hpp>
 #include <muster/ps/job.hpp>
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// What must be the same at all ranks, a line for each.
 [[nodiscard]] std::string description_of(const job_options& options, const table_layout& layout);
@@ -22,4 +22,4 @@ void check_remote(const settings& chosen, const job_options& options);
 /// Collective: all of that, and mismatch_error at every rank where options differ.
 void check_ranks(group& ranks, const job_options& options, const table_layout& layout);
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -1,6 +1,6 @@
 #include <muster/ps/settings.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 
 constexpr setting_info servers{
     "servers",
@@ -33,4 +33,4 @@ bool muster_register_settings_of_ps() noexcept {
 bool muster_settings_of_ps = muster_register_settings_of_ps();
 }
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

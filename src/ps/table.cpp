@@ -8,7 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/update.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 constexpr std::size_t ranges_a_server = 8;  // at most, unless they would be larger than the largest
@@ -151,4 +151,4 @@ void register_update(const std::string& name, maker make) {
   all.makers.emplace(name, std::move(make));
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -21,7 +21,7 @@
 #include "runtime/worker_process.hpp"
 #include "table_files.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 using nlohmann::json;
@@ -315,4 +315,4 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
   return found;
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -17,7 +17,7 @@
 
 #include "../core/wire.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// In the place of a table: a part with a range and the places of pushes that it had.
 inline constexpr std::uint32_t places_part = 0xffffffff;
@@ -54,4 +54,4 @@ class save_by_servers {
   std::string problem_;
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -8,7 +8,7 @@
 #include "../core/scheduling.hpp"
 #include "statistics.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 struct batcher::unprepared_request {
   prediction_request request;
@@ -183,4 +183,4 @@ void batcher::predict() {
   taken_.clear();
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

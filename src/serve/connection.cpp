@@ -11,7 +11,7 @@
 #include <muster/core/number.hpp>
 #include "route.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
@@ -375,4 +375,4 @@ void connection::close() {
   socket_.close(ignored);
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -23,7 +23,7 @@
 #include "statistics.hpp"
 #include "trace.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// What the threads of a server share.
 struct server_shared {
@@ -117,4 +117,4 @@ class connection : public std::enable_shared_from_this<connection> {
 /// What /metrics tells.
 [[nodiscard]] std::string write_metrics(const server_shared& server);
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

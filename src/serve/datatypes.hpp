@@ -8,7 +8,7 @@
 
 #include <muster/serve/predictor.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 [[nodiscard]] inline std::string_view datatype_of(const tensor_info& tensor) {
   if (tensor.is_bytes) return "BYTES";
@@ -25,4 +25,4 @@ bool with_type(dtype type, const F& f) {
                              std::int64_t, std::uint64_t, float, double>(type, f);
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// With its quotes. What is no UTF-8 stays as it is.
 inline void append_string(std::string& to, std::string_view text) {
@@ -46,4 +46,4 @@ void append_number(std::string& to, T value) {
   }
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

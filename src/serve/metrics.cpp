@@ -3,7 +3,7 @@
 
 #include "connection.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 namespace {
 
 void append_sample(std::string& to, std::string_view name, std::string_view model, const std::string& labels,
@@ -69,4 +69,4 @@ std::string write_metrics(const server_shared& server) {
   return text;
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -14,7 +14,7 @@
 #include "../core/wire.hpp"
 #include "datatypes.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 namespace {
 
 using json = simdjson::dom::element;
@@ -323,4 +323,4 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
   return made;
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -11,7 +11,7 @@
 
 #include <muster/serve/predictor.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// A request that is answered with a status other than 200. The text begins with the field that it is about.
 class request_error : public std::runtime_error {
@@ -47,4 +47,4 @@ struct parsed_request {
 /// {"error": text}
 [[nodiscard]] std::string write_error(std::string_view text);
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -5,7 +5,7 @@
 #include "json_text.hpp"
 #include "protocol.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 namespace {
 
 void append_values(std::string& to, dtype type, std::span<const std::byte> values) {
@@ -110,4 +110,4 @@ std::string write_error(std::string_view problem) {
   return text += '}';
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -18,7 +18,7 @@
 #include "../core/scheduling.hpp"
 #include "statistics.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// Another folder of the same number is another version.
 struct repository::identity {
@@ -205,4 +205,4 @@ std::uint64_t repository::failed_loads() const {
   return failed_loads_;
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -7,7 +7,7 @@
 
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// What a path names.
 enum class resource { unknown, live, ready, server, metadata, model_ready, infer, predict, metrics };
@@ -50,4 +50,4 @@ struct route {
   return found;
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -27,7 +27,7 @@
 #include "../core/scheduling.hpp"
 #include "connection.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
@@ -227,4 +227,4 @@ void server::run() {
   for (auto& each : others) each.join();
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// A histogram as Prometheus has it; bounds ascend.
 template <std::size_t Bounds>
@@ -51,4 +51,4 @@ class model_statistics {
   std::array<std::atomic<std::uint64_t>, end_of_statuses - first_status> requests_{};
 };
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -14,7 +14,7 @@
 #include "../core/text.hpp"
 #include "json_text.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 std::optional<trace_place> read_trace(const boost::beast::http::fields& headers) {
   const auto value = [&](const char* name) -> std::string_view {
@@ -64,4 +64,4 @@ void span_log::write(const trace_place& caller, const request_times& times, std:
   [[maybe_unused]] const auto written = ::write(file_.get(), text.data(), text.size());
 }
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -14,7 +14,7 @@
 #include <muster/core/trace_context.hpp>
 #include "../core/descriptor.hpp"
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// Of W3C's traceparent, else of b3, else of X-B3-TraceId and the like; nothing if these are malformed, absent, or say
 /// that the trace is not recorded.
@@ -45,4 +45,4 @@ class span_log {
   std::atomic<std::uint64_t> next_;
 };
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

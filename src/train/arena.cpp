@@ -9,7 +9,7 @@
 #include "../core/round_up.hpp"
 #include "../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
@@ -143,4 +143,4 @@ void arena::add_array(state_parts& parts, const std::string& name, std::span<flo
   parts.add(name, array, kind, change);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

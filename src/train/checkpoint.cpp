@@ -20,7 +20,7 @@
 #include "../core/text.hpp"
 #include "checkpoint_writer.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 using detail::checkpoint_head;
 using detail::checkpoint_image;
@@ -363,4 +363,4 @@ seconds checkpoint_interval(seconds cost, seconds between_failures) {
          cost;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 #include "../core/checked_file.hpp"
 #include "../core/wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // As in PNG: a transfer that takes it for text damages the magic already.
@@ -114,4 +114,4 @@ checkpoint_head read_checkpoint_head(const std::string& path) {
   return parse_head(begin, path);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

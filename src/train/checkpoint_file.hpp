@@ -10,7 +10,7 @@
 
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What a file says before its parts.
 struct checkpoint_head {
@@ -48,4 +48,4 @@ void write_checkpoint(const std::string& path, const checkpoint_head& head, std:
 /// What a file says of itself, without its parts, which may be damaged. Throws data_error.
 [[nodiscard]] checkpoint_head read_checkpoint_head(const std::string& path);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

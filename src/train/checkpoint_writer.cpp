@@ -8,7 +8,7 @@
 #include <muster/core/error.hpp>
 #include "../core/scheduling.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Rank 0 looks so often for the files of the others: no message tells it, so that a rank may die at any moment.
@@ -102,4 +102,4 @@ void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_
   if (!problem_.empty()) throw configuration_error(problem_);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 
 #include "checkpoint_file.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One rank's files of a checkpoint.
 struct checkpoint_files {
@@ -53,4 +53,4 @@ class checkpoint_writer {
   std::jthread thread_;  // the last member: it ends before the others do
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

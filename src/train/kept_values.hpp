@@ -9,7 +9,7 @@
 #include <muster/elastic/state.hpp>
 #include <muster/train/arena.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The gradients of an arena and the parts of a state, its parameters among them, as they are when it is made. Refers
 /// to both.
@@ -49,4 +49,4 @@ class kept_values {
   std::vector<std::vector<std::byte>> kept_;  // by part
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

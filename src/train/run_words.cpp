@@ -3,7 +3,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 interval parse_interval(const std::string& text) {
   const auto space = text.find(' ');
@@ -39,4 +39,4 @@ metric_of parse_metric(const std::string& text) {
   return {text.substr(0, space), way == "up"};
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// train_options::checkpoint_every.
 struct interval {
@@ -29,4 +29,4 @@ struct metric_of {
 /// Throws configuration_error for what is no metric.
 [[nodiscard]] metric_of parse_metric(const std::string& text);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // The tables of a training's job.
@@ -138,4 +138,4 @@ void served::push(double learning_rate) {
   under_way_ = job_.tables().push_async(parameters, pushed_elements_, pushed_, how);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

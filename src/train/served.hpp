@@ -15,7 +15,7 @@
 #include <muster/ps/job.hpp>
 #include <muster/train/arena.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 // An arena as one table of a job: dense, or sparse with a row for each element that was ever pushed. Used by the thread
 // that is the rank; the arena outlives it.
@@ -91,4 +91,4 @@ class served {
   ps::pending under_way_;  // after what it reads
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 #include "checkpoint_file.hpp"
 #include "training_run.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 // Each worker goes through parts of the data that the servers hand out, at its own pace; the first one saves.
 void training::one_run::train_on_servers() {
@@ -102,4 +102,4 @@ void training::one_run::refuse_what_workers_cannot() const {
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -1,6 +1,6 @@
 #include <muster/train/settings.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 
 constexpr setting_info optimizer{"optimizer", "NAME", "sgd",
                                  "optimizer of the training: sgd, momentum:M, nesterov:M, adam, adamw, lars[:M], "
@@ -26,4 +26,4 @@ bool muster_register_settings_of_train() noexcept {
 bool muster_settings_of_train = muster_register_settings_of_train();
 }
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

@@ -7,7 +7,7 @@
 
 #include <muster/comm/collectives/allgather.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // A window is several periods of a cgroup's quota (0.1 s), in which a rank runs and stands still; of its own time.
@@ -79,4 +79,4 @@ void speed_balance::meet(step& with) {
   generation_ = with.generation();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include "../elastic/waiting_time.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The weights by these speeds, of which 0 is not known and counts as their mean: in ten-thousandths, none of them 0.
 /// Null where none is known.
@@ -67,4 +67,4 @@ class speed_balance {
   speed_estimate own_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

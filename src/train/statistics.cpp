@@ -11,7 +11,7 @@
 #include "../comm/group/words.hpp"
 #include "../core/wire.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // Texts that one rank each has, and the others have empty: all of them at all ranks.
@@ -61,4 +61,4 @@ source_statistics statistics(const loader& of, group& among) {
   return all;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <mutex>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 inline std::atomic<bool> told_to_end{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
@@ -35,4 +35,4 @@ class term_handler {
   inline static struct sigaction former_ {};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

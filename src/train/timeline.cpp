@@ -13,7 +13,7 @@
 #include <muster/core/log.hpp>
 #include <muster/train/settings.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 struct row {
@@ -140,4 +140,4 @@ void timeline::write(group& world) {
   file.commit();
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 
 #include "../core/wire.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::array<std::string_view, phase_count> phase_names = {"batch_load", "forward",        "loss",   "backward",
@@ -207,4 +207,4 @@ bool tracker::reaches_goal(const epoch_metrics& metrics) const {
   return metric.at_least ? value >= wanted.value : value <= wanted.value;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -12,7 +12,7 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 nlohmann::ordered_json figures_of(const epoch_report& of) {
@@ -129,4 +129,4 @@ void tracker::write(const std::string& path) const {
   if (rank_ == 0) write_atomically(path, json());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -19,7 +19,7 @@
 #include "served.hpp"
 #include "speed_balance.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // Hears whether its thread calls a collective.
@@ -372,4 +372,4 @@ void training::refuse_shards_of(const cursor& data) const {
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 #include "speed_balance.hpp"
 #include "training_run.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 // Collective. The time is rank 0's, and so are samples that all ranks count alike.
 training::sums training::one_run::of_all(group& ranks, const sums& here) const {
   const bool is_first = ranks.rank() == 0;
@@ -138,4 +138,4 @@ void training::describe(state_parts& parts) {
       });
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

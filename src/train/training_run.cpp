@@ -17,7 +17,7 @@
 #include "../elastic/rank_comparison.hpp"
 #include "speed_balance.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // Where checkpoints go by the clock, ranks agree what it says after so many steps: a broadcast each time.
@@ -325,4 +325,4 @@ void training::run(const train_options& options, const std::function<void(traini
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

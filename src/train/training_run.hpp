@@ -15,7 +15,7 @@
 #include "served.hpp"
 #include "term_handler.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 struct training::one_run {
   one_run(training& trained, const train_options& how, const std::function<void(training_step&)>& step);
@@ -98,4 +98,4 @@ struct training::one_run {
   double took = 0;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -79,7 +79,7 @@ def undocumented(root):
 
 def self_test():
     text = """#pragma once
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 /// A point.
 struct point {
   double x = 0;  ///< to the right

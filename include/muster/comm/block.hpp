@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A run of elements.
 struct block {
@@ -61,4 +61,4 @@ struct blocks {
 };
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -17,7 +17,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class segment;
@@ -201,4 +201,4 @@ bool link_etcd_store() noexcept;
 #endif
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

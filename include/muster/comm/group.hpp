@@ -11,7 +11,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class group_state;
@@ -91,4 +91,4 @@ class group {
   std::shared_ptr<detail::group_state> state_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

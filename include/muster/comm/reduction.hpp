@@ -13,7 +13,7 @@
 #include <muster/core/float16.hpp>
 #include <muster/core/simd.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// An operation as a value; part of what ranks compare, so the numbers stay.
 enum class operation : std::uint8_t { none = 0, sum = 1, product = 2, min = 3, max = 4, mean = 5, user = 6 };
@@ -356,4 +356,4 @@ class reduction {
   const widening* wide_ = nullptr;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

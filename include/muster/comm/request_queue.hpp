@@ -3,7 +3,7 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Requests in the order in which they were pushed, linked through `request::next`: no operation allocates. A request
 /// is in one queue at most.
@@ -60,4 +60,4 @@ class request_queue {
   return r.tag == tag && (r.peer == source || r.peer == any_source);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -16,7 +16,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Memory of one group for what lives as long as a collective: coroutine frames, operations. Blocks go back to a list
 /// of their size and are used again, so that a collective that ran before allocates nothing. Used by one thread at a
@@ -313,4 +313,4 @@ class [[nodiscard]] task {
   std::coroutine_handle<promise_type> handle_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

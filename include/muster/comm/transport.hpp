@@ -16,7 +16,7 @@
 #include <muster/comm/reduction.hpp>
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The collective that a message belongs to. Every message carries it, and the receiver compares it with its own call,
 /// which detects ranks that disagree.
@@ -282,4 +282,4 @@ void check_arrival(const request& wanted, int source, const collective_signature
 void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0);
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class group_state;
@@ -47,4 +47,4 @@ class [[nodiscard]] work {
   std::unique_ptr<detail::operation_state, detail::operation_release> operation_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

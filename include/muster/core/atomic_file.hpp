@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The folder for temporary files: TMPDIR, or /tmp. Throws configuration_error if there is no such folder.
 [[nodiscard]] std::string temporary_folder();
@@ -75,4 +75,4 @@ void flush_folder(const std::string& path) noexcept;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

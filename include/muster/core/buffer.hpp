@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Every buffer starts on such a boundary: a cache line, and the widest vector register there is.
 inline constexpr std::size_t buffer_alignment = 64;
@@ -90,4 +90,4 @@ class buffer {
   std::size_t size_ = 0;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

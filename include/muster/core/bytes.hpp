@@ -3,8 +3,7 @@
 
 #include <cstddef>
 
-namespace muster::inline v0 {
-inline namespace literals {
+namespace muster { inline namespace v0 { inline namespace literals {
 
 /// 64_KiB, 1_MiB, 2_GiB: powers of 1,024. `using namespace muster::literals` brings them in.
 [[nodiscard]] consteval std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
@@ -12,4 +11,4 @@ inline namespace literals {
 [[nodiscard]] consteval std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
 
 }  // namespace literals
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

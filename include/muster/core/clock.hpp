@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Monotonic; never jumps when the time of the system is set.
 using clock = std::chrono::steady_clock;
@@ -22,4 +22,4 @@ using seconds = std::chrono::duration<double>;
   return seconds(clock::now() - start).count();
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/float16.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// to[i] = float16(from[i]), by the processor's own instruction where it has one (a NaN may then keep more of its
 /// payload). Throws configuration_error when the lengths differ; the spans do not overlap.
@@ -20,4 +20,4 @@ void convert(std::span<const bfloat16> from, std::span<float> to);
 void convert_add(std::span<const float16> from, float weight, std::span<float> to);
 void convert_add(std::span<const bfloat16> from, float weight, std::span<float> to);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The CRC32C (Castagnoli's polynomial; RFC 3720, B.4) of `bytes` behind those with the CRC32C `before`: finds every
 /// error of up to three bits, every burst of up to 32, and any other but one in 2^32. By the processor's own
@@ -20,4 +20,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

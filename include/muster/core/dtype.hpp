@@ -9,7 +9,7 @@
 
 #include <muster/core/float16.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// An element type as a value; the numbers are part of messages and files and stay.
 enum class dtype : std::uint8_t {
@@ -117,4 +117,4 @@ constexpr bool with_one_of(dtype type, const F& f) {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One setting: a flag and its variable. The layer that reads it declares it (`<muster/comm/settings.hpp>` and so on),
 /// in the namespace `setting`.
@@ -117,4 +117,4 @@ class settings {
 /// An environment variable, or nothing when it is not set or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// What kind of thing went wrong; the value is the exit status that `run_main` and the programs of muster end with.
 enum class error_kind : int {
@@ -139,4 +139,4 @@ class training_error : public error {
 /// The candidate closest to `word` in edit distance, when it is close enough to have been meant; for "did you mean".
 [[nodiscard]] std::optional<std::string> closest(std::string_view word, const std::vector<std::string>& candidates);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

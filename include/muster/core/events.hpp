@@ -6,7 +6,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// What a span of time was spent on.
 enum class activity : std::uint8_t {
@@ -89,4 +89,4 @@ class scoped_event {
   event event_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits; largest finite value 65504.
 struct float16 {
@@ -75,4 +75,4 @@ struct bfloat16 {
   }
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A bijection of 64-bit words in which every input bit moves every output bit (the finaliser of splitmix64, Stafford's
 /// variant 13: https://doi.org/10.1145/2714064.2660195).
@@ -52,4 +52,4 @@ class digest {
   std::uint64_t state_ = 0;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Counts numbers by their highest bit: 0, 1, 2 to 3, 4 to 7 and so on. A plain value of doubles (exact below 2^53), so
 /// that a sum over ranks adds histograms.
@@ -45,4 +45,4 @@ struct histogram {
   }
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Some floats or doubles, whatever the machine has for them; arithmetic is element by element. No wider than what
 /// most machines have: compilers take wider ones apart badly.
@@ -42,4 +42,4 @@ inline void load(const float* at, Vector& to) noexcept {
   std::memcpy(&to, at, sizeof to);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How much a message matters; a logger passes on those at its level and above.
 enum class log_level : int { debug = 0, info = 1, warning = 2, error = 3, off = 4 };
@@ -38,4 +38,4 @@ void set_log_rank(int rank) noexcept;
 /// Sends a message to the callback. Never throws; a callback that does is ignored.
 void log(log_level level, std::string_view text) noexcept;
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

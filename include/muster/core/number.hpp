@@ -10,7 +10,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The whole of `text` as a decimal number of type T; nothing where it is none, does not fit, has a '+', spaces or
 /// leading zeros (which would mean base 8 elsewhere), or is not finite.
@@ -99,4 +99,4 @@ auto* add_number(App& app, const std::string& flag, T& into, const number_range<
   return option;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Rewrites one line in place, at most ten times a second, when the stream is a terminal; prints nothing otherwise.
 /// Used by one thread.
@@ -32,4 +32,4 @@ class progress_line {
   clock::time_point next_{};
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

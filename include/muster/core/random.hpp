@@ -5,7 +5,7 @@
 
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A counter-based generator: the n-th number is a function of (seed, stream, n) alone, so that two streams never
 /// overlap and any of them can be entered in the middle. Models std::uniform_random_bit_generator.
@@ -46,4 +46,4 @@ class random_stream {
   std::uint64_t counter_ = 0;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

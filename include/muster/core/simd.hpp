@@ -1,7 +1,7 @@
 // Loops for the vectors of the machine that runs them: the library itself is built for the oldest of its kind.
 #pragma once
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 // MUSTER_PORTABLE: the tests' way to what other machines run. Compilers for devices do not know these attributes.
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE) && !defined(__CUDACC__)
@@ -29,4 +29,4 @@ auto run_vectorised(Arguments... arguments) {
   return Kernel::run(arguments...);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Reads such a text word by word. Whatever it finds wrong is a configuration_error
 ///
@@ -110,4 +110,4 @@ void require_registrable(std::string_view what, std::string_view name, const std
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Where in a trace a call was made, as lower-case hexadecimal digits.
 struct trace_place {
@@ -60,4 +60,4 @@ template <class Value>
   return detail::trace_place_of(value("x-b3-traceid"), value("x-b3-spanid"));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

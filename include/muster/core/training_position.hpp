@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How far the training is when a step begins.
 struct training_position {
@@ -11,4 +11,4 @@ struct training_position {
   double epoch = 0.0;      ///< epochs done, with the fraction of the present one: 2.5 in the middle of the third
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

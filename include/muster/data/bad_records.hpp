@@ -13,7 +13,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/cursor.hpp>  // sample_id
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A record that cannot be used, as the source tells it: damaged on disk, or a line that says no sample. It keeps its
 /// id and its place in the order of the epoch, so that leaving it out pulls no other record forward.
@@ -61,4 +61,4 @@ class bad_record_log {
   std::shared_ptr<state> state_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

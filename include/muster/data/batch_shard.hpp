@@ -8,7 +8,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How much each rank gets of what is cut into parts, by rank: numbers of which one at least is not 0, and only their
 /// proportions matter. Null: as much each.
@@ -76,4 +76,4 @@ struct index_range {
   return {boundary(part.rank), boundary(part.rank + 1)};
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

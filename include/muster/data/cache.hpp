@@ -9,7 +9,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Where a cache keeps records, and for how long.
 struct cache_options {
@@ -55,4 +55,4 @@ struct cache {
   explicit cache(cache_options asked) : options(std::move(asked)) {}
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include <muster/data/record_source.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Returns a label as a class: a whole number from 0, below `classes`. Throws data_error for any other label. The error
 /// has no place; with_classes() throws errors with the place of the record.
@@ -23,4 +23,4 @@ namespace muster::inline v0 {
 /// labels stay as they are, and a warning is logged.
 [[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

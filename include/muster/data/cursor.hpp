@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class batch_sampler;
@@ -92,4 +92,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

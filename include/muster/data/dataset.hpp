@@ -13,7 +13,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How the features of a dataset lie in memory.
 enum class layout {
@@ -134,4 +134,4 @@ static_assert(mapped_record_source<dataset>);
 /// have; data_error for the first bad record.
 [[nodiscard]] dataset load(const any_record_source& source, const read_options& options = {});
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 
 #include <muster/data/dataset.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The memory of a dataset to be, zeroed. Threads may fill different samples at once; nothing is copied by finish().
 class dataset_builder {
@@ -58,4 +58,4 @@ class dataset_builder {
   std::unique_ptr<detail::samples> samples_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Which index of an image runs fastest in memory.
 enum class image_layout : std::uint8_t {
@@ -123,4 +123,4 @@ static_assert(record_augmentation<image_augmentation>);
 inline constexpr image_augmentation crop_flip({.pad = 4, .flip = true},
                                               {.mean = cifar10_mean, .deviation = cifar10_deviation});
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

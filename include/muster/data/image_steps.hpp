@@ -15,7 +15,7 @@
 #include <muster/data/loader.hpp>
 #include <muster/data/statistics.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A function for map(): images of uint8 of another size, bilinearly, in the layout that they have.
 class resize_image {
@@ -93,4 +93,4 @@ class preparation {
   record_schema output_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The image that a JPEG becomes, and the part of the JPEG that it shows. The defaults are those of ImageNet.
 struct jpeg_options {
@@ -84,4 +84,4 @@ class random_jpeg_crop : public detail::jpeg_reader {
 };
 static_assert(record_augmentation<random_jpeg_crop>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -19,7 +19,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_source.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// What a loader orders: something that holds a known number of samples and can be told from others. Cheap to copy.
 template <class T>
@@ -248,4 +248,4 @@ template <sample_source Source>
 [[nodiscard]] loader operator|(loader from, prefetch step);
 [[nodiscard]] loader operator|(loader from, on_bad_records step);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

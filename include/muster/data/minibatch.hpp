@@ -14,7 +14,7 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One rank's part of a global batch. False when the epoch is over; with `samples` empty when the other ranks alone
 /// have some.
@@ -70,4 +70,4 @@ struct minibatch {
   [[nodiscard]] std::vector<minibatch> split(int count) const;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 
 #include <muster/data/record_source.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One source of a mixture, and how much of it there is: in proportion to the weights of the others.
 struct mixture_part {
@@ -54,4 +54,4 @@ class mixture : public detail::source_with_facts {
 };
 static_assert(mapped_record_source<mixture>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -13,7 +13,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One kind of source that open_source() and open_dataset() know.
 struct source_info {
@@ -68,4 +68,4 @@ bool register_postgres() noexcept;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 #include <muster/data/record_step.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A step of a pipeline: every record becomes f(record), the same in every epoch. See record_transform and each().
 template <record_transform F>
@@ -36,4 +36,4 @@ template <record_augmentation G>
   return std::move(from).with(std::make_unique<detail::function_step<G, true>>(std::move(step.function)));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 
 #include <muster/core/dtype.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How records lie in memory; the numbers are part of files and stay.
 enum class record_form : std::uint8_t {
@@ -82,4 +82,4 @@ struct table_names {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -19,7 +19,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/statistics.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -300,4 +300,4 @@ inline void fetch_ahead(std::span<const std::byte> record) noexcept {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

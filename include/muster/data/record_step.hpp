@@ -16,7 +16,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What one thread keeps of a step between pieces of batches, so that it allocates nothing.
 struct chain_scratch_level {
@@ -191,4 +191,4 @@ class function_step final : public transform_step {
   F f_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -14,7 +14,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A function from records to records that have the same bytes each, the same for the same record.
 ///
@@ -82,4 +82,4 @@ template <element From, element To, class F>
   return {std::move(shape), std::move(f), version};
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

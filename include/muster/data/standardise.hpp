@@ -13,7 +13,7 @@
 #include <muster/data/record_transform.hpp>
 #include <muster/data/statistics.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A function for map(): every number less the mean of its column, over the column's deviation (1 where that is 0), as
 /// statistics() found them. Of images as of normalise, each channel with its own; of tables, which are records of one
@@ -47,4 +47,4 @@ struct standardise_by_source {
 };
 [[nodiscard]] loader operator|(loader from, standardise_by_source step);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

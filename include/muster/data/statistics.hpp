@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 class any_record_source;
 class loader;
@@ -74,4 +74,4 @@ inline constexpr int statistics_parts = 64;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 
 /// Why a process' part in the job is over; each is the exit status of a process that ends so.
 enum class exit_reason : int {
@@ -46,4 +46,4 @@ class departure : public error {
   bool is_first_;
 };
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

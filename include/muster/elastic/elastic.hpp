@@ -10,7 +10,7 @@
 #include <muster/elastic/departure.hpp>
 #include <muster/elastic/session.hpp>
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 
 /// What is different from one generation to the next, and what the change took, on this rank.
 struct change {
@@ -54,4 +54,4 @@ struct session_options {
 /// One a process at a time; part of muster::tcp. Throws configuration_error when the context is not elastic.
 [[nodiscard]] muster::session session(context& of, session_options options = {});
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

@@ -8,7 +8,7 @@
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A state_owner, to stand before loader.cursor() in a `state`; a training has one. Ranks that have opened different
 /// versions of a source that is followed (`records:FOLDER?follow`) begin with the oldest of them. In the last step of
@@ -42,4 +42,4 @@ class followed_data {
   std::uint64_t agreed_ = 0;  // the same, if the step under way commits
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

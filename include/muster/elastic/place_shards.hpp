@@ -7,7 +7,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/data/record_source.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How place_shards() cuts.
 struct placement_options {
@@ -26,4 +26,4 @@ struct placement_options {
 void place_shards(group& ranks, const std::optional<any_record_source>& from, const std::string& folder,
                   const placement_options& how = {});
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The end of a `session::run`. Numbers count from the start of the training, so that a rank that joins later ends with
 /// the others; 0: no limit. A run also ends with the epoch.
@@ -141,4 +141,4 @@ class session {
 /// The same for the world of a context; call it inside `context.run` where ranks are threads.
 [[nodiscard]] session fixed_session(context& of);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

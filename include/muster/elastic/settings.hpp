@@ -3,9 +3,9 @@
 
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 
 /// Elastic sessions, and the mode of training, which decides what a session may do. `--help-all` describes each.
 extern const setting_info min_ranks, max_ranks, slow_ranks, slow_factor, slow_steps, mode;
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

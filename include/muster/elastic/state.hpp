@@ -16,7 +16,7 @@
 #include <muster/core/training_position.hpp>
 #include <muster/data/cursor.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 class group;
 class step;
@@ -248,4 +248,4 @@ class state {
   std::optional<run_start> followed_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 #include <muster/core/training_position.hpp>
 #include <muster/data/batch_shard.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The number of a step, its ranks, and this rank's part of the batch. Valid while the function runs that got it; an
 /// attempt after a failure gets another, perhaps with other ranks.
@@ -40,4 +40,4 @@ class step {
   training_position at_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/ps/lease.hpp>
 #include <muster/ps/table.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 class client;
 
@@ -148,4 +148,4 @@ class client {
   detail::worker_process* of_;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// What a pull waits for, and what a push does.
 ///
@@ -56,4 +56,4 @@ struct consistency {
 /// As `parse_consistency` reads it.
 [[nodiscard]] std::string to_string(const consistency& how);
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -20,7 +20,7 @@
 #include <muster/ps/consistency.hpp>
 #include <muster/ps/table.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// The last server that held some range has died: the job ends at every rank, for a restart from the tables that it
 /// saved last (`load_tables`). A launcher recognises it by its exit status.
@@ -122,4 +122,4 @@ struct saved_tables {
 /// nothing when there is no save. Throws data_error, at every worker, for damaged files and files of other tables.
 std::optional<saved_tables> load_tables(job& of, group& workers, const std::string& folder);
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -6,7 +6,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/cursor.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// What a table of leases hands out; see `client::begin_order`.
 struct order_plan {
@@ -60,4 +60,4 @@ struct batch_place {
       : number((of.steps + batch + 1) * most_parts + of.part), settled((of.settled + 1) * most_parts) {}
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -13,7 +13,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/spec.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// The number of a range, counted through all tables.
 using range_id = std::uint32_t;
@@ -107,4 +107,4 @@ class table_layout {
   std::vector<std::size_t> length_;  // of its ranges but the last
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

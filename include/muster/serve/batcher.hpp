@@ -15,7 +15,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/serve/predictor.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 class model_statistics;
 
@@ -99,4 +99,4 @@ class batcher {
   std::thread thread_, preparing_;
 };
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

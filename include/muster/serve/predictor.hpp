@@ -12,7 +12,7 @@
 
 #include <muster/core/dtype.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// What a row of a request or of an answer is.
 struct tensor_info {
@@ -120,4 +120,4 @@ class any_predictor {
 };
 static_assert(predictor<any_predictor>);
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

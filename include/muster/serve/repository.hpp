@@ -16,7 +16,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/serve/batcher.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// A version of a model that takes requests. Holding it keeps it there.
 struct served_model {
@@ -80,4 +80,4 @@ class repository {
   std::thread thread_;
 };
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

@@ -9,7 +9,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/serve/repository.hpp>
 
-namespace muster::inline v0::serve {
+namespace muster { inline namespace v0 { namespace serve {
 
 /// Where a server listens, and what it puts up with.
 struct server_options {
@@ -57,4 +57,4 @@ class server {
   std::uint16_t port_ = 0;
 };
 
-}  // namespace muster::inline v0::serve
+}}}  // namespace muster::v0::serve

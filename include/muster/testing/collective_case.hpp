@@ -26,7 +26,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/testing/scenario.hpp>
 
-namespace muster::inline v0::testing {
+namespace muster { inline namespace v0 { namespace testing {
 
 namespace detail {
 
@@ -330,4 +330,4 @@ std::function<void()> begin_as_its_type(const scenario& s, group& world) {
 /// Runs the case at this rank and throws where the result is not the oracle's.
 inline void check(const scenario& s, group& world) { begin(s, world)(); }
 
-}  // namespace muster::inline v0::testing
+}}}  // namespace muster::v0::testing

@@ -11,7 +11,7 @@
 #include <muster/comm/transports/local.hpp>
 #include <muster/testing/collective_case.hpp>
 
-namespace muster::inline v0::testing {
+namespace muster { inline namespace v0 { namespace testing {
 
 /// Checks the cases at this rank, asynchronous ones some at a time: all types, operations, sizes, roots, buffers in
 /// place and off their alignment. Collective. Throws std::runtime_error that names rank, element and case, and how to
@@ -62,4 +62,4 @@ inline void check_algorithm(collective kind, algorithm how, const case_list& cas
   }
 }
 
-}  // namespace muster::inline v0::testing
+}}}  // namespace muster::v0::testing

@@ -15,7 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
-namespace muster::inline v0::testing {
+namespace muster { inline namespace v0 { namespace testing {
 
 /// One call of a collective on random values, with all that may change its course; the same at every rank.
 struct scenario {
@@ -127,4 +127,4 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   return s;
 }
 
-}  // namespace muster::inline v0::testing
+}}}  // namespace muster::v0::testing

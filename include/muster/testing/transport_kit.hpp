@@ -16,7 +16,7 @@
 #include <muster/core/random.hpp>
 #include <muster/testing/collective_kit.hpp>
 
-namespace muster::inline v0::testing {
+namespace muster { inline namespace v0 { namespace testing {
 
 namespace detail {
 
@@ -244,4 +244,4 @@ inline void check_transport(group& world, const case_list& cases = {.count = 200
   check_cases(cases, half);
 }
 
-}  // namespace muster::inline v0::testing
+}}}  // namespace muster::v0::testing

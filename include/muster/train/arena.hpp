@@ -16,7 +16,7 @@
 #include <muster/core/error.hpp>
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Name and extents of one tensor; no extents means a single number.
 struct tensor_shape {
@@ -179,4 +179,4 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
                  in_step change) override;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -13,7 +13,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/elastic/session.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Which checkpoints are kept.
 struct checkpoint_options {
@@ -99,4 +99,4 @@ class checkpoint {
 /// sqrt(2 cost between_failures) of 1974.
 [[nodiscard]] seconds checkpoint_interval(seconds cost, seconds between_failures);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

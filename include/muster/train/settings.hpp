@@ -3,9 +3,9 @@
 
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0::setting {
+namespace muster { inline namespace v0 { namespace setting {
 
 /// Optimizers, shares of batches, the order of sums, timelines, metrics. `--help-all` describes each.
 extern const setting_info optimizer, balance, virtual_shards, trace, metrics;
 
-}  // namespace muster::inline v0::setting
+}}}  // namespace muster::v0::setting

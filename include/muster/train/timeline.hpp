@@ -12,7 +12,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/events.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Listens to the events of its thread (core/events.hpp) and writes those of all ranks as Chrome trace JSON
 /// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), one process a rank, with a row
@@ -52,4 +52,4 @@ class timeline final : public event_sink {
   std::optional<scoped_event_sink> listens_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -17,7 +17,7 @@
 #include <muster/core/histogram.hpp>
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The phases of a training step.
 enum class phase : std::uint8_t { batch_load, forward, loss, backward, aggregate, optimizer_step, metrics };
@@ -205,4 +205,4 @@ class tracker final : public event_sink {
   scoped_event_sink installed_{*this};
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -26,7 +26,7 @@
 #include <muster/train/sync/gradient_sync.hpp>
 #include <muster/train/tracker.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 class training;
 
@@ -349,4 +349,4 @@ class training {
   muster::state state_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include "../../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 template <class Named, class All>
@@ -117,4 +117,4 @@ std::string format_bytes(std::size_t bytes) {
   return std::to_string(bytes) + unit;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -18,7 +18,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr collective measured[] = {collective::allreduce, collective::broadcast,      collective::reduce,
@@ -163,4 +163,4 @@ algorithm_rules fastest(std::span<const measured_time> times) {
   return algorithm_rules::parse(rules.empty() ? "auto" : rules);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace {
 
@@ -194,4 +194,4 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using enum algorithm;
@@ -87,4 +87,4 @@ algorithm_body detail::registered_body(collective kind, algorithm how) noexcept 
 
 std::string detail::registered_algorithms() { return known().told; }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

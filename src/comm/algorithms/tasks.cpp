@@ -7,7 +7,7 @@
 
 #include "../group/group_state.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // A group of one has no rank to send to: the copy before has done its work.
@@ -135,4 +135,4 @@ task make_task(executor& f, const collective_call& what, algorithm how, bool che
   return nothing(f);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

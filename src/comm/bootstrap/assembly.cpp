@@ -10,7 +10,7 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // What is left in the store goes with the process that left it, so that a start that failed is in no other's way.
@@ -132,4 +132,4 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   return made;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

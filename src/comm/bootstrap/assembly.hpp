@@ -7,7 +7,7 @@
 #include <muster/comm/bootstrap/store.hpp>
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 struct assembled_launch {
   launch_env launch;
@@ -23,4 +23,4 @@ struct assembled_launch {
 /// ranks that did not come by `--timeout`.
 [[nodiscard]] assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -18,7 +18,7 @@
 #include "rank_threads.hpp"
 #include "transport_choice.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
@@ -222,4 +222,4 @@ context::outcome context::settle(std::exception_ptr failure) noexcept {
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include "../transports/shm/connect.hpp"
 #include "transport_choice.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 using ends = std::vector<std::unique_ptr<transport>>;
@@ -58,4 +58,4 @@ std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& config
                             " cannot give a process several endpoints (it has one rank a process); use shm or tcp");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Collective over the group: connects each of its ranks so many times to all others and itself, by what the group is
 /// connected by (`hierarchical`: by tcp). The k-th of what it returns at rank r is rank k * size + r of `count` * size.
@@ -22,4 +22,4 @@ namespace muster::inline v0::detail {
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // One exchange: each rank leaves its word, rank 0 collects them and leaves all of them in one place, each rank takes
@@ -123,4 +123,4 @@ std::vector<std::string> exchange(any_store& store, std::string_view prefix, int
   return meeting(store, prefix, rank, size, until).hold(mine);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include <muster/comm/settings.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 std::string detail::host_name() {
   char name[256] = {};
@@ -29,4 +29,4 @@ std::string host_identity(const settings& configuration) {
   return detail::host_name() + "/" + detail::boot_number() + "/" + (known ? std::to_string(network.st_ino) : "");
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

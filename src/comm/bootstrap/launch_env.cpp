@@ -8,7 +8,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // The variables of one launcher. `also` must be there too for its rank to count: a shell inside an allocation has
@@ -146,4 +146,4 @@ launch_env detect_launch() {
   return detect_launch([](const char* name) { return environment(name); });
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 struct process_status {
@@ -84,4 +84,4 @@ void life::kill() const noexcept {
   if (file_) (void)::syscall(SYS_pidfd_send_signal, file_.get(), SIGKILL, nullptr, 0);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

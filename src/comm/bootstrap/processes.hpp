@@ -8,7 +8,7 @@
 
 #include "../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A process as no later one can be mistaken for: its number and when it started; 0 where the system does not tell.
 struct process_identity {
@@ -44,4 +44,4 @@ class life {
   bool was_over_ = false;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -14,7 +14,7 @@
 #include "../group/group_state.hpp"
 #include "../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 thread_local group* world_of_thread = nullptr;
@@ -94,4 +94,4 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
   if (worst->thrown) std::rethrow_exception(worst->thrown);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

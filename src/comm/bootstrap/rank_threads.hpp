@@ -6,7 +6,7 @@
 
 #include <muster/comm/context.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Collective, when this rank has done all: waits for the others, and finds those in a collective that never will be.
 void finish(group& world);
@@ -29,4 +29,4 @@ class rank_of_thread {
   group* before_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

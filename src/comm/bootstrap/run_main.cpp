@@ -13,7 +13,7 @@
 #include "rank_threads.hpp"
 #include "transport_choice.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::string_view name_of(const char* program) {
@@ -111,4 +111,4 @@ int run_main(int& argc, char** argv, const main_options& how, bool has_own_words
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

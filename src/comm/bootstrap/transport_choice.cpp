@@ -15,7 +15,7 @@
 #include "../transports/hierarchical/connect.hpp"
 #include "../transports/shm/connect.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::vector<process_transport>& registered() noexcept {
@@ -238,9 +238,9 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
   return planned;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 void register_transport(std::string_view name, transport_factory connect) {
   static std::deque<std::string> names;  // which contexts go on to refer to
@@ -257,4 +257,4 @@ std::unique_ptr<transport> connect_transport(std::string_view name, const settin
   return detail::connect_processes({.name = std::string(name)}, configuration, launch);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

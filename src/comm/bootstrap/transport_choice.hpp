@@ -7,7 +7,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What the settings and the launcher come to.
 struct transport_choice {
@@ -46,4 +46,4 @@ struct transport_choice {
 /// Of ranks as threads.
 [[nodiscard]] transport_abilities local_abilities();
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 
 #include "../../core/text.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 std::string call_history::describe(clock::time_point now) const {
   std::string text;
@@ -32,4 +32,4 @@ void set_flight_record_folder(const std::string& folder) {
   (void)::sigaction(SIGUSR2, &present, nullptr);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

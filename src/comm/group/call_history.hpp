@@ -9,7 +9,7 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class call_history {
  public:
@@ -59,4 +59,4 @@ inline constinit std::atomic<std::uint32_t> flight_records_asked_for{0};
 /// Sets the folder. Where there is one SIGUSR2 asks for records, unless the program has a handler of its own.
 void set_flight_record_folder(const std::string& folder);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -8,7 +8,7 @@
 
 #include "../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 failure_protocol::failure_protocol(transport& transport)
     : transport_(transport),
@@ -146,4 +146,4 @@ const std::vector<std::optional<departure>>& failure_protocol::await_departures(
   return departures_;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 
 #include "call_history.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// How a peer left the group.
 struct departure {
@@ -75,4 +75,4 @@ class failure_protocol {
   std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

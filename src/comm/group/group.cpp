@@ -9,7 +9,7 @@
 
 #include "group_state.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 group::group(std::unique_ptr<muster::transport> transport, const group_settings& settings)
     : state_(std::make_shared<detail::group_state>(std::move(transport), settings)) {}
@@ -172,4 +172,4 @@ void refuse_root(group* ranks, collective kind, int root, int size) {
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

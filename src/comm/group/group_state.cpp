@@ -9,7 +9,7 @@
 #include <muster/core/log.hpp>
 #include "../../core/scheduling.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr int quick_turns = 256;  // before a call is made into one that can wait
@@ -227,4 +227,4 @@ void group_state::abort(std::string_view reason, int status) noexcept {
   end_calls_of_failed();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

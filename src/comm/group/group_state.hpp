@@ -13,7 +13,7 @@
 #include "operation.hpp"
 #include "revocation.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Between two looks at a cache line: without a break they take it from the core that is about to write it, and the
 /// shortest call over shm takes a tenth longer.
@@ -131,4 +131,4 @@ class group_state {
   std::uint32_t records_asked_for_ = flight_records_asked_for;  // and written
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/task.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class group_state;
 
@@ -105,4 +105,4 @@ inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
   op.done = true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

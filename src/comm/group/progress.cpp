@@ -8,7 +8,7 @@
 #include "../timing.hpp"
 #include "group_state.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Waiting: tests back to back for longer than it takes to wake a thread that sleeps (30 to 60 us on a virtual machine),
@@ -171,4 +171,4 @@ clock::time_point group_state::check_deadline() noexcept {
   return now;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The end of a group and of those made from it, as another thread decides it. Thread safe.
 class revocation {
@@ -39,4 +39,4 @@ class revocation {
   std::atomic<bool> failed_{false};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 
 #include <muster/comm/collectives/allgather.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 std::vector<std::string> words_of_all(group& ranks, std::string mine) {
   const std::uint64_t length[] = {mine.size()};
@@ -27,4 +27,4 @@ std::string word_of(group& ranks, std::string mine, int rank) {
   return mine;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/group.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What each rank says, by rank.
 [[nodiscard]] std::vector<std::string> words_of_all(group& ranks, std::string mine);
@@ -32,4 +32,4 @@ template <class Make>
   return made;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

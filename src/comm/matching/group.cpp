@@ -1,6 +1,6 @@
 #include "group.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 matching_group::matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers)
     : lost(members.size(), false),
@@ -31,4 +31,4 @@ bool matching_group::hear(control_message& message) {
   return true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include <muster/comm/request_queue.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Its ranks are the group's, its peers are those of the matcher, which serves several groups.
 class matching_group {
@@ -56,4 +56,4 @@ class matching_group {
   std::atomic<std::uint32_t> news_count_{0};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 
 #include "../../core/copy.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 namespace {
 
@@ -253,4 +253,4 @@ void matcher::forget(int source, std::uint64_t generation) noexcept {
   unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.generation == generation; });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

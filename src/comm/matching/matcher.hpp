@@ -11,7 +11,7 @@
 
 #include "group.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 enum class message_kind : std::uint32_t {
   message,  // its bytes follow
@@ -169,4 +169,4 @@ class matcher {
   std::list<unexpected> unexpected_;  // out of the ordinary: it may allocate
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -1,6 +1,6 @@
 #include "outbox.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 void outbox::announce(std::uint64_t number) {
   request& r = *queue_.front();
@@ -52,4 +52,4 @@ void outbox::drop(const request& r) noexcept {
   std::erase_if(announced_, [&](const auto& entry) { return entry.second == &r; });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

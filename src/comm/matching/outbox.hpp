@@ -7,7 +7,7 @@
 
 #include "matcher.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The sends to one peer: in their order, those that were announced, and those that go on although they were taken
 /// back. How their bytes move is the transport's.
@@ -48,4 +48,4 @@ class outbox {
   std::list<copy> adopted_;  // out of the ordinary: it may allocate
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

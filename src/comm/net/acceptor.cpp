@@ -8,7 +8,7 @@
 
 #include "../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr int most_at_once = 64;  // so that those that are served already do not wait
@@ -98,4 +98,4 @@ clock::time_point acceptor::next() const noexcept {
   return heard_.empty() ? closed_until_ : std::min(closed_until_, heard_.front().until);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 #include "event_loop.hpp"
 #include "handshake.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Accepts connections and answers their handshakes, on an event loop. Any process can connect, but gets no further:
 /// one that does not prove within five seconds that it knows the secret is dropped, the oldest first when there are
@@ -67,4 +67,4 @@ class acceptor {
   std::atomic<std::uint64_t> strangers_{0};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -20,7 +20,7 @@
 #include "../../core/text.hpp"
 #include "../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::optional<unsigned> number(std::string_view text, unsigned most) {
@@ -262,4 +262,4 @@ bool is_own(const address& where) {
   return std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.where == where.with_port(0); });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

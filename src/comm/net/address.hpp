@@ -11,7 +11,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A host as the user wrote it, by name or by number, and a port.
 struct host_port {
@@ -85,4 +85,4 @@ struct interface_address {
 /// Whether the address is one of this host's (and of this network namespace's).
 [[nodiscard]] bool is_own(const address& where);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 
 #include "socket.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Reads and writes without waiting. One thread reads and one writes, each its own half.
 class connection {
@@ -62,4 +62,4 @@ class connection {
   std::size_t written_ = 0;  // of `out_`
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 bool control(const descriptor& epoll, int how, int file, std::uint32_t events, std::uint64_t id) noexcept {
@@ -94,4 +94,4 @@ void event_loop::dispatch() {
   count_ = 0;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

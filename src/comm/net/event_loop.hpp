@@ -16,7 +16,7 @@
 
 #include "../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Used by one thread, but for `wake` and `post`. Registrations end before it does.
 class event_loop {
@@ -76,4 +76,4 @@ class event_loop {
   std::vector<std::function<void()>> posted_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 #include "../../core/random_bytes.hpp"
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::string_view protocol_name("muster ranks 2\n",
@@ -135,4 +135,4 @@ void handshake::answer(char reply) {
   write(reply + secret_.sign(proof('2', reply)), reply == 1 ? state::done : state::refused, 0);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include "socket.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What the processes of a job know and no other process does: SHA-256 of what it is made from.
 class job_secret {
@@ -107,4 +107,4 @@ class handshake {
   std::size_t want_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

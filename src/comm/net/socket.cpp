@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr int probes = 6;
@@ -206,4 +206,4 @@ void tcp_socket::await(short events, clock::time_point until) const {
 
 void tcp_socket::shutdown_write() const noexcept { ::shutdown(file(), SHUT_WR); }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 #include "../../core/descriptor.hpp"
 #include "address.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ESHUTDOWN.
 class socket_error : public error {
@@ -105,4 +105,4 @@ class tcp_socket {
   address peer_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

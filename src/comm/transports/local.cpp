@@ -13,7 +13,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // The life of a send, in request::state. Its owner awaits `done`; the thread that sets it touches the request no more.
@@ -204,4 +204,4 @@ std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& some) 
                                            some.place_of(rank_));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

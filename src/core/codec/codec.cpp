@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 std::size_t elements_of_share(double share, std::size_t count) {
   if (!(share > 0.0 && share <= 1.0)) {
@@ -54,4 +54,4 @@ void refuse_encoded(std::string_view codec, std::size_t offset, const std::strin
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

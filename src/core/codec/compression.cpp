@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 enum class argument : std::uint8_t { none, share, rank };
@@ -125,4 +125,4 @@ void register_codec(std::string_view name, codec_factory make) {
   registered_codecs().emplace(name, make);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

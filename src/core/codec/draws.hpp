@@ -6,7 +6,7 @@
 
 #include <muster/core/hash.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// 32 random bits for each 32-bit index.
 struct draw_key {
@@ -30,4 +30,4 @@ struct draw_key {
   }
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

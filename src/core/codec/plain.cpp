@@ -4,7 +4,7 @@
 
 #include <muster/core/convert.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 template <class Number>
@@ -43,4 +43,4 @@ template struct number_codec<float>;
 template struct number_codec<float16>;
 template struct number_codec<bfloat16>;
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

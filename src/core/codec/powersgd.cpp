@@ -10,7 +10,7 @@
 
 #include <muster/core/simd.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 float dot(const float* a, const float* b, std::size_t count) {
@@ -138,4 +138,4 @@ void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

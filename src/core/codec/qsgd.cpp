@@ -7,7 +7,7 @@
 #include <muster/core/simd.hpp>
 #include "draws.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr float levels = qsgd8_codec::levels;
@@ -96,4 +96,4 @@ void qsgd8_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, 
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 
 #include "draws.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 // Of each: visit(i, place, length) for each run; it begins with the i-th of `chosen`; 1 <= chosen <= count.
 
@@ -78,4 +78,4 @@ void drawn_codec<Places>::decode_add(std::span<const std::byte> encoded, std::ui
 template class drawn_codec<detail::random_places>;
 template class drawn_codec<detail::random_block>;
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::size_t bits_a_word = 32;
@@ -172,4 +172,4 @@ void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::
                                voters, scale, voted.data(), voted.size());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

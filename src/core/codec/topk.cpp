@@ -9,7 +9,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // As whole numbers magnitudes are in the order of the magnitudes, with NaN above all.
@@ -158,4 +158,4 @@ void topk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, f
   for (std::size_t k = 0; k < chosen; ++k) sums[indices[k]] += weight * sent[k];
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

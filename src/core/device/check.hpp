@@ -7,7 +7,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Throws muster::error with CUDA's own text unless `code` is cudaSuccess.
 inline void check_cuda(cudaError_t code, const char* call) {
@@ -17,4 +17,4 @@ inline void check_cuda(cudaError_t code, const char* call) {
               std::string(call) + " failed (CUDA says: " + cudaGetErrorString(code) + "); look at nvidia-smi");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include "launch.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // An element at a time through the host's own loop: one formula, in one place.
@@ -111,4 +111,4 @@ void sum_of_squares(device_span<const float> values, device_span<double> sums, d
       sums.data());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -13,7 +13,7 @@
 
 #include "check.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Threads of a block, on a processor too: sums depend on it.
 inline constexpr unsigned block_threads = 256;
@@ -162,7 +162,7 @@ void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
 
 #endif
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
 #ifndef __CUDACC__
 #include <loops_on_host.hpp>  // the test double's

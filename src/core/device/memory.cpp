@@ -5,7 +5,7 @@
 
 #include "check.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 void device_release::operator()(void* memory) const noexcept { (void)cudaFree(memory); }
 
@@ -50,4 +50,4 @@ void require_same_size(std::size_t from, std::size_t to) {
                             " (the lengths differ); pass spans of one length");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 
 #include "launch.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 using four = pack<float>;
@@ -187,4 +187,4 @@ void low_rank_end(const low_rank_arrays& of, device_stream_ref stream) {
   });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/device/stream.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A matrix of less than 2^31 rows and columns, row by row at a multiple of 16 bytes, and what belongs to it.
 struct low_rank_arrays {
@@ -32,4 +32,4 @@ void low_rank_right(const low_rank_arrays& of, device_stream_ref stream);
 /// gradient = what stands for that of all ranks, and this rank's residual.
 void low_rank_end(const low_rank_arrays& of, device_stream_ref stream);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

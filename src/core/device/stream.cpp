@@ -5,7 +5,7 @@
 
 #include "check.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // CUDA has no wait with a deadline: it is asked, back to back at first and then with sleeps.
@@ -93,4 +93,4 @@ void device_event::hold_back(device_stream_ref stream) const {
     detail::check_cuda(cudaStreamWaitEvent(stream.handle, handle_.get(), 0), "cudaStreamWaitEvent");
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

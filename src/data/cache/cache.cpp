@@ -14,7 +14,7 @@
 #include <muster/data/record_step.hpp>
 #include "record_store.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 class cache_step final : public record_step {
@@ -148,4 +148,4 @@ std::unique_ptr<record_step> make_cache_step(cache_options options) {
   return std::make_unique<cache_step>(std::move(options));
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

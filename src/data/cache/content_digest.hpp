@@ -12,7 +12,7 @@
 #include <muster/core/hash.hpp>
 #include "../parallel.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part of the digest's definition
 
@@ -67,4 +67,4 @@ inline void add_sampled_content(digest& to, std::span<const std::byte> bytes, in
              [&](std::size_t i) { return i + 1 == samples ? bytes.size() - sample_bytes : i * step; });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Waits until no other process has the file locked. The kernel takes the lock back when the file is closed or the
 /// process dies. False, with errno, when that fails.
@@ -32,4 +32,4 @@ inline bool write_at(int file, std::span<const std::byte> bytes, std::uint64_t a
   return true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

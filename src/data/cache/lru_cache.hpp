@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Blocks by number, up to so many bytes (their size()): the least recently used go. Any thread may call any function;
 /// a block stays for as long as a caller holds it.
@@ -66,4 +66,4 @@ class lru_cache {
   std::array<std::mutex, 64> making_;  // of blocks of that number modulo theirs
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

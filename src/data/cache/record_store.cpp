@@ -16,7 +16,7 @@
 #include "../../core/text.hpp"
 #include "locked_file.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::uint64_t words_at = 4096;  // of the file, behind the header
@@ -230,4 +230,4 @@ bool record_store::put(sample_id id, std::span<const std::byte> record, std::spa
   return true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -17,7 +17,7 @@
 #include "../../core/descriptor.hpp"
 #include "../../core/round_up.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Which records a cache keeps, and where each begins when all lie one behind another on 64-byte boundaries. Two of
 /// equal key and sizes are taken for the same.
@@ -100,4 +100,4 @@ class record_store {
   std::byte* mapped_ = nullptr;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

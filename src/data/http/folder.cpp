@@ -12,7 +12,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
@@ -267,4 +267,4 @@ bool register_http() noexcept {
   return true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

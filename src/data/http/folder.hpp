@@ -22,7 +22,7 @@
 #include "../records/far_folder.hpp"
 #include "server.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Files are fetched in blocks, which a record_store keeps as its records: blocks of a file lie one behind another
 /// there. One thread has all requests, up to eight at once, and up to eight neighbouring blocks in each. What a reader
@@ -123,4 +123,4 @@ class http_folder final : public far_folder {
   std::thread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

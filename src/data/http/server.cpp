@@ -8,7 +8,7 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::string first_of(const char* name, const char* other, const char* otherwise = "") {
@@ -152,4 +152,4 @@ request_failure http_server::failure_of(CURL* request, CURLcode code) {
   return {true, why, "go on from the last checkpoint when the server is back"};
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include "../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 using curl_request = std::unique_ptr<CURL, freed_by<&::curl_easy_cleanup>>;
 
@@ -57,4 +57,4 @@ class http_server {
   seconds timeout_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

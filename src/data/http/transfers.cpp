@@ -5,7 +5,7 @@
 
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t most_transfers = 8;
@@ -177,4 +177,4 @@ void http_folder::end(transfers::iterator ended, CURLcode code) {
   transfers_.erase(ended);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

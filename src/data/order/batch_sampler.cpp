@@ -9,7 +9,7 @@
 #include <muster/core/hash.hpp>
 #include "../../core/text.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 bool sampler::is_of(const cursor& where) const noexcept { return of_ == batch_sampler::start_of_epoch(where); }
 
@@ -289,9 +289,9 @@ void batch_sampler::share_out(std::span<const sample_id> ids, const rank_weights
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace {
 
@@ -340,4 +340,4 @@ std::string detail::difference(const cursor& there, const cursor& here) {
   return text;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 #include "permutation.hpp"
 #include "proportions.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// P(seed, epoch, size) of each sample_order as one value: which sample is at which position of an epoch.
 class sampler {
@@ -163,4 +163,4 @@ class batch_sampler {
   std::array<sampler, 2> orders_;                  // of the epoch of the cursor, and of another: batches are made ahead
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

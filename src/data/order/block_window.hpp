@@ -10,7 +10,7 @@
 #include <muster/core/error.hpp>
 #include "feistel.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other: the blocks come in shuffled
 /// order, and the samples of each `window` consecutive ones of these are shuffled together. So a reader of an epoch
@@ -109,4 +109,4 @@ class block_window_permutation {
   feistel_permutation blocks_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include <muster/core/hash.hpp>
 #include "permutation.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// An order of the ids 0 .. size - 1 that is computed, not stored: some bytes for any size up to 2^63, and any position
 /// is entered in O(1). A Feistel network (Luby and Rackoff 1988, https://doi.org/10.1137/0217022) over the least power
@@ -94,4 +94,4 @@ class feistel_permutation {
   unsigned low_bits_ = 0;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/cursor.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// An order of the ids 0 .. size - 1, every one of the size! orders equally likely over seeds and epochs, and the same
 /// on every platform: the shuffle of Fisher and Yates (Durstenfeld 1964, https://doi.org/10.1145/364520.364540) with a
@@ -59,4 +59,4 @@ class permutation {
   std::vector<std::uint32_t> ids_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A row of positions without end in which every part has its proportion: up to any position it is less than two
 /// positions ahead of it or behind (less than one where there are two parts), and exact wherever all proportions are
@@ -91,4 +91,4 @@ class proportions {
   std::vector<std::uint64_t> firsts_{0}, weights_before_{0};  // sums of those before, and of all
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constinit std::atomic<far_opener> opener_of_addresses{nullptr};
@@ -34,4 +34,4 @@ std::shared_ptr<far_folder> open_far(const std::string& path, const http_options
   return found;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

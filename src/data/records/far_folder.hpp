@@ -11,7 +11,7 @@
 
 #include <muster/data/sources/http.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Bytes [begin, begin + size) of a file that was added to a folder.
 struct far_part {
@@ -55,4 +55,4 @@ void set_far_opener(far_opener opener) noexcept;
 /// disk. Throws configuration_error for an address where muster::http is not linked.
 [[nodiscard]] std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

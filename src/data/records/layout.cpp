@@ -13,7 +13,7 @@
 #include <muster/core/hash.hpp>
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::detail::records {
+namespace muster { inline namespace v0 { namespace detail::records {
 namespace {
 
 constinit std::atomic<const block_codec*> codec{nullptr};
@@ -235,4 +235,4 @@ std::uint32_t shard::crc_of(std::uint64_t record, std::span<const std::byte> byt
   return count == 0 ? crc : crc32c(std::as_bytes(std::span(labels + record * count, count)), crc);
 }
 
-}  // namespace muster::inline v0::detail::records
+}}}  // namespace muster::v0::detail::records

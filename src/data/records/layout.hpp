@@ -13,7 +13,7 @@
 #include "../../core/round_up.hpp"
 #include "far_folder.hpp"
 
-namespace muster::inline v0::detail::records {
+namespace muster { inline namespace v0 { namespace detail::records {
 
 // How files begin and end: a byte that no text has, a name, and line ends that a transfer as text would change.
 inline constexpr char header_magic[9] = "\x8dMUSTR\r\n";
@@ -156,4 +156,4 @@ void set_block_codec(const block_codec* codec) noexcept;
 /// Throws configuration_error on a machine of the other byte order.
 void require_little_endian(const std::string& path);
 
-}  // namespace muster::inline v0::detail::records
+}}}  // namespace muster::v0::detail::records

@@ -25,7 +25,7 @@
 // between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
 // follow in the same group.
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::string_view heading = "muster-records 1";
@@ -153,4 +153,4 @@ void detail::manifest_file::write(const std::string& lines) {
   whole_ += added.size();
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include <muster/data/records/manifest.hpp>
 #include "../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What the text of a manifest says, and how long it is up to the end of its last whole group.
 struct manifest_content {
@@ -58,4 +58,4 @@ class manifest_file {
   std::size_t whole_ = 0;  // bytes up to the end of the last whole group
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -16,7 +16,7 @@
 #include "layout.hpp"
 #include "manifest_file.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace format = detail::records;
 
 struct record_files::state : detail::source_facts {
@@ -361,4 +361,4 @@ std::vector<record_file_info> record_files::files() const {
   return list;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/number.hpp>
 #include "../../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 [[noreturn]] void refuse(std::string_view by, const std::string& why, const std::string& suggestion) {
@@ -116,4 +116,4 @@ std::uint32_t shard_rule::operator()(sample_id id, std::span<const std::byte> re
   return chosen;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

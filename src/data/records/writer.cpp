@@ -17,7 +17,7 @@
 #include "layout.hpp"
 #include "manifest_file.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace format = detail::records;
 
 struct record_file_writer::state {
@@ -339,4 +339,4 @@ void record_set_writer::commit() {
   notes_.reset();
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -12,7 +12,7 @@
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/npy.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using detail::array_file;
@@ -234,4 +234,4 @@ fixed_records open_npy(const std::string& path, const std::string& labels, const
   return open_array("npy", path, labels, http, open_npy_file);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What the header says.
 struct array_header {
@@ -32,4 +32,4 @@ struct array_file {
   array_header header;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 blocked_records::blocked_records(block_index index, std::size_t cache_bytes) {
   index.size = index.firsts.back();
@@ -77,4 +77,4 @@ void blocked_records::read(std::span<const sample_id> ids, const record_rows& ro
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

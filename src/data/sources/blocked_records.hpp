@@ -16,7 +16,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 #include "../cache/lru_cache.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Where rows that are parsed go: each pointer is to what is of the first of them.
 struct row_places {
@@ -115,4 +115,4 @@ class blocked_records : public source_with_facts {
   std::shared_ptr<const state> state_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/sources/raw.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t image_bytes = 3 * 32 * 32;
@@ -67,4 +67,4 @@ fixed_records open_cifar100(const std::string& path, cifar_split split, cifar100
   return open_images("cifar100:" + path, files_of(path, "cifar-100-binary", {file}), {20, 100}, std::move(chosen));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

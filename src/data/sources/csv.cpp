@@ -22,7 +22,7 @@
 // A quote at the beginning of a field opens it, and newlines before its closing quote end no row. Other quotes are
 // text.
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
@@ -476,4 +476,4 @@ dataset parse_csv(std::string_view text, const std::string& name, const csv_opti
   return detail::dataset_of_text(text, csv_format(text, name, csv, options), name, options);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

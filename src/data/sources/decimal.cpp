@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 #if defined(__x86_64__)
@@ -119,4 +119,4 @@ detail::float_parser detail::fastest_float_parser() noexcept {
   return [](const char* first, const char* last, float& value) noexcept { return parse_float(first, last, value); };
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 [[nodiscard]] inline bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') < 10; }
 
@@ -137,4 +137,4 @@ inline std::from_chars_result parse_float(const char* first, const char* last, f
 using float_parser = std::from_chars_result (*)(const char* first, const char* last, float& value) noexcept;
 [[nodiscard]] float_parser fastest_float_parser() noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

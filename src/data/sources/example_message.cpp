@@ -21,7 +21,7 @@
 //
 // A map is a repeated message { key = 1; value = 2; }.
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 enum class list_kind : std::uint64_t { none = 0, bytes = 1, floats = 2, whole_numbers = 3 };
@@ -254,4 +254,4 @@ std::string read_example(std::span<const std::byte> message, const example_colum
   return {};
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -15,7 +15,7 @@
 #include "../cache/content_digest.hpp"
 #include "../label.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 template <class T>
@@ -216,4 +216,4 @@ void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 #include "../../core/text.hpp"
 #include "../file_state.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ void image_folder::read(std::span<const sample_id> ids, const record_rows& rows,
 const std::vector<std::string>& image_folder::classes() const noexcept { return state_->classes(); }
 data_location image_folder::where(sample_id id) const { return {state_->path_of(state_->images[id])}; }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

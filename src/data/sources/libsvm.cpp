@@ -13,7 +13,7 @@
 
 // Where bad lines are kept, which have no entries, the survey parses to find them.
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using namespace detail::libsvm;
@@ -219,4 +219,4 @@ dataset parse_libsvm(std::string_view text, const std::string& name, const read_
   return detail::dataset_of_text(text, libsvm_format(name, options), name, options);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

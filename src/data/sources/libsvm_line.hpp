@@ -17,7 +17,7 @@
 #include "decimal.hpp"
 #include "text.hpp"
 
-namespace muster::inline v0::detail::libsvm {
+namespace muster { inline namespace v0 { namespace detail::libsvm {
 
 inline constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::ptrdiff_t few_digits = 9;    // of an index, which then is not too large
@@ -155,4 +155,4 @@ class complaint {
   line_of_text line_;
 };
 
-}  // namespace muster::inline v0::detail::libsvm
+}}}  // namespace muster::v0::detail::libsvm

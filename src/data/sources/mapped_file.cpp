@@ -20,7 +20,7 @@
 #include "../file_state.hpp"
 #include "../records/far_folder.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constinit std::atomic<detail::text_decoder> gzip_decoder{nullptr};
@@ -180,4 +180,4 @@ void mapped_file::unmap::operator()(const char* memory) const noexcept {
   if (!owner) ::munmap(const_cast<char*>(memory), size);  // munmap takes what mmap gave, which was not const
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -29,7 +29,7 @@
 #include "decimal.hpp"
 #include "table_columns.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // Of rows in a range: a read of the server is large against what it takes to ask for it.
@@ -424,4 +424,4 @@ bool detail::register_postgres() noexcept {
   return true;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout) {
   std::string name = "raw:";
@@ -51,4 +51,4 @@ fixed_records detail::open_raw(std::string name, const std::string& features, co
   return fixed_records(std::move(name), std::move(schema), std::move(records), std::move(labels));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 // Only operations that IEEE 754 rounds exactly are used (no exp, no pow, no fused multiplications: see CMakeLists.txt),
 // and sums have a fixed order, so that the bits are the same everywhere.
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t purpose = 0x657073696c6f6e00ULL;  // so that no other use of the seed meets these numbers
@@ -111,4 +111,4 @@ std::vector<float> epsilon_model(std::uint64_t seed) {
   return weights;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

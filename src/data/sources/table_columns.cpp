@@ -5,7 +5,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 table_columns plan_columns(const std::vector<std::string>& names, const std::string& label,
                            const std::vector<std::string>& ignore, const std::string& table) {
@@ -48,4 +48,4 @@ table_columns plan_columns(const std::vector<std::string>& names, const std::str
   return plan;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

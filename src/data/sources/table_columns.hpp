@@ -8,7 +8,7 @@
 
 #include <muster/data/record_schema.hpp>  // table_names
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What a column is that is no feature.
 inline constexpr std::size_t ignored = std::numeric_limits<std::size_t>::max();
@@ -26,4 +26,4 @@ struct table_columns {
 [[nodiscard]] table_columns plan_columns(const std::vector<std::string>& names, const std::string& label,
                                          const std::vector<std::string>& ignore, const std::string& table);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

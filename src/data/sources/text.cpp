@@ -12,7 +12,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include "../cache/content_digest.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // The index has some 60 bytes a block: in larger texts blocks are larger.
@@ -232,4 +232,4 @@ opened_source open_text(std::string name, const std::string& path, const read_op
   throw data_error({path}, "was changed while it was read (the samples would be of both); start again");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

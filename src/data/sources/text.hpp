@@ -15,7 +15,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 #include "blocked_records.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// How often `byte` is in `text`, at the speed of memory.
 [[nodiscard]] std::uint64_t count_byte(std::string_view text, char byte) noexcept;
@@ -80,4 +80,4 @@ inline constexpr std::size_t text_piece_bytes = std::size_t{1} << 20;
     std::string name, const std::string& path, const read_options& options,
     const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

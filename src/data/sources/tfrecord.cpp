@@ -13,7 +13,7 @@
 // A frame: the length of the payload (8 bytes, little-endian), its masked CRC32C (4), the payload, its masked CRC32C
 // (4).
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t before_payload = 12;
@@ -141,4 +141,4 @@ std::span<const std::byte> tfrecord_files::view(sample_id id) const {
           " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again");
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/number.hpp>
 #include "../../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of a record
@@ -139,4 +139,4 @@ void tfrecord_examples::read(std::span<const sample_id> ids, const record_rows& 
   }
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

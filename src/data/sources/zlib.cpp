@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 struct inflater {
@@ -61,4 +61,4 @@ bool detail::register_zlib() noexcept {
   return true;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include "../../core/descriptor.hpp"
 #include "../records/layout.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using decompressor = std::unique_ptr<ZSTD_DCtx, detail::freed_by<&ZSTD_freeDCtx>>;
@@ -68,4 +68,4 @@ bool detail::register_zstd() noexcept {
   return true;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

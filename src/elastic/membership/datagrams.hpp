@@ -22,7 +22,7 @@
 #include "../../comm/net/handshake.hpp"
 #include "../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 inline constexpr std::size_t largest = 60000;
@@ -135,4 +135,4 @@ class datagram_socket {
   std::string room_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

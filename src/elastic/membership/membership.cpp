@@ -1,6 +1,6 @@
 #include "membership.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
 // So many members beside its monitors hear each heartbeat of a member: at 1,024 members all do within 26 s.
@@ -435,4 +435,4 @@ void membership::finish(exit_reason why, const std::string& text) {
   out_.end(why, text, first != record_.members.end() && first->id == self_.id);
 }
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

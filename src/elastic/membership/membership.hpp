@@ -17,7 +17,7 @@
 
 #include "record.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 
 /// What a job allows.
 struct membership_policy {
@@ -246,4 +246,4 @@ class membership {
   clock::time_point said_{};
 };
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

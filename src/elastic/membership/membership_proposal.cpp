@@ -5,7 +5,7 @@
 #include "../../core/text.hpp"
 #include "membership.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
 bool contains(const std::vector<member_id>& ids, member_id id) { return std::ranges::find(ids, id) != ids.end(); }
@@ -154,4 +154,4 @@ std::string membership::describe_change(const std::vector<member_id>& leavers, s
   return parts.empty() ? "a connection broke" : detail::joined(parts, ", ");
 }
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

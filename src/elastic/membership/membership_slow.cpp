@@ -7,7 +7,7 @@
 #include "../../core/text.hpp"
 #include "membership.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
 // A slow connection has so small a part of the bandwidth that the ranks' best ones have at any time, in the median.
@@ -107,4 +107,4 @@ void membership::find_slow_links(clock::time_point now) {
   let_leave(now, *at_fault, connections_are_slow);
 }
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

@@ -6,7 +6,7 @@
 
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
 constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
@@ -97,4 +97,4 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   return read;
 }
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

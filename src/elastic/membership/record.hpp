@@ -9,7 +9,7 @@
 
 #include "../../comm/bootstrap/processes.hpp"
 
-namespace muster::inline v0::elastic {
+namespace muster { inline namespace v0 { namespace elastic {
 
 /// One start of one process, drawn at random: a process that is started again is another member.
 using member_id = std::uint64_t;
@@ -88,4 +88,4 @@ struct heartbeat {
   [[nodiscard]] static std::optional<heartbeat> decode(std::string_view text);
 };
 
-}  // namespace muster::inline v0::elastic
+}}}  // namespace muster::v0::elastic

@@ -31,7 +31,7 @@
 #include "datagrams.hpp"
 #include "membership.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What SIGTERM and SIGUSR1 leave, until a service looks.
 struct signals_seen {
@@ -367,4 +367,4 @@ class membership_service final : elastic::membership_outlet {
   std::jthread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include "../../core/copy.hpp"
 #include "shard_map.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// What a message is; behind each what its fields mean, of those it uses. `epoch` is that of the range's entry in the
 /// map by which the sender acts.
@@ -208,4 +208,4 @@ class message_reader {
   std::span<const std::byte> apart_;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

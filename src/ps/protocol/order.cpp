@@ -7,7 +7,7 @@
 
 #include "../../data/order/batch_sampler.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 using muster::detail::batch_sampler;
@@ -260,4 +260,4 @@ bool epoch_order::load(muster::detail::wire_reader& from) {
   return from.good();
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

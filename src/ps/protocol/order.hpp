@@ -11,7 +11,7 @@
 #include "../../core/wire.hpp"
 #include "message.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// What workers push to a table of leases, in `message::offset`.
 enum class order_word : std::uint32_t {
@@ -76,4 +76,4 @@ class epoch_order {
   std::vector<lease> returned_;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -10,7 +10,7 @@
 
 #include "shard_map.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// A server or worker that the map names. One that was not heard yet is at clock 0: so what the slowest has reached is
 /// never overestimated.
@@ -60,4 +60,4 @@ struct peer_table {
   [[nodiscard]] peer* find(const member& node) noexcept { return const_cast<peer*>(std::as_const(*this).find(node)); }
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

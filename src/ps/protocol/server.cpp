@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 // More pulls do not wait; their workers ask again.
@@ -295,4 +295,4 @@ void server::flush() {
   acknowledge_.clear();
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -20,7 +20,7 @@
 #include "shard_map.hpp"
 #include "used_places.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// The values that a server keeps; what they are is nothing that the protocol knows. All calls name ranges that the
 /// server holds, and are made by one thread.
@@ -253,4 +253,4 @@ class server {
   bool heard_farewell_ = false;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 // In the flags of `copied`: it has no state at all, and needs a copy.
@@ -158,4 +158,4 @@ void server::hear_copy(node_id from, const message& said, held_range& range) {
   acknowledge_to(said.range, range, no_node);
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

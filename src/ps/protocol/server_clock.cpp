@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 bool server::is_done() const noexcept {
   return std::ranges::all_of(peers_.all,
@@ -87,4 +87,4 @@ void server::tick(clock::time_point now) {
   }
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 void server::learn(const shard_map& map, clock::time_point now) {
   swapping_ = false;
@@ -131,4 +131,4 @@ void server::govern(clock::time_point now) {
   out_.swap(map_.version, next);
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

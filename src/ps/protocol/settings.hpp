@@ -6,7 +6,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/ps/consistency.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// What all processes of a job have in common.
 struct protocol_settings {
@@ -24,4 +24,4 @@ struct protocol_settings {
   std::size_t copy_piece = std::size_t{1} << 30;  ///< bytes of a copy in one message: at most `most_payload`
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

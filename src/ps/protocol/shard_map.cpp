@@ -8,7 +8,7 @@
 
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
 constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
@@ -310,4 +310,4 @@ shard_map without_leaver(const shard_map& map, range_id range) {
   return changed(map, std::move(next)).value();
 }
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

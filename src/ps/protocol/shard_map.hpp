@@ -14,7 +14,7 @@
 
 #include <muster/ps/table.hpp>
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// Places are small numbers: the rank in a group that was launched together.
 using node_id = std::uint32_t;
@@ -113,4 +113,4 @@ struct shard_map {
 /// The one that is to leave a range has left its chain.
 [[nodiscard]] shard_map without_leaver(const shard_map& map, range_id range);
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

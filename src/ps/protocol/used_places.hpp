@@ -7,7 +7,7 @@
 
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// The places (`batch_place`) of the pushes that a range had: all below a bound that only grows, and some behind it.
 /// O(log n) a push, where they come nearly in order.
@@ -42,4 +42,4 @@ class used_places {
   std::vector<std::uint64_t> all_;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

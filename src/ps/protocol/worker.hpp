@@ -19,7 +19,7 @@
 #include "settings.hpp"
 #include "shard_map.hpp"
 
-namespace muster::inline v0::ps {
+namespace muster { inline namespace v0 { namespace ps {
 
 /// Where a worker's words go, and what comes back.
 class worker_outlet {
@@ -405,4 +405,4 @@ class worker {
   bool fenced_ = false;
 };
 
-}  // namespace muster::inline v0::ps
+}}}  // namespace muster::v0::ps

@@ -9,7 +9,7 @@
 
 #include "../../core/copy.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 void frame_link::move_to(transport& over, std::vector<node_id> places) {
   close();
@@ -146,4 +146,4 @@ void frame_link::keep(buffer<std::byte> memory) {
   if (spare_.size() > most_spare) spare_.erase(spare_.begin());
 }
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

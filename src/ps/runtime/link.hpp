@@ -18,7 +18,7 @@
 #include "../../core/scheduling.hpp"
 #include "../protocol/message.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
@@ -337,4 +337,4 @@ class frame_link {
   std::vector<buffer<std::byte>> spare_;          // memory of large payloads
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -16,7 +16,7 @@
 #include "../protocol/shard_map.hpp"
 #include "link.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// One process' view of the map. `swap`, `take` and `take_failure` are its owner's thread's and do not block.
 class map_keeper {
@@ -155,4 +155,4 @@ class process {
   std::vector<node_id> gone_;                        // members that have left or died: none comes back
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -9,7 +9,7 @@
 
 #include "../protocol/shard_map.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// Whether so many values of a push are sent encoded: few may be smaller as they are.
 [[nodiscard]] inline bool encoding_pays(const any_codec& codec, std::size_t values) {
@@ -22,4 +22,4 @@ namespace muster::inline v0::ps::detail {
   return mix(mix((std::uint64_t{range} << 32 | from.at) + 1) + (std::uint64_t{from.incarnation} << 48) + sequence);
 }
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

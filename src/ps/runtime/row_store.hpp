@@ -13,7 +13,7 @@
 
 #include "../../core/wire.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// Rows of floats under 64-bit keys, in the order in which they came: open addressing, and one array of all rows, so
 /// that a row is one or two cache lines from its key.
@@ -200,4 +200,4 @@ class row_store {
   std::uint64_t pushes_ = 0;
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -16,7 +16,7 @@
 #include "process.hpp"
 #include "tables.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 class server_process final : process, public server_outlet {
  public:
@@ -293,4 +293,4 @@ class server_process final : process, public server_outlet {
   std::set<node_id> lost_;           // not of an elastic job: their connection has ended, and no other is made
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

@@ -23,7 +23,7 @@
 #include "row_store.hpp"
 #include "update_counts.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// See `range_storage`. In messages, a dense push or pull is of `count` elements from the `offset`-th of its range on;
 /// a sparse one of `count` keys; their rows follow them in a push. Values and keys are as they lie in memory. Those
@@ -361,4 +361,4 @@ class tables final : public range_storage {
   any_codec codec_;
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

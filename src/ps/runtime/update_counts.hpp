@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// Runs of elements with equal counts, one behind the other: a single one where pushes are for the whole range, or for
 /// pieces that make it up. A change costs O(runs), without an allocation once there were as many.
@@ -60,4 +60,4 @@ class update_counts {
   std::vector<run> runs_;
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

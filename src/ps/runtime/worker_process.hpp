@@ -21,7 +21,7 @@
 #include "process.hpp"
 #include "push_codec.hpp"
 
-namespace muster::inline v0::ps::detail {
+namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// What one call has pulled.
 struct open_pull {
@@ -359,4 +359,4 @@ class worker_process final : process, public worker_outlet {
   std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 
-}  // namespace muster::inline v0::ps::detail
+}}}  // namespace muster::v0::ps::detail

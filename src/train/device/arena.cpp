@@ -10,7 +10,7 @@
 #include "../optimizers/optimizer_named.hpp"
 #include "device_gradients.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr seconds for_copies{60};
@@ -67,4 +67,4 @@ any_optimizer make_optimizer(device_arena& of, const settings& chosen) {
   return make_optimizer(of, chosen.value(setting::optimizer));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/train/device/gradients.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What is left to do on a stream when all collectives are done takes no peer.
 inline constexpr seconds for_the_rest{60};
@@ -86,4 +86,4 @@ class device_gradients : public gradient_backend {
   device_buffer<double> sums_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

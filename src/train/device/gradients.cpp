@@ -9,7 +9,7 @@
 #include "../sync/compressed_gradients.hpp"
 #include "device_gradients.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 /// Summed by NCCL, on the device.
@@ -195,4 +195,4 @@ std::unique_ptr<gradient_backend> powersgd_on(device_arena& of, nccl::communicat
   return std::make_unique<low_rank_by_nccl>(of, devices, rank);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include "device_gradients.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 /// Summed by the group, in pinned memory of the host. A bucket is copied there on a stream of its own; when the copy is
@@ -147,4 +147,4 @@ std::unique_ptr<gradient_backend> gradients_on(device_arena& of, dtype send_as) 
   return std::make_unique<summed_by_group>(of, send_as);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include "optimizer_named.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 namespace {
@@ -134,4 +134,4 @@ any_optimizer make_optimizer(arena& of, const settings& chosen) {
   return make_optimizer(of, chosen.value(setting::optimizer));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include "optimizer_of.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 template <class Step, class Arena>
 any_optimizer over(Arena& of, const Step& how, const tensor_filter& decay_of, const spec_reader& spec) {
@@ -56,4 +56,4 @@ any_optimizer optimizer_named(Arena& of, std::string_view text) {
   return over(of, step, decay_of, spec);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 #include <muster/core/number.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -123,4 +123,4 @@ void optimizer_of<Step, Arena>::describe(state_parts& parts) {
   if constexpr (requires { how_.count; }) parts.add("steps of adam", std::span(&steps_, 1));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include "../../core/text.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 std::vector<double> read_milestones(spec_reader& spec) {
@@ -143,4 +143,4 @@ schedule parse_schedule(std::string_view text) {
   return made;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include "compressed_gradients.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 template <class T>
@@ -130,4 +130,4 @@ bucket_codec compress(std::string_view how) { return compress(parse_compression(
 
 bucket_codec compress(const settings& chosen) { return compress(chosen.value(setting::compress)); }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

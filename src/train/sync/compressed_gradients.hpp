@@ -15,7 +15,7 @@
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Of all that is random, the same at every rank.
 inline constexpr std::uint64_t seed = 1;
@@ -99,4 +99,4 @@ class compressed_gradients : public host_gradients {
 /// Those that are summed by PowerSGD.
 [[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& of, std::size_t rank);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -10,7 +10,7 @@
 
 #include "../../comm/group/group_state.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // Of the messages between neighbours.
@@ -111,4 +111,4 @@ void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vect
   std::ranges::copy(mixed, values.begin());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 
 #include "ordered_gradients.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // The number of samples travels as two floats: their sums over ranks stay exact.
@@ -387,4 +387,4 @@ void gradient_sync::commit() noexcept {
   if (std::exchange(complete_, false)) gradients_->commit();
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 #include <muster/comm/collectives/all_to_all.hpp>
 #include <muster/comm/collectives/allgather.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 void add_to(std::span<float> sum, std::span<const float> more) {
@@ -156,4 +156,4 @@ std::size_t ordered_gradients::wait(std::size_t bucket) {
   return mine.size_bytes();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

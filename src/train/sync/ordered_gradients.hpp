@@ -9,7 +9,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A sum over the leaves of a binary tree, as it goes from the first leaf to the last: which partial sums there are.
 /// Leaf i is node {0, i}; node {l, i} is the sum of {l - 1, 2 i} and {l - 1, 2 i + 1}, or the first of these where the
@@ -75,4 +75,4 @@ class ordered_gradients final : public host_gradients {
   std::vector<float> scratch_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

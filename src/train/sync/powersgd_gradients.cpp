@@ -6,7 +6,7 @@
 
 #include "compressed_gradients.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::span<float> take(std::span<float>& from, std::size_t count) {
@@ -138,4 +138,4 @@ std::unique_ptr<gradient_backend> powersgd_gradients(arena& of, std::size_t rank
   return std::make_unique<low_rank_gradients>(of, rank);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

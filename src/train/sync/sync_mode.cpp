@@ -6,7 +6,7 @@
 #include <muster/core/spec.hpp>
 #include <muster/elastic/settings.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using kind = sync_mode::kind;
@@ -39,4 +39,4 @@ std::string to_string(const sync_mode& mode) {
   return text;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

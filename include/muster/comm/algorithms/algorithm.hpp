@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The collectives; part of what ranks compare, so the numbers stay.
 enum class collective : std::uint8_t {
@@ -66,4 +66,4 @@ inline constexpr std::string_view algorithm_names[] = {
   return index < std::size(detail::algorithm_names) ? detail::algorithm_names[index] : detail::registered_name(index);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 
 #include <muster/comm/algorithms/algorithm.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A list of rules, the later of which win. Written as a comma list of
 ///
@@ -67,4 +67,4 @@ class algorithm_rules {
 /// "4k", "1m", "100": bytes in the largest unit that divides them; how rules write a size.
 [[nodiscard]] std::string format_bytes(std::size_t bytes);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 #include <muster/comm/algorithms/ring.hpp>
 #include <muster/comm/algorithms/tree.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// In place. What is no algorithm of an allreduce is taken for recursive doubling.
 inline task allreduce_by(executor& f, algorithm how, std::byte* data, std::size_t count, const reduction& reduce) {
@@ -25,4 +25,4 @@ inline task allreduce_by(executor& f, algorithm how, std::byte* data, std::size_
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

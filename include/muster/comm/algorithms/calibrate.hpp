@@ -8,7 +8,7 @@
 #include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 class group;
 
@@ -39,4 +39,4 @@ struct measured_time {
 /// for less is noise.
 [[nodiscard]] algorithm_rules fastest(std::span<const measured_time> times);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 
 #include <muster/comm/task.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Bytes of a chunk. The last rank waits N-2 chunks for its first, so chunks should be small; each costs a latency, so
 /// not too small. With the shipped constants a latency is worth 10 to 20 KB: this is a few times as much, and a chunk
@@ -43,4 +43,4 @@ inline task chain_broadcast(executor& f, std::byte* data, std::size_t bytes, int
     co_await f.done(sending[k % 2]);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The algorithms a collective has, the default for one or two ranks first.
 [[nodiscard]] std::span<const algorithm> algorithms_of(collective kind) noexcept;
@@ -58,4 +58,4 @@ class choices {
   std::array<std::vector<row>, static_cast<std::size_t>(collective::finish) + 1> tables_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include <muster/comm/algorithms/exchange.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Piece p of every rank's `in` reaches rank p's `out`, in the order of ranks; `bytes` a piece. N-1 rounds in which
 /// every rank sends to one and receives from one, so that no rank is flooded.
@@ -213,4 +213,4 @@ inline task direct_scatter(executor& f, const std::byte* in, std::byte* out, std
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

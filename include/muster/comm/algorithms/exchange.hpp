@@ -6,7 +6,7 @@
 #include <muster/comm/block.hpp>
 #include <muster/comm/task.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// `f.exchange` of what is combined with `in`. Where the transport would hold all of it until it is there, it goes in
 /// pieces, two under way at a time.
@@ -65,4 +65,4 @@ inline task exchange_combine(executor& f, int partner, std::byte* data, std::siz
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 
 #include <muster/comm/algorithms/recursive_doubling.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Afterwards the working rank with number v holds block v of `fold.power` combined over all ranks, unfinished. Halves
 /// are exchanged with the farthest partner first; each block is combined on one path.
@@ -49,4 +49,4 @@ inline task halving_doubling_allreduce(executor& f, std::byte* data, std::size_t
   if (fold.borrows()) co_await f.send_to(fold.neighbour(), whole);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

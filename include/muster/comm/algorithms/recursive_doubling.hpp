@@ -6,7 +6,7 @@
 
 #include <muster/comm/algorithms/exchange.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What makes algorithms for powers of two work for any number of ranks: the ranks too many lend their data to a
 /// neighbour, which combines it with its own, and get the result back (Thakur, Rabenseifner and Gropp 2005,
@@ -81,4 +81,4 @@ inline task dissemination_barrier(executor& f) {
     co_await f.exchange((f.rank() + distance) % n, {}, (f.rank() + n - distance) % n, {});
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

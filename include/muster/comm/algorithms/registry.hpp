@@ -8,7 +8,7 @@
 #include <muster/comm/algorithms/algorithm.hpp>
 #include <muster/comm/task.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 using detail::executor;
 using detail::task;
@@ -41,4 +41,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -4,7 +4,7 @@
 
 #include <muster/comm/algorithms/exchange.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks hold
 /// parts of sums. Each block is combined along one path around the ring, so its order of combination is the same for
@@ -38,4 +38,4 @@ inline task ring_allreduce(executor& f, blocks data, const reduction& how) {
   co_await ring_allgather(f, data);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -5,7 +5,7 @@
 
 #include <muster/comm/task.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// A rank's place in the binomial tree below `root`. Ranks are numbered from the root; the subtree of number v covers
 /// [v, v + extent), and its children are v + extent/2, v + extent/4 ... v + 1, cut at N.
@@ -107,4 +107,4 @@ inline task tree_scatter(executor& f, const std::byte* in, std::byte* out, std::
   if (bytes > 0 && held != out) std::memcpy(out, held, bytes);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

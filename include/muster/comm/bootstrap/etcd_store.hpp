@@ -7,7 +7,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A store over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", by its HTTP gateway.
 ///
@@ -40,4 +40,4 @@ class etcd_store final : public any_store {
   std::unique_ptr<implementation> self_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Collective over `size` ranks: returns the values of all, by rank. `prefix` begins the keys it uses and is the same
 /// at all ranks and new: it may be used again only when all have returned. Rank 0 returns last, so that it may close a
@@ -19,4 +19,4 @@ namespace muster::inline v0 {
 [[nodiscard]] std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
                                                 std::string_view mine, clock::time_point until);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Equal at two processes when they run on one host: under one running system, in one network namespace, by one name.
 /// So containers and network namespaces of one machine count as hosts of their own unless they share the network.
@@ -19,4 +19,4 @@ namespace detail {
 [[nodiscard]] std::string boot_number();
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The start of this process, as its launcher describes it in environment variables.
 struct launch_env {
@@ -45,4 +45,4 @@ using variable_reader = std::function<std::optional<std::string>(const char*)>;
 /// The same from another reader, for tests.
 [[nodiscard]] launch_env detect_launch(const variable_reader& read);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Copies are the same store. Threads end together: a key of a client stays as long as any copy.
 class memory_store final : public any_store {
@@ -26,4 +26,4 @@ class memory_store final : public any_store {
   std::shared_ptr<contents> self_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

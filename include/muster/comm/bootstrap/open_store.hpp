@@ -10,7 +10,7 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Opens the store through which the ranks of this job find each other, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
@@ -85,4 +85,4 @@ bool link_etcd_store() noexcept;
 #endif
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The longest key and value, in bytes; a longer one, and an empty key, is a configuration_error. Both are any bytes.
 inline constexpr std::size_t store_key_limit = 1024;
@@ -94,4 +94,4 @@ void check_store_value(std::optional<std::string_view> value, const std::string&
 [[noreturn]] void store_timed_out(const char* call, std::string_view key, const std::string& where);
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

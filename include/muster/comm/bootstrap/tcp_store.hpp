@@ -8,7 +8,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 /// A store cannot be served at an address because another socket listens there already.
 class store_address_taken : public configuration_error {
  public:
@@ -107,4 +107,4 @@ class tcp_store final : public any_store {
   std::unique_ptr<connection> self_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

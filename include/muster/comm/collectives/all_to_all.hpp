@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out>
@@ -29,4 +29,4 @@ work all_to_all_async(group& ranks, In&& in, Out&& out, const options& how = {})
   return detail::start(ranks, detail::all_to_all_call(ranks, in, out, how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

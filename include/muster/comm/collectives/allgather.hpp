@@ -4,7 +4,7 @@
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out>
@@ -31,4 +31,4 @@ work allgather_async(group& ranks, In&& in, Out&& out, const options& how = {}) 
   return detail::start(ranks, detail::allgather_call(ranks, in, out, how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

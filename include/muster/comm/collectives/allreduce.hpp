@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
@@ -55,4 +55,4 @@ work allreduce_async(group& ranks, In&& in, Out&& out, Op op, const options& how
   return detail::start(ranks, detail::allreduce_call(ranks, in, out, std::move(op), how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 inline collective_call barrier_call(const options& how) {
@@ -20,4 +20,4 @@ inline work barrier_async(group& ranks, const options& how = {}) {
   return detail::start(ranks, detail::barrier_call(how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

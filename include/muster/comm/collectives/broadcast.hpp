@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class R>
@@ -33,4 +33,4 @@ template <lasting_mutable_range R>
   return detail::start(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

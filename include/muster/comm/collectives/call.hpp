@@ -13,7 +13,7 @@
 #include <muster/comm/work.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -101,4 +101,4 @@ void run(group& ranks, collective_call&& what);
 work start(group& ranks, collective_call&& what);
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

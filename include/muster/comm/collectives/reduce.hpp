@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
@@ -32,4 +32,4 @@ template <lasting_element_range In, lasting_mutable_range Out, reduction_operati
   return detail::start(ranks, detail::reduce_call(ranks, in, out, std::move(op), root, how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

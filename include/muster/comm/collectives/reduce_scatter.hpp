@@ -4,7 +4,7 @@
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
@@ -30,4 +30,4 @@ work reduce_scatter_async(group& ranks, In&& in, Out&& out, Op op, const options
   return detail::start(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/comm/collectives/call.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out>
@@ -32,4 +32,4 @@ template <lasting_element_range In, lasting_mutable_range Out>
   return detail::start(ranks, detail::scatter_call(ranks, in, out, root, how));
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/comm/request_queue.hpp>
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 class group;
 struct group_settings;
@@ -86,4 +86,4 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A lossy (or plain) compression of float32 values; a small value that holds no data.
 ///
@@ -71,4 +71,4 @@ void require_zeros(std::string_view codec, std::span<const std::byte> encoded, s
 [[noreturn]] void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why);
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/spec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The methods of `--compress`, each with a header of its own in core/codec, and those that the program registered.
 enum class compression_method : std::uint8_t {
@@ -115,4 +115,4 @@ using codec_factory = any_codec (*)(spec_reader& from);
 /// that is taken, or is none: lower-case letters, digits and underscores.
 void register_codec(std::string_view name, codec_factory make);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/core/codec/codec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Each value rounded to the nearest `Number`, which is float, float16 or bfloat16. An allreduce adds the numbers, and
 /// halves are rounded once more with each rank.
@@ -27,4 +27,4 @@ using float16_codec = number_codec<float16>;
 using bfloat16_codec = number_codec<bfloat16>;
 static_assert(codec<plain_codec> && codec<float16_codec>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A tensor as PowerSGD sees it: `rows` (its first extents) by `columns` (the others), approximated by `rank` columns.
 struct low_rank_shape {
@@ -57,4 +57,4 @@ void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std:
 /// columns that a gradient of zeros or of a lower rank has wiped out.
 void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/core/codec/codec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// QSGD with 127 levels and a sign (Alistarh et al. 2017, https://arxiv.org/abs/1610.02132), scaled as their
 /// implementation does: each group of 512 values by its largest magnitude M. A value is rounded at random to one of the
@@ -24,4 +24,4 @@ struct qsgd8_codec {
 };
 static_assert(codec<qsgd8_codec>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/core/codec/codec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 struct random_places;
@@ -40,4 +40,4 @@ using randomk_codec = drawn_codec<detail::random_places>;
 using blockk_codec = drawn_codec<detail::random_block>;
 static_assert(codec<randomk_codec>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

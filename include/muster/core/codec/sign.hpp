@@ -3,7 +3,7 @@
 
 #include <muster/core/codec/codec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The signs of the values and one scale, the mean magnitude: |x - decoded|^2 = |x|^2 - (sum of magnitudes)^2 / n, a
 /// contraction (Seide et al. 2014, https://doi.org/10.21437/Interspeech.2014-274; Bernstein et al. 2018,
@@ -29,4 +29,4 @@ static_assert(codec<sign_codec>);
 /// then.
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -3,7 +3,7 @@
 
 #include <muster/core/codec/codec.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The k = ceil(share * n) values of the largest magnitude, exactly; of equal ones those that come first (Aji and
 /// Heafield 2017, https://arxiv.org/abs/1704.05021; Stich et al. 2018, https://arxiv.org/abs/1809.07599). What is left
@@ -28,4 +28,4 @@ class topk_codec {
 };
 static_assert(codec<topk_codec>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/core/float16.hpp>
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// What `update` of core/update does, put on a stream, for sgd_step and adam_step of floats. The formulas
 /// are those very ones, without fused multiply-adds, so that a device and a processor step to the same bits. The spans
@@ -35,4 +35,4 @@ void fill(device_span<float> values, float to, device_stream_ref stream);
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream);
 [[nodiscard]] std::size_t sum_scratch(std::size_t size) noexcept;
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

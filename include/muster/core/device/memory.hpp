@@ -9,7 +9,7 @@
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 struct device_release {
@@ -91,4 +91,4 @@ void clear(device_span<T> values, device_stream_ref stream) {
   detail::clear_on_device(values.data(), values.size_bytes(), stream);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

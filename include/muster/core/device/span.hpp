@@ -7,7 +7,7 @@
 
 #include <muster/core/dtype.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// `size` elements in a device's memory, which the processor can name but not touch: a type of its own, without
 /// operator[] and iterators, so that host code and host collectives refuse it when they are compiled. Owns nothing.
@@ -43,4 +43,4 @@ template <class T>
 concept device_element =
     element<T> && !std::same_as<T, bool> && !std::same_as<T, long double> && (!std::is_integral_v<T> || sizeof(T) != 2);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 struct CUstream_st;
 struct CUevent_st;
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A stream as CUDA has it (`cudaStream_t` converts to it): what is put on one is done in that order. Owns nothing;
 /// null is the default stream, with its implicit waiting for others.
@@ -64,4 +64,4 @@ class device_event {
 /// Waits until all that is on the stream is done, no longer than the deadline: then timeout_error.
 void wait_for(device_stream_ref stream, clock::time_point until);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

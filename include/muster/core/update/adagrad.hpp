@@ -6,7 +6,7 @@
 
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One step of AdaGrad (Duchi, Hazan and Singer 2011, https://jmlr.org/papers/v12/duchi11a.html), as PyTorch's
 /// torch.optim.Adagrad defines it without decay of the rate: s <- s + g^2, parameter <- parameter - learning_rate * g /
@@ -33,4 +33,4 @@ struct adagrad_step {
 };
 static_assert(update_step<adagrad_step<float>>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -69,4 +69,4 @@ struct adam_step {
 };
 static_assert(update_step<adam_step<float>>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -6,7 +6,7 @@
 
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// parameters[i] = values[i].
 template <std::floating_point T>
@@ -36,4 +36,4 @@ struct add_step {
 };
 static_assert(update_step<add_step<float>>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 #include <muster/core/lanes.hpp>
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -72,4 +72,4 @@ struct lars_step {
 };
 static_assert(update_step<lars_step<float>>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

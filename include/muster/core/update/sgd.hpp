@@ -6,7 +6,7 @@
 
 #include <muster/core/update/step.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One step of SGD, element by element, as PyTorch's torch.optim.SGD defines it with dampening 0
 /// (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html):
@@ -58,4 +58,4 @@ struct sgd_step {
 };
 static_assert(update_step<sgd_step<float>>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -15,7 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/simd.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -96,4 +96,4 @@ void update(const Step& step, std::span<typename Step::value> parameters,
                                  states[1].data());
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

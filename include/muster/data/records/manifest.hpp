@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One file of a folder of records.
 struct manifest_entry {
@@ -20,4 +20,4 @@ struct manifest_entry {
 /// The name of the manifest in its folder.
 inline constexpr std::string_view manifest_name = "MANIFEST";
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

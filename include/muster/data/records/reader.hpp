@@ -14,7 +14,7 @@
 #include <muster/data/sources/http.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Whether reading a record compares it with its checksum.
 enum class record_checks { every_read, never };
@@ -101,4 +101,4 @@ class record_files : public detail::source_with_facts {
 };
 static_assert(mapped_record_source<record_files>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The shard of each record of a source. A value.
 class shard_rule {
@@ -45,4 +45,4 @@ class shard_rule {
   std::size_t offset_ = 0, bytes_ = std::numeric_limits<std::size_t>::max();  // of the key in the record
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

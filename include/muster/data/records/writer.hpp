@@ -13,7 +13,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/records/manifest.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class manifest_file;
@@ -133,4 +133,4 @@ class record_set_writer {
   bool resumable_ = false, alone_ = false;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -5,7 +5,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Which images of CIFAR.
 enum class cifar_split { train, test };
@@ -22,4 +22,4 @@ enum class cifar100_labels { fine, coarse, both };
 [[nodiscard]] fixed_records open_cifar100(const std::string& path, cifar_split split = cifar_split::train,
                                           cifar100_labels labels = cifar100_labels::fine);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

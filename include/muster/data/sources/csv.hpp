@@ -10,7 +10,7 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Whether the first row has names of columns.
 enum class csv_header {
@@ -63,4 +63,4 @@ class text_format;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// One item of every record of a stretch of a file: at `offset`, `offset + stride` and so on.
 struct record_stretch {
@@ -124,4 +124,4 @@ using to_float = float (*)(const std::byte*) noexcept;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How files of a server are kept at hand.
 ///
@@ -43,4 +43,4 @@ bool register_http() noexcept;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

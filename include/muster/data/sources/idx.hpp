@@ -5,7 +5,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Opens an IDX file, plain or compressed: record i is slice i along the first extent, of the others' shape, named
 /// "image" when they are two and "values" otherwise. `labels` names an IDX file of shape (n) with a label for each, or
@@ -14,4 +14,4 @@ namespace muster::inline v0 {
 [[nodiscard]] fixed_records open_idx(const std::string& path, const std::string& labels = "",
                                      const http_options& http = {});
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -11,7 +11,7 @@
 #include <muster/data/bad_records.hpp>
 #include <muster/data/record_source.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, in any case) as they are: a record_source of record_form::bytes,
 /// with the number of the class as its label. Classes are numbered in the order of their names: numbers first, as
@@ -42,4 +42,4 @@ class image_folder : public detail::source_with_facts {
 };
 static_assert(record_source<image_folder>);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

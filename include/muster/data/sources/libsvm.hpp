@@ -9,7 +9,7 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Reads a LIBSVM file, plain or gzip.
 ///
@@ -34,4 +34,4 @@ class text_format;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

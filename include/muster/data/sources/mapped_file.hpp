@@ -15,7 +15,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 
@@ -143,4 +143,4 @@ class mapped_file {
   std::optional<std::uint64_t> state_ = 0;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/sources/csv.hpp>  // missing_values
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How the rows of a query are read.
 struct postgres_options {
@@ -58,4 +58,4 @@ void set_query_opener(query_opener opener) noexcept;
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How the records of a raw file lie. All numbers have this machine's byte order.
 struct raw_layout {
@@ -39,4 +39,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

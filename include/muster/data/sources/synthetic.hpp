@@ -7,7 +7,7 @@
 
 #include <muster/data/dataset.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Features of a row of synthetic_epsilon(), as many as the epsilon dataset has.
 inline constexpr std::size_t epsilon_features = 2000;
@@ -37,4 +37,4 @@ struct epsilon_options {
 /// The weights of the linear function behind the labels of a seed: the best linear model there is, of unit length.
 [[nodiscard]] std::vector<float> epsilon_model(std::uint64_t seed);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

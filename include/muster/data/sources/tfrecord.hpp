@@ -11,7 +11,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How TFRecord files are read.
 struct tfrecord_options {
@@ -60,4 +60,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -12,7 +12,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A feature of every message, which becomes a field of every record.
 ///
@@ -76,4 +76,4 @@ struct example_row {
 
 }  // namespace detail
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

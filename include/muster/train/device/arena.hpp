@@ -11,7 +11,7 @@
 #include <muster/train/arena.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// An arena on the current device, with the layout of an arena of the same shapes on the host. Its own work, such as an
 /// optimizer's steps, goes on one stream, the model's; so an array may be read or written by what is put on that stream
@@ -46,4 +46,4 @@ static_assert(optimizer<device_sgd>);
 [[nodiscard]] any_optimizer make_optimizer(device_arena& of, std::string_view text);
 [[nodiscard]] any_optimizer make_optimizer(device_arena& of, const settings& chosen);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

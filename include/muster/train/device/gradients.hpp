@@ -9,7 +9,7 @@
 #include <muster/train/device/arena.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// The gradients of a device's arena, summed by a communicator; both outlive what is returned. They travel as float32,
 /// float16 or bfloat16: the last two send half the bytes, and round each gradient and once more with each rank. Throws
@@ -48,4 +48,4 @@ namespace muster::inline v0 {
 [[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& of, nccl::communicator& devices,
                                                             std::size_t rank);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -17,7 +17,7 @@
 #include <muster/elastic/state.hpp>
 #include <muster/train/arena.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Updates the parameters of an arena from its gradients, which are those of the whole global batch, with a learning
 /// rate that schedules give. Its arrays are named states of the arena; `describe` says what else it keeps, as a
@@ -131,4 +131,4 @@ static_assert(optimizer<any_optimizer>);
 /// That of `--optimizer` or MUSTER_OPTIMIZER.
 [[nodiscard]] any_optimizer make_optimizer(arena& of, const settings& chosen);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

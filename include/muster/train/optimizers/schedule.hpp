@@ -14,7 +14,7 @@
 #include <muster/core/training_position.hpp>
 #include <muster/elastic/state.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Falls by `factor` when what it is told to `observe` has not become better for more than `patience` times; the rules
 /// are those of PyTorch's ReduceLROnPlateau with a relative threshold.
@@ -117,4 +117,4 @@ static_assert(state_owner<schedule>);
 /// what is wrong and what is known.
 [[nodiscard]] schedule parse_schedule(std::string_view text);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -7,7 +7,7 @@
 #include <muster/core/env.hpp>
 #include <muster/train/sync/gradient_backend.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// What `sync_options::codec` takes, for a method of core/codec:
 ///
@@ -29,4 +29,4 @@ namespace muster::inline v0 {
 /// That of `--compress` or MUSTER_COMPRESS.
 [[nodiscard]] bucket_codec compress(const settings& chosen);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -9,7 +9,7 @@
 
 #include <muster/comm/group.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Which ranks are neighbours; all graphs are undirected and look the same from every rank.
 enum class gossip_graph : std::uint8_t {
@@ -32,4 +32,4 @@ enum class gossip_graph : std::uint8_t {
 /// No collective of the group may be under way. `scratch` holds memory from call to call.
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -14,7 +14,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/train/arena.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Gradients that are reduced together.
 struct gradient_bucket {
@@ -74,4 +74,4 @@ class gradient_backend {
 /// `host_gradients`. An empty one: buckets are summed as they are.
 using bucket_codec = std::function<std::unique_ptr<gradient_backend>(arena&)>;
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

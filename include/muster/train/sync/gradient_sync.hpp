@@ -14,7 +14,7 @@
 #include <muster/train/sync/gradient_backend.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Options of a gradient_sync.
 struct sync_options {
@@ -208,4 +208,4 @@ class gradient_sync {
   std::vector<float> scratch_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -12,7 +12,7 @@
 #include <muster/core/update/lars.hpp>
 #include <muster/train/sync/gradient_backend.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// Sums each bucket by one allreduce. A class derived from it may sum them in another way: by a `start` that adds what
 /// it started to `under_way`, and a `wait`.
@@ -87,4 +87,4 @@ class host_gradients : public gradient_backend {
   std::vector<work> under_way_;
 };
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

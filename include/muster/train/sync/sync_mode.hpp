@@ -8,7 +8,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/train/sync/gossip.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// How ranks stay together.
 struct sync_mode {
@@ -37,4 +37,4 @@ struct sync_mode {
 /// As `parse_sync_mode` reads it.
 [[nodiscard]] std::string to_string(const sync_mode& mode);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

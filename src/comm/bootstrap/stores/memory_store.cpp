@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 struct memory_store::contents {
   std::mutex mutex;
@@ -47,4 +47,4 @@ std::optional<store_entry> memory_store::watch(std::string_view key, std::uint64
   return self_->at(key);
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -13,7 +13,7 @@
 #include "../../../core/descriptor.hpp"
 #include "../../../core/random_bytes.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 std::map<std::string, detail::store_opener>& openers() {
@@ -162,4 +162,4 @@ bool detail::register_store(const std::string& kind, store_opener opener) {
   return true;
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -1,6 +1,6 @@
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // A key is any bytes; an error is one line.
@@ -34,4 +34,4 @@ void store_timed_out(const char* call, std::string_view key, const std::string& 
                           "up and not overloaded");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

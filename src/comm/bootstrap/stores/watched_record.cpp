@@ -4,7 +4,7 @@
 
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning text, store_entry first,
                                std::function<void()> ring)
@@ -107,4 +107,4 @@ void watched_record::write(std::uint64_t expected, std::string text) {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -15,7 +15,7 @@
 #include <muster/comm/bootstrap/store.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// An entry of a store that is watched, and changed by compare-and-swap alone. A thread waits for the store, for
 /// changes and, as soon as one is wanted, for the answer to a swap, so that its owner never does. While the store is
@@ -64,4 +64,4 @@ class watched_record {
   std::jthread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

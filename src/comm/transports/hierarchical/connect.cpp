@@ -11,7 +11,7 @@
 #include "../shm/connect.hpp"
 #include "transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // In a group of its own, before the one that is to be.
@@ -40,4 +40,4 @@ std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> betwe
   return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), std::move(hosts));
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What two levels can do, with that transport between hosts of which one has several ranks.
 [[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities between) noexcept {
@@ -21,4 +21,4 @@ namespace muster::inline v0::detail {
 [[nodiscard]] std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between,
                                                               const settings& configuration, const launch_env& launch);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The ranks of a group by host, as all of them know it: hosts in the order of their first ranks, ranks ascending.
 struct host_map {
@@ -53,4 +53,4 @@ struct host_map {
   int rails = 0;              ///< so many ranks every host has: so many can talk to their like at the same time
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

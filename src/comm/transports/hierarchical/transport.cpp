@@ -10,7 +10,7 @@
 #include "../../timing.hpp"
 #include "connect.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 collective_call step_of(const collective_call& call) {
@@ -248,4 +248,4 @@ task hierarchical_transport::barrier(executor& f, hierarchical_transport& self, 
   co_await within(f, self, step);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

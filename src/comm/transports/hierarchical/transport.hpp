@@ -12,7 +12,7 @@
 #include "../shm/transport.hpp"
 #include "host_map.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One rank of a group that stretches over hosts. Barrier, broadcast, reduce and allreduce go in two levels: the ranks
 /// of a host combine through their memory, one rank of each host talks to its like on the others, and the result goes
@@ -77,4 +77,4 @@ class hierarchical_transport final : public transport_decorator {
   task body_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

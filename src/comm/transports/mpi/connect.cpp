@@ -7,7 +7,7 @@
 
 #include "transport.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 // More ranks on this host than cores: then waiting must not spin.
@@ -66,4 +66,4 @@ bool link_mpi() noexcept {
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

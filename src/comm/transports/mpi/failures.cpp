@@ -10,7 +10,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 #ifdef MUSTER_HAVE_ULFM
 
@@ -86,4 +86,4 @@ void revoke(MPI_Comm) noexcept {}
 
 #endif
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -2,7 +2,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 std::shared_ptr<mpi_library> mpi_library::acquire() {
   static std::mutex mutex;
@@ -74,4 +74,4 @@ void check_mpi(int code, const char* call) {
                                      "); look at what mpirun says");
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -16,7 +16,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One for all transports; the last one to go ends MPI, if it was muster that began it.
 class mpi_library {
@@ -91,4 +91,4 @@ void check_mpi(int code, const char* call, MPI_Comm communicator);
 /// MPI does not survive deaths.
 void revoke(MPI_Comm communicator) noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

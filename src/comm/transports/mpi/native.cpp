@@ -6,7 +6,7 @@
 
 #include "transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // MPI_DATATYPE_NULL for bool and the 16-bit floats.
@@ -146,4 +146,4 @@ bool mpi_transport::native(const collective_call& call, request& r) {
   return true;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

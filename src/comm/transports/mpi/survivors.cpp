@@ -18,7 +18,7 @@
 
 #include "transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 struct attempt {
@@ -157,6 +157,6 @@ std::unique_ptr<transport> connect_survivors(const settings& configuration, std:
   return std::make_unique<mpi_transport>(library(), *made, oversubscribed);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
 #endif

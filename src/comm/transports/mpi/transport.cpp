@@ -13,7 +13,7 @@
 
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // MPI tags. Collectives have two of their own and match in order; a tagged message says in its envelope where its
@@ -374,4 +374,4 @@ std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   return std::make_unique<mpi_transport>(library_, ended->second, oversubscribed_);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 
 #include "library.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What MPI can do before it is asked for its thread level.
 inline constexpr transport_abilities mpi_abilities{
@@ -120,4 +120,4 @@ bool can_connect_survivors();
 
 #endif
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -4,7 +4,7 @@
 
 #include "state.hpp"
 
-namespace muster::inline v0::nccl {
+namespace muster { inline namespace v0 { namespace nccl {
 namespace {
 
 std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
@@ -82,4 +82,4 @@ work communicator::start(std::span<const device_call> calls, device_stream_ref s
   return work(std::make_shared<detail::nccl_operation>(state_, calls, stream));
 }
 
-}  // namespace muster::inline v0::nccl
+}}}  // namespace muster::v0::nccl

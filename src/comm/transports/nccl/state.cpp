@@ -19,7 +19,7 @@
 #include "../../group/group_state.hpp"
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 using call_kind = nccl::device_call::kind;
@@ -322,4 +322,4 @@ nccl_state::~nccl_state() {
   let_go();
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

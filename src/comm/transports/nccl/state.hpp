@@ -14,7 +14,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/device/stream.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Throws what an answer of NCCL's other than ncclSuccess means: peer_failure, naming no rank, for a connection that
 /// broke; configuration_error for a call NCCL does not take; else muster::error. `comm` may be null.
@@ -89,4 +89,4 @@ class nccl_operation {
   device_event mark_;  // behind it in its stream
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

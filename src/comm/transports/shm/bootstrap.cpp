@@ -19,7 +19,7 @@
 #include "cores.hpp"
 #include "host.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of all that lies in shared memory
@@ -362,4 +362,4 @@ std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int 
   return std::make_shared<shm_host>(rank, std::move(own), std::move(peers), cores_of(cores));
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

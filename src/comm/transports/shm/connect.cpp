@@ -6,7 +6,7 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // To one of the cores that it may run on, by its number.
@@ -48,4 +48,4 @@ std::unique_ptr<transport> connect_shm(const settings& configuration, const laun
   return connect_host(configuration, launch, launch.rank, launch.size);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

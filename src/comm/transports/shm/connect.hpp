@@ -12,7 +12,7 @@
 
 #include "transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What shared memory can do, before it is known whether this system tells of a peer's death.
 inline constexpr transport_abilities shm_abilities{
@@ -38,4 +38,4 @@ inline constexpr transport_abilities shm_abilities{
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
 [[nodiscard]] std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

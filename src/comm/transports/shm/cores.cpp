@@ -6,7 +6,7 @@
 
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Whether the rank shares its core with others, and is the last of them.
@@ -84,4 +84,4 @@ void core_spreader::spread(int rank) {
   move_to_core(static_cast<std::uint32_t>(better));
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

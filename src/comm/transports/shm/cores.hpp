@@ -10,7 +10,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The core that `rank` should go to, or -1 when it should stay: the emptiest of `allowed` by where the ranks were seen
 /// last, for the last rank of a core that has two more than that one.
@@ -59,4 +59,4 @@ class core_spreader {
   clock::duration rest_{};  // after a move
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

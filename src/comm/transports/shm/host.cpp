@@ -7,7 +7,7 @@
 
 #include "cores.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers,
                    std::span<const std::uint32_t> cores)
@@ -49,4 +49,4 @@ std::size_t reserve_for(int ranks) noexcept {
   return std::min(memory * 2, addresses / static_cast<std::size_t>(ranks)) / page * page;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -16,7 +16,7 @@
 #include "../../../core/copy.hpp"
 #include "segment.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What every rank of the host has of every other. Made once a process by `meet`, shared by all its groups.
 class shm_host {
@@ -96,4 +96,4 @@ class shm_host {
                                                        std::uint64_t slot = 0,
                                                        const std::function<bool()>& given_up = {});
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

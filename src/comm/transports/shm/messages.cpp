@@ -9,7 +9,7 @@
 #include "../../../core/copy.hpp"
 #include "../../../core/round_up.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::vector<int> all_ranks(int size) {
@@ -234,4 +234,4 @@ void shm_messages::cancel(request& r) noexcept {
   r.owner = nullptr;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 #include "../../matching/outbox.hpp"
 #include "shm_group.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Sends copy into the ring as there is room, receives take out (or combine) as data comes: a message larger than the
 /// ring is a pipeline through memory that stays in cache. No rank looks into the memory of another, so a request
@@ -71,4 +71,4 @@ class shm_messages {
   bool owes_ = false;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include "../../../core/copy.hpp"
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::uint32_t signature_of(const collective_signature& signature) noexcept {
@@ -335,4 +335,4 @@ void shm_native::complete_small() {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

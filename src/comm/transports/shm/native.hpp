@@ -10,7 +10,7 @@
 #include "cores.hpp"
 #include "shm_group.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Rounds in the staging area at least: one is filled while one is read.
 inline constexpr std::uint64_t staging_depth = 2;
@@ -146,4 +146,4 @@ class shm_native {
   std::vector<std::byte*> peers_out_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 #include "../../../core/round_up.hpp"
 #include "native.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -339,4 +339,4 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -14,7 +14,7 @@
 
 #include "../../../core/round_up.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t granule = 4096;                        // what allocations are rounded to: no two share a page
@@ -174,4 +174,4 @@ void segment::release(std::uint64_t at, std::size_t size) noexcept {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 
 #include "../../../core/descriptor.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// An anonymous memory file mapped whole, at most `reserve` bytes. It grows, never shrinks and never moves: addresses
 /// beyond its present end are reserved already, here and in the peers.
@@ -84,4 +84,4 @@ class segment final : public std::pmr::memory_resource {
   std::vector<range> detached_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 #include "../../../core/round_up.hpp"
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t smallest_fifo = std::size_t{16} << 10;
@@ -113,4 +113,4 @@ int shm_group::find_gone() {
   return -1;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 
 #include "host.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t cache_line = 64;
 /// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
@@ -191,4 +191,4 @@ class shm_group {
   std::vector<bool> found_gone_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -3,7 +3,7 @@
 #include "../../timing.hpp"
 #include "connect.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                              std::span<const std::uint64_t> slots)
@@ -117,4 +117,4 @@ std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call&
   return std::make_unique<shm_transport>(shm_.shared_host(), std::move(on_host), some.place_of(rank()), slots);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include "native.hpp"
 #include "shm_group.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One rank of a group of processes of one host.
 class shm_transport final : public transport {
@@ -61,4 +61,4 @@ class shm_transport final : public transport {
   clock::time_point next_look_{};
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -20,7 +20,7 @@
 #include "../../group/words.hpp"
 #include "transport.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::string_view endpoints_mark = "tcp3";  // the 3 is the version of endpoints
@@ -152,4 +152,4 @@ bool link_tcp() noexcept {  // and the stores, which the ranks of a context may 
   return done;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

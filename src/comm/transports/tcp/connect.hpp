@@ -13,7 +13,7 @@
 
 #include "mesh.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class tcp_transport;
 
@@ -86,4 +86,4 @@ class tcp_listeners {
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks,
                                                                             int count);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -7,7 +7,7 @@
 #include "../../timing.hpp"
 #include "mesh.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // What an abort needs is a few hundred bytes; a peer that takes none of it is about to be lost.
@@ -255,4 +255,4 @@ void connection_manager::expire(clock::time_point now) {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

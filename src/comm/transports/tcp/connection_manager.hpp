@@ -15,7 +15,7 @@
 #include "../../net/connection.hpp"
 #include "frame.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class tcp_mesh;
 struct tcp_plan;
@@ -132,4 +132,4 @@ class connection_manager {
   std::jthread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

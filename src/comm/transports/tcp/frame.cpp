@@ -8,7 +8,7 @@
 
 #include <muster/core/crc32c.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 static_assert(sizeof(frame) == frame_bytes && std::has_unique_object_representations_v<frame>);
@@ -67,4 +67,4 @@ bool decode_notice(std::span<const std::byte> payload, control_message& into) no
   return into.what >= control_message::kind::abort && into.what <= control_message::kind::leave;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

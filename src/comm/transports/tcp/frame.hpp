@@ -8,7 +8,7 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 enum class frame_kind : std::uint8_t {
   // On the connection of data.
@@ -81,4 +81,4 @@ inline constexpr std::uint64_t largest_control_payload = 1024;
 /// False when it is not one. `origin` is the receiver's to fill in.
 [[nodiscard]] bool decode_notice(std::span<const std::byte> payload, control_message& into) noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

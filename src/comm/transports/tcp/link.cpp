@@ -10,7 +10,7 @@
 
 #include <muster/core/crc32c.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 bool has_unsent_bytes(int file) noexcept {
   tcp_info state{};
@@ -202,4 +202,4 @@ void tcp_link::pump_out() noexcept {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include "../../net/socket.hpp"
 #include "frame.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// How messages are sent; the same at both ends.
 struct tcp_limits {
@@ -162,4 +162,4 @@ class tcp_link {
   std::uint64_t owed_ = 0;      // of the credit that this side gave
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -6,7 +6,7 @@
 
 #include "link.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Read ahead of what may be a large message: its place is elsewhere.
@@ -238,4 +238,4 @@ void tcp_link::repay() {
   taken = 0;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

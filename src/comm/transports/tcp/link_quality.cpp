@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 link_quality quality_of(int file) noexcept {
   tcp_info seen{};
@@ -24,4 +24,4 @@ link_quality quality_of(int file) noexcept {
       .sent = seen.tcpi_bytes_acked, .bandwidth = std::max(delivered, carries), .latency = 1e-6 * seen.tcpi_min_rtt};
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

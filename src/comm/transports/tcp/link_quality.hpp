@@ -3,9 +3,9 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One system call; all zeros where the system does not say.
 [[nodiscard]] link_quality quality_of(int file) noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

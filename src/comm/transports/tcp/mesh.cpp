@@ -8,7 +8,7 @@
 
 #include "../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t most_early = 1024;
@@ -225,4 +225,4 @@ void tcp_mesh::tick() {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -11,7 +11,7 @@
 #include "connection_manager.hpp"
 #include "link.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 class tcp_transport;
 
@@ -97,4 +97,4 @@ class tcp_mesh {
   connection_manager manager_;  // last: its thread uses all of the above
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

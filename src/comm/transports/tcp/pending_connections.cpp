@@ -5,7 +5,7 @@
 #include "../../timing.hpp"
 #include "mesh.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 clock::duration pause_before(int attempt) {
@@ -165,4 +165,4 @@ void connection_manager::abandon(int peer, stage next) {
   with.now = next;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

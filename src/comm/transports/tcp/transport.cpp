@@ -10,7 +10,7 @@
 
 #include "link_quality.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
@@ -165,4 +165,4 @@ std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& some) {
   return std::make_unique<tcp_transport>(mesh_, std::move(of_world), some.place_of(rank()), some.id);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

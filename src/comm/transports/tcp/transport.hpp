@@ -8,7 +8,7 @@
 #include "connect.hpp"
 #include "mesh.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// One group over the connections that a process's groups share: its peers are the ranks of the world. A thread that
 /// pauses waits for `wake_file` beside the connections.
@@ -63,4 +63,4 @@ class tcp_transport final : public transport {
   tcp_channel group_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

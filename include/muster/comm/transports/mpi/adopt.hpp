@@ -7,7 +7,7 @@
 
 #include <muster/comm/transport.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 /// A transport over the ranks of `communicator`, to make a `context` from. Collective over it. MPI must be initialised;
 /// the communicator is duplicated, so that messages do not mix, and it and MPI itself are left as they were found:
@@ -15,4 +15,4 @@ namespace muster::inline v0 {
 /// the main thread. Throws configuration_error where that does not hold.
 [[nodiscard]] std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator);
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 
 namespace detail {
 class nccl_state;
@@ -279,4 +279,4 @@ class communicator {
 };
 
 }  // namespace nccl
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -10,7 +10,7 @@
 #include "../../../../core/text.hpp"
 #include "../../../timing.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 using nlohmann::json;
@@ -181,4 +181,4 @@ void etcd_client::await_change(std::string_view key, std::uint64_t revision, clo
   std::this_thread::sleep_for(store_timing::watch_retry);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

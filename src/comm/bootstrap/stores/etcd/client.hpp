@@ -12,7 +12,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The members of a cluster, of which the one that answered last is asked first, over connections that are kept
 /// (libcurl), on the thread that calls. Thread safe.
@@ -58,4 +58,4 @@ class etcd_client {
 /// The version and value of a key-value pair of an answer.
 [[nodiscard]] store_entry entry_in(const nlohmann::json& pair);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

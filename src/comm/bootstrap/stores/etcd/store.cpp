@@ -11,7 +11,7 @@
 #include "../../../timing.hpp"
 #include "client.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using detail::etcd_client;
@@ -196,4 +196,4 @@ bool link_etcd_store() noexcept {
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -26,7 +26,7 @@
 #include "pmix.hpp"
 #include "store_file.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using detail::look_for_store;
@@ -275,4 +275,4 @@ bool link_tcp_store() noexcept {
 }
 
 }  // namespace detail
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

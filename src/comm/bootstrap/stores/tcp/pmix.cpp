@@ -10,7 +10,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Not linked, so that a program needs no libpmix where nothing speaks PMIx, and uses the very one that its MPI does. It
@@ -141,11 +141,11 @@ std::optional<std::string> share_by_pmix(int rank, const std::function<std::stri
   return opened->share(rank == 0 ? text_of_first() : "", until);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
 #else
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 std::optional<std::string> share_by_pmix(int, const std::function<std::string()>&, clock::time_point,
                                          std::string& why_not) {
@@ -153,6 +153,6 @@ std::optional<std::string> share_by_pmix(int, const std::function<std::string()>
   return std::nullopt;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
 #endif

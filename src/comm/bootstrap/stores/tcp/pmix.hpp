@@ -7,7 +7,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Collective over all ranks that a launcher with PMIx (https://pmix.org) started together: what `text_of_first` makes
 /// at rank 0, at every rank. Nothing, and why, where there is no PMIx to be had, or it numbers this rank otherwise.
@@ -16,4 +16,4 @@ namespace muster::inline v0::detail {
 [[nodiscard]] std::optional<std::string> share_by_pmix(int rank, const std::function<std::string()>& text_of_first,
                                                        clock::time_point until, std::string& why_not);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -13,7 +13,7 @@
 #include "../../../timing.hpp"
 #include "store_file.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // TCP's own probes (keepalive, TCP_USER_TIMEOUT) find a host that is silent. They do not find a server that is stopped:
@@ -193,9 +193,9 @@ void store_client::read_answers() {
   server_.drop(used);
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 using detail::socket_error;
@@ -369,4 +369,4 @@ std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t 
   return store_entry{came->number, std::move(came->value)};
 }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -16,7 +16,7 @@
 #include "../../processes.hpp"
 #include "store_protocol.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// What both sides of a store call themselves in the handshake.
 inline constexpr std::uint32_t store_server_name = 0x65726f74;
@@ -96,4 +96,4 @@ class store_client {
   std::thread thread_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

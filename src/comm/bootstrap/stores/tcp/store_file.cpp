@@ -17,7 +17,7 @@
 #include "../../../timing.hpp"
 #include "store_client.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": what it is and in which form, then what it tells.
@@ -96,4 +96,4 @@ store_presence look_for_store(const store_place& place) {
   return silent ? store_presence::silent : store_presence::gone;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -9,7 +9,7 @@
 #include "../../../net/address.hpp"
 #include "../../../net/socket.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// How the name of a store begins that is found through a file: "file:/shared/muster-1000-job".
 inline constexpr std::string_view store_file_scheme = "file:";
@@ -46,4 +46,4 @@ void remove_store_file(const std::string& path, const store_place& place) noexce
 enum class store_presence { serves, gone, silent };
 [[nodiscard]] store_presence look_for_store(const store_place& place);
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

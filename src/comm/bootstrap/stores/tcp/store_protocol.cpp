@@ -4,7 +4,7 @@
 
 #include "../../../../core/wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::size_t request_bytes = 20;  // what and value, key's length, id, number
@@ -77,4 +77,4 @@ std::optional<store_reply> parse_reply(std::string_view body) noexcept {
   return said;
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

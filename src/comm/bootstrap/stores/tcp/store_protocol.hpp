@@ -8,7 +8,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// Under this key a table has a text that no other one has, from when it is first opened.
 inline constexpr std::string_view store_identity_key = "store/identity";
@@ -69,4 +69,4 @@ struct store_frame {
 [[nodiscard]] std::optional<store_request> parse_request(std::string_view body) noexcept;
 [[nodiscard]] std::optional<store_reply> parse_reply(std::string_view body) noexcept;
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -18,7 +18,7 @@
 #include "store_file.hpp"
 #include "store_table.hpp"
 
-namespace muster::inline v0 {
+namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::size_t most_strangers = 512;              // at a time; the oldest makes room for the next
@@ -331,4 +331,4 @@ store_server::counts store_server::met() const noexcept {
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }
 
-}  // namespace muster::inline v0
+}}  // namespace muster::v0

@@ -18,7 +18,7 @@
 #include "../../../../core/checked_file.hpp"
 #include "../../../../core/wire.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::string_view journal_magic = "muster-store 1\n";
@@ -262,4 +262,4 @@ void store_table::leave(client gone) {
   }
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

@@ -12,7 +12,7 @@
 #include "../../../net/socket.hpp"
 #include "store_protocol.hpp"
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 /// The keys and watches of all clients. One thread at a time.
 class store_table {
@@ -84,4 +84,4 @@ class store_table {
   descriptor file_;
 };
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail

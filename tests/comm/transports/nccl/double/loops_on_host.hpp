@@ -7,7 +7,7 @@
 
 #include <muster/core/device/stream.hpp>
 
-namespace muster::inline v0::detail {
+namespace muster { inline namespace v0 { namespace detail {
 
 template <class F, class... T>
 void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
@@ -46,4 +46,4 @@ void for_blocks(device_stream_ref stream, unsigned blocks, F f) {
   });
 }
 
-}  // namespace muster::inline v0::detail
+}}}  // namespace muster::v0::detail
