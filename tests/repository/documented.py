@@ -99,7 +99,7 @@ void inner();
 }
 
 void outer();
-}  // namespace muster
+}}  // namespace muster::v0
 """
     with tempfile.TemporaryDirectory() as root:
         file = pathlib.Path(root, "include", "muster", "point.hpp")
