@@ -25,7 +25,7 @@ float number(const std::string& text) {
   return value;
 }
 
-std::string random_number(muster::random_stream& random) {
+std::string random_feature(muster::random_stream& random) {
   char text[64];
   const double value = (random.uniform() - 0.5) * 20;
   const char* const patterns[] = {"%.0f", "%.1f", "%.6f", "%.9g", "%.17g", "%.3e", "%+.2f", "%.25f"};
@@ -40,7 +40,7 @@ std::vector<sample> random_samples(muster::random_stream& random, std::size_t ro
   for (auto& sample : samples) {
     sample.label = labels[random.below(7)];
     for (std::uint32_t j = 1; j <= features; ++j) {
-      if (random.uniform() < density) sample.features[j] = random_number(random);
+      if (random.uniform() < density) sample.features[j] = random_feature(random);
     }
   }
   return samples;
