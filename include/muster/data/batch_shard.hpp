@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 /// The proportions of the ranks' parts, indexed by rank. At least one weight is not 0. Null: equal parts.
 using rank_weights = std::shared_ptr<const std::vector<std::uint32_t>>;
 
-/// One rank's part of every batch: the `rank`-th of `world` parts. It refers to no group, so that the data library does
+/// A rank's part of every batch: the `rank`-th of `world` parts. It refers to no group, so that the data library does
 /// not depend on comm.
 struct batch_shard {
   int rank = 0;
@@ -28,9 +28,9 @@ struct batch_shard {
 
 /// The shards that a rank has, for data in shards. A shard need not be present at every rank.
 struct held_shards {
-  std::vector<std::string> names{};  ///< names of all shards, the same at every rank; empty: the data are not in shards
+  std::vector<std::string> names{};  ///< the shards' names, the same at every rank; empty: the data are not in shards
   std::vector<std::uint8_t> here{};  ///< for each shard, 1 if this rank can read the shard, else 0
-  std::uint64_t weight = 1;          ///< proportion of this rank for shards that several ranks have; below 2^31
+  std::uint64_t weight = 1;          ///< this rank's proportion for shards that several ranks have; below 2^31
 
   friend bool operator==(const held_shards&, const held_shards&) = default;
 };
@@ -45,7 +45,7 @@ struct index_range {
 };
 
 /// Returns the part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded
-/// down. The parts of all ranks are disjoint, in rank order, and cover the whole range. Their sizes differ by at most
+/// down. The ranks' parts are disjoint, in rank order, and cover the whole range. Their sizes differ by at most
 /// one, and a part may be empty. With weights the sizes are in proportion to the weights. With virtual shards, [0,
 /// virtual_shards) is divided in this way, and a rank's part consists of its virtual shards. Throws configuration_error
 /// unless 0 <= rank < world, and if the number of weights differs from `world`.
@@ -62,7 +62,7 @@ struct index_range {
     __extension__ using wide = unsigned __int128;
     return static_cast<std::uint64_t>(wide{whole} * nth / parts);
   };
-  const auto before = [&](int rank) {  // sum of the weights of all ranks below `rank`
+  const auto before = [&](int rank) {  // total weight of the ranks below `rank`
     if (!part.weights) return static_cast<std::uint64_t>(rank);
     std::uint64_t found = 0;
     for (int r = 0; r < rank; ++r) found += (*part.weights)[static_cast<std::size_t>(r)];

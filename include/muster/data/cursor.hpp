@@ -30,7 +30,7 @@ enum class sample_order : std::uint32_t {
 /// Returns the name of the order, such as "shuffled" or "block_window".
 [[nodiscard]] std::string_view to_string(sample_order order) noexcept;
 
-/// A position in an endless sequence of epochs, with the parameters of that sequence. Trivially copyable: sent and
+/// A position in an endless sequence of epochs, with the sequence's parameters. Trivially copyable: sent and
 /// saved as bytes.
 struct cursor {
   /// The version of the functions from (seed, epoch, position) to a sample. Any change to these functions has a new
@@ -46,7 +46,7 @@ struct cursor {
   std::uint64_t block = 0;      ///< number of samples in a block; 0 unless in block_window order
   std::uint32_t window = 0;     ///< number of blocks in a window; 0 unless in block_window order
   std::uint16_t drop_last = 0;  ///< 1: the last batch is left out if it is not full
-  /// 1: `batch` is the batch size of each rank, and a step's batch is the sum over the ranks
+  /// 1: `batch` is the batch size per rank, and a step's batch is the sum over the ranks
   std::uint16_t per_rank = 0;
   std::uint64_t batch = 0;     ///< global batch size, or the batch size of a rank
   std::uint64_t epoch = 0;     ///< from 0

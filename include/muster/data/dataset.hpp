@@ -41,7 +41,7 @@ struct read_options {
   http_options http{};
 };
 
-/// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
+/// The non-zero features of a sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
 struct sparse_row {
   std::span<const std::uint32_t> indices;
   std::span<const float> values;
@@ -112,7 +112,7 @@ class dataset : public detail::source_with_facts {
   // sparse_entry for each value. Both have one label. Dense records are mapped. The digest covers labels, features and
   // layout, but not the name. The name is the origin of the dataset: "libsvm:PATH", "epsilon:1000".
 
-  /// Writes the size in bytes of each record.
+  /// Writes the size in bytes of every record.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   /// Copies records and labels. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;

@@ -23,7 +23,7 @@ class dataset_builder {
   [[nodiscard]] static dataset_builder sparse(std::string name, std::size_t rows, std::size_t features,
                                               std::size_t entries);
 
-  /// Returns the labels, one for each sample.
+  /// Returns the labels in the order of the samples.
   [[nodiscard]] std::span<float> labels() noexcept { return samples_->labels.span(); }
   /// Dense: returns the features of sample `i`.
   [[nodiscard]] std::span<float> row(std::size_t i) noexcept {
@@ -35,7 +35,7 @@ class dataset_builder {
   [[nodiscard]] std::span<std::uint64_t> offsets() noexcept { return samples_->offsets.span(); }
   /// Sparse: returns the indices, which count from 0 and must ascend within a sample.
   [[nodiscard]] std::span<std::uint32_t> indices() noexcept { return samples_->indices.span(); }
-  /// Sparse: returns the value of each index.
+  /// Sparse: returns the values in the order of the indices.
   [[nodiscard]] std::span<float> values() noexcept { return samples_->values.span(); }
 
   /// Sets the invalid samples, ascending by id. Their values and labels are zero. See dataset::bad().

@@ -19,7 +19,7 @@ enum class image_layout : std::uint8_t {
   chw   ///< channel, height, width: planes, as in CIFAR's files ("NCHW" of a batch)
 };
 
-/// Mean and standard deviation of each channel of CIFAR-10's training images, of values in [0, 1].
+/// Mean and standard deviation per channel of CIFAR-10's training images, for values in [0, 1].
 inline constexpr std::array<float, 3> cifar10_mean = {0.4914f, 0.4822f, 0.4465f};
 inline constexpr std::array<float, 3> cifar10_deviation = {0.2470f, 0.2435f, 0.2616f};
 
@@ -51,7 +51,7 @@ struct image_shape {
   image_layout layout = image_layout::chw;
 };
 
-/// Returns the image that a record of this schema is, or nothing if the functions below do not support the record.
+/// Returns the image that a record with this schema is, or nothing if the functions below do not support the record.
 [[nodiscard]] std::optional<image_shape> shape_of_image(const record_schema& schema);
 
 /// The random choices for one sample.
@@ -100,7 +100,7 @@ class normalise : public detail::image_converter {
  public:
   /// Takes mean and deviation of channel values in [0, 1].
   constexpr explicit normalise(const image_options& options = {}) noexcept : image_converter(options) {}
-  /// The functions of record_transform: a digest of the options, and the conversion of one record.
+  /// The functions of record_transform: a digest of the options, and the conversion of a record.
   [[nodiscard]] std::uint64_t version() const noexcept;
   void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
 };

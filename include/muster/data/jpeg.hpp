@@ -1,4 +1,4 @@
-// Functions from JPEG files to images of one size, in muster::jpeg.
+// Functions from JPEG files to images of a fixed size, in muster::jpeg.
 #pragma once
 
 #include <cstddef>

@@ -45,7 +45,7 @@ struct batch_options {
   /// If true, the last batch of an epoch is left out when the batch is not full. The samples left out are in other
   /// batches of other epochs.
   bool drop_last = false;
-  /// If true, the size is the size of each rank's part, and a step uses the size times the number of ranks. When ranks
+  /// If true, the size is the size of a rank's part, and a step uses the size times the number of ranks. When ranks
   /// join and leave, each rank keeps its batch size, and the global batch size changes.
   bool per_rank = false;
 };
@@ -56,7 +56,7 @@ struct prefetch_options {
   /// Number of threads that prepare batches, besides the caller. The caller helps with the batch that it waits for, and
   /// prepares all batches itself when there are no other threads.
   int threads = 1;
-  /// Memory for prepared batches, in bytes. Fewer batches are prepared when `batches` of them would need more memory.
+  /// Memory for prepared batches, in bytes. Fewer batches are prepared when `batches` batches would need more memory.
   /// The batch in use is not counted.
   std::size_t bytes = std::size_t{256} << 20;
 };
@@ -197,8 +197,8 @@ class loader {
   /// Returns the shards that this rank has, for a source in shards (`shards:FOLDER`). Names no shards for other
   /// sources.
   [[nodiscard]] held_shards held() const;
-  /// From the next batch on, assigns each sample of a batch to a rank that holds the sample's shard, and among these
-  /// ranks to the rank with the lowest load for its weight. `ranks` has held() of each rank in rank order, the same
+  /// Assigns each sample, from the next batch on, to a rank that holds the sample's shard, and among these
+  /// ranks to the rank with the lowest load for its weight. `ranks` has every rank's held() in rank order, the same
   /// list at every rank. The ranks agree on a new list when ranks join or leave, and when the source has grown. The
   /// choice of samples for a batch does not depend on the list. A training calls this function. Batches that were
   /// already prepared are dropped. Without deal_by(), next() returns equal parts and throws if a shard is missing at

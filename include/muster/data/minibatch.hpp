@@ -16,7 +16,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// One rank's part of a global batch. It converts to false at the end of the epoch. It converts to true with `samples`
+/// A rank's part of a global batch. It converts to false at the end of the epoch. It converts to true with `samples`
 /// empty if only other ranks have samples.
 ///
 /// It is a view of memory that the loader owns and reuses. It is valid until the loader's next() moves to another
@@ -30,22 +30,22 @@ namespace muster { inline namespace v0 {
 struct minibatch {
   /// Ids of this rank's samples, in order. May be empty although other ranks have samples.
   std::span<const sample_id> samples;
-  std::uint64_t global_size = 0;  ///< number of samples of all ranks together: the divisor for a mean over the batch
+  std::uint64_t global_size = 0;  ///< number of samples at all ranks together: the divisor for a mean over the batch
   std::uint64_t epoch = 0;        ///< from 0
   std::uint64_t position = 0;     ///< number of samples in the epoch before this batch
 
   // The following members are empty if the loader yields ids alone.
 
   std::span<const float> labels;     ///< schema->labels.size() labels for each sample
-  std::span<const std::byte> bytes;  ///< contents of all samples
-  /// start of each record in `bytes`, and the end; empty if all records have the same size
+  std::span<const std::byte> bytes;  ///< the samples' contents
+  /// the records' offsets in `bytes`, and the end; empty if all records have the same size
   std::span<const std::uint64_t> offsets;
   const record_schema* schema = nullptr;  ///< schema of the pipeline's results
   std::uint64_t left_out = 0;             ///< number of bad records in this part
 
   [[nodiscard]] explicit operator bool() const noexcept { return global_size != 0; }
 
-  /// Returns all elements of all samples, for records with a single field. Throws mismatch_error if they are not of
+  /// Returns the elements in all samples, for records with a single field. Throws mismatch_error if they are not of
   /// type T.
   template <element T>
   [[nodiscard]] std::span<const T> values() const {

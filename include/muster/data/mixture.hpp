@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 
 /// A source in a mixture, with its weight. A source's proportion is its weight divided by the sum of the weights.
 struct mixture_part {
-  any_record_source source;  ///< must have the schema of all other parts
+  any_record_source source;  ///< must have the same schema as all other parts
   double weight = 1;         ///< above 0; rounded to millionths
 };
 
@@ -33,14 +33,14 @@ class mixture : public detail::source_with_facts {
 
   /// Returns block_records() of the largest part. See any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
-  /// Writes the size of each record. See record_source.
+  /// Writes the size of every record. See record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   /// Reads records and labels with one call for each part. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   /// Returns the state of the data on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// Returns true if the records of all parts are in memory in their final form.
+  /// Returns true if the records in all parts are in memory in their final form.
   [[nodiscard]] bool mapped() const noexcept;
   /// Returns a view of the record. See mapped_record_source.
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;

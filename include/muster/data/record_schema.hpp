@@ -20,7 +20,7 @@ enum class record_form : std::uint8_t {
   sparse = 2  ///< any number of sparse_entry values
 };
 
-/// One feature of a sparse record in memory. Indices count from 0 and ascend within a record.
+/// A feature of a sparse record in memory. Indices count from 0 and ascend within a record.
 struct sparse_entry {
   std::uint32_t index;
   float value;

@@ -71,7 +71,7 @@ struct record_rows {
 ///   the same digest on every machine, wherever the files are stored. Each source documents the part of the content
 ///   that enters its digest. O(1).
 /// - schema(): the structure of a record.
-/// - sizes(ids, out): writes the size in bytes of each record, out.size() == ids.size(). O(1) a record.
+/// - sizes(ids, out): writes the size in bytes of every record, out.size() == ids.size(). O(1) a record.
 /// - read(ids, rows, bad): copies records and labels in the order of `ids`, which may repeat. A record that cannot be
 ///   used is appended to `*bad` (once for each time it is in `ids`, in that order), and its bytes and labels are zero.
 ///   If `bad` is null, such a record is a data_error that names file and place.
@@ -110,7 +110,7 @@ class any_record_source {
       any_record_source(Source source)  // NOLINT: meant to convert
       : source_(std::make_shared<const model<Source>>(std::move(source))) {}
 
-  /// Accessors as required by record_source. Name and schema are valid as long as a copy of this object exists.
+  /// Accessors as required by record_source. Name and schema are valid as long as a copy of the object exists.
   [[nodiscard]] std::string_view name() const noexcept { return source_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return source_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return source_->digest; }
@@ -183,8 +183,8 @@ class any_record_source {
 
   /// Returns true if views() works: the records are in memory in their final form.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
-  /// Writes the view of each record of a mapped source to `out`, out.size() == ids.size(). A record that cannot be used
-  /// is appended to `*bad` and has an empty view. If `bad` is null, such a record is a data_error.
+  /// Writes the views of the records in a mapped source to `out`, out.size() == ids.size(). A record that cannot be
+  /// used is appended to `*bad` and has an empty view. If `bad` is null, such a record is a data_error.
   void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
              std::vector<bad_record>* bad = nullptr) const {
     source_->views(ids, out, bad);

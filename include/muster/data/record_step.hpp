@@ -62,7 +62,7 @@ struct chain_request {
   }
 };
 
-/// The interface of all steps of a pipeline: a source, or a step that computes records from the records of the previous
+/// The interface of the steps in a pipeline: a source, or a step that computes records from the records of the previous
 /// step. Each virtual call processes a piece of a batch. Any number of threads may read at once.
 class record_step {
  public:
@@ -87,8 +87,8 @@ class record_step {
 
   /// Writes the records to the request's room, one after another. Bad records occupy room, too.
   void read(const chain_request& request, chain_scratch& scratch) const;
-  /// Writes a view of each record to `out`. The views of bad records are null. All views are null if the records are in
-  /// the request's room. The views are valid until the scratch is used again.
+  /// Writes a view of every record to `out`. The views of bad records are null. All views are null if the records are
+  /// in the request's room. The views are valid until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
 

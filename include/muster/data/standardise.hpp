@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 {
 
 /// A function for map(): subtracts from every number the mean of its column and divides by the column's deviation (or
 /// by 1 if the deviation is 0), as computed by statistics(). For images the columns are the channels, as in normalise.
-/// For tables (records with a single float32 field of one extent) the columns are the features.
+/// For tables (records with a single float32 field with one extent) the columns are the features.
 class standardise {
  public:
   /// Takes the statistics of the same columns. For images, `output` is the layout of the result.

@@ -1,4 +1,4 @@
-// Statistics of the numbers of a source: count, mean, deviation and range, and the frequency of each label.
+// Statistics of the numbers of a source: count, mean, deviation and range, and the frequency of every label.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct source_statistics {
   std::uint64_t left_out = 0;  ///< bad records
   std::vector<column_statistics> columns = {};
   column_statistics label = {};  ///< statistics of the first label, if there is one
-  /// frequency of each value of the first label; empty if there are more than 4,096 values
+  /// frequency of the first label's values; empty if there are more than 4,096 values
   /// Adds the statistics of further records, which follow these records.
   std::map<float, std::uint64_t> histogram = {};
 

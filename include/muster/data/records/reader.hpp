@@ -59,7 +59,7 @@ struct record_file_info {
 /// The set of files is fixed at opening. Files that are added to the manifest later are visible to readers that open
 /// the folder later. Opening reads and checks footers and tables (4 bytes a record, 4 a label, and 8 a record unless
 /// all records have the same size). Records are read, and compared with their checksums, only on request. A record that
-/// does not match its checksum is a bad record. The digest covers the schema and the checksums of all records, in
+/// does not match its checksum is a bad record. The digest covers the schema and the records' checksums, in
 /// order. The same records have the same digest in any number of files, compressed or not.
 class record_files : public detail::source_with_facts {
  public:

@@ -31,7 +31,7 @@ class shard_rule {
 
   /// Returns the number of shards.
   [[nodiscard]] std::uint32_t shards() const noexcept { return shards_; }
-  /// Returns the shard of this record, below shards(). O(1), and O(shards()) for a hash.
+  /// Returns the shard of the record, below shards(). O(1), and O(shards()) for a hash.
   [[nodiscard]] std::uint32_t operator()(sample_id id, std::span<const std::byte> record,
                                          std::span<const float> labels) const noexcept;
 

@@ -22,7 +22,7 @@ class manifest_file;
 
 /// Options of the layout of records in files.
 struct record_file_options {
-  /// Every record starts at a multiple of this number of bytes in the file, a power of two up to 4096, so that a mapped
+  /// Every record starts at a multiple of `alignment` bytes in the file, a power of two up to 4096, so that a mapped
   /// record can be used in place. 0: 64 if all records have the same size of at least a kibibyte, else 8.
   std::uint32_t alignment = 0;
   /// 0: records are stored uncompressed and are read without a copy. Otherwise records with a total size of about this
@@ -41,7 +41,7 @@ struct record_file_summary {
 };
 
 /// Writes one file of records. The complete file exists, flushed to the disk, when commit() returns, and not before. A
-/// writer that is killed at any moment leaves no file of this name. The writer holds 4 bytes a record, 4 a label and,
+/// writer that is killed at any moment leaves no file with this name. The writer holds 4 bytes a record, 4 a label and,
 /// unless all records have the same size, 8 a record. Used by one thread.
 class record_file_writer {
  public:
@@ -87,7 +87,7 @@ class record_set_writer {
 
   /// Resumes the work with this number. Called before the first append(). A killed writer with the same work left
   /// complete files in the folder, which become part of the next commit(). Returns the last value that the killed
-  /// writer passed to reached() for these files. 0: there are none. From now on until commit() each complete file is
+  /// writer passed to reached() for these files. 0: there are none. Until commit() each complete file is
   /// noted in the folder. Files left by other works are removed. If `work` is not set, the work cannot be resumed, and
   /// its files are noted only for their removal. Throws configuration_error while another process does the same work.
   std::uint64_t resume(std::optional<std::uint64_t> work);

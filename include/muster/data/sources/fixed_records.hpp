@@ -1,4 +1,4 @@
-// Records of one size that files store in their memory format: the common base of CIFAR, IDX, NPY and raw files.
+// Records of a fixed size that files store in their memory format: the common base of CIFAR, IDX, NPY and raw files.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct record_stretch {
   std::uint64_t count = 0;
 };
 
-/// The values of one label for all records, section after section, as numbers of one type.
+/// The values of a label for all records, section after section, as numbers of a single type.
 struct label_column {
   dtype type = dtype::uint8;
   std::vector<record_stretch> stretches;
@@ -29,8 +29,8 @@ struct label_column {
 
 namespace detail {
 
-/// Returns the section of all records in a file: a record every `stride` bytes, after the first `skip` bytes. Throws
-/// data_error for a file that ends within a record.
+/// Returns the section that covers all records in a file: a record every `stride` bytes, after the first `skip` bytes.
+/// Throws data_error for a file that ends within a record.
 [[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride);
 
 /// The positions of the records in a sequence of sections. Holds plain pointers into files that the caller holds.
@@ -62,7 +62,7 @@ class record_places {
 
 }  // namespace detail
 
-/// Records of one size in mapped files. A mapped_record_source. Created by open_cifar10(), open_idx(), open_npy(),
+/// Records of a fixed size in mapped files. A mapped_record_source. Created by open_cifar10(), open_idx(), open_npy(),
 /// open_raw(), or by the user for similar formats.
 ///
 /// A record is bad if a label is not finite, or if conversion to float32 would round a whole number to another whole
@@ -89,7 +89,7 @@ class fixed_records : public detail::source_with_facts {
   /// Returns the state of the files on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// Returns label `which` of record `id`, or NaN if the record is bad because of this label.
+  /// Returns label `which` of record `id`, or NaN if the record is bad because of the label.
   [[nodiscard]] float label(sample_id id, std::size_t which = 0) const noexcept {
     const auto& column = state_->labels[which];
     return column.convert(column.places[id]);
@@ -120,7 +120,7 @@ static_assert(mapped_record_source<fixed_records>);
 
 namespace detail {
 
-/// Converts an element of this type to a float. Null for dtype::none.
+/// Converts an element of the type to a float. Null for dtype::none.
 using to_float = float (*)(const std::byte*) noexcept;
 [[nodiscard]] to_float float_reader(dtype type) noexcept;
 

@@ -19,7 +19,7 @@ namespace muster { inline namespace v0 {
 /// names. Hidden folders and files, folders without such files, and other files are left out and listed in notes(). A
 /// file that has been deleted, or whose size has changed, is a bad record.
 ///
-/// Opening reads the name and the size of each file. The digest covers both. host_state() also covers the file times.
+/// Opening reads the name and the size of every file. The digest covers both. host_state() also covers the file times.
 class image_folder : public detail::source_with_facts {
  public:
   /// Throws data_error for a folder that cannot be read or has no such file.

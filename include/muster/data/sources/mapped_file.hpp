@@ -125,7 +125,7 @@ class mapped_file {
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
   /// Releases the memory that the mapping occupies in this process. Later reads map the file again, from the page cache
-  /// or the disk. The whole mapping is released, because Linux maps a whole folio of the page cache when one of its
+  /// or the disk. The whole mapping is released, because Linux maps a whole folio of the page cache when any of its
   /// pages is read.
   void forget() const noexcept;
 

@@ -16,8 +16,8 @@ struct postgres_options {
   std::string label = {};                ///< name of the column with the labels; empty: no labels (all labels are 0)
   std::vector<std::string> ignore = {};  ///< columns that are not features
   missing_values missing = missing_values::fail;  ///< treatment of NULL and NaN
-  /// Column with a distinct value in every row, which is not a feature. Rows are read on request, by ranges of this
-  /// column.
+  /// Column with a distinct value in every row, which is not a feature. Rows are read on request, by ranges of
+  /// the column.
   std::string key = {};
   /// Timeout for reading ranges of the key: a connection is lost if the server sends nothing for this time, and
   /// connecting is retried for this time, with increasing pauses.
@@ -45,7 +45,7 @@ struct postgres_options {
 /// of the database. Each range is read by binary COPY, on a connection of the reading thread, in a separate
 /// transaction. Existing rows must not change during reading, but rows with greater keys may be added. After the loss
 /// of a connection the client connects again and reads the range again. The digest covers the query, the number of rows
-/// and the first key of each range. Throws the errors of read_postgres(), and configuration_error without a key.
+/// and the first key of every range. Throws the errors of read_postgres(), and configuration_error without a key.
 /// Reading throws data_error if the server could not be reached for `how.timeout`, with the reason, and if a range has
 /// other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,

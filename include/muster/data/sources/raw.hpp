@@ -1,4 +1,4 @@
-// Files that contain only records of one size, perhaps after a header.
+// Files that contain only records of a fixed size, perhaps after a header.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct raw_layout {
     std::uint64_t offset = 0;  ///< in bytes from the start of the record
   };
   dtype type = dtype::uint8;         ///< type of the features
-  std::vector<std::uint64_t> shape;  ///< shape of the features of one record, {3, 32, 32}
+  std::vector<std::uint64_t> shape;  ///< shape of the features of a record, {3, 32, 32}
   std::uint64_t skip = 0;            ///< bytes before the first record
   std::uint64_t offset = 0;          ///< offset of the features in a record
   /// distance from one record to the next; 0: up to the end of the last field or label named above

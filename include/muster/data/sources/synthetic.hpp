@@ -29,7 +29,7 @@ struct epsilon_options {
 /// A feature has a nearly normal distribution around 0. The j-th feature has a standard deviation in proportion to 1 /
 /// (1 + j / 10), so that, as in real data, some directions matter more than others. The label is the sign of a linear
 /// function of the row, the model of the seed, plus noise. In addition a label is inverted with probability 1/50. Noise
-/// and inversion together change 9 labels in 100, most of them near the decision boundary. No linear model exceeds an
+/// and inversion together change 9 labels in 100, mostly near the decision boundary. No linear model exceeds an
 /// accuracy of 91 %, or reaches a log-loss far below 0.26.
 ///
 /// A row is a function of (seed, row), with the same bits on every machine. 8,000 bytes a row. Throws

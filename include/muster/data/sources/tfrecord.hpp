@@ -56,7 +56,7 @@ static_assert(mapped_record_source<tfrecord_files>);
 
 namespace detail {
 
-/// Returns the position of each record's frame in a file. Throws data_error naming `path`.
+/// Returns the position of every record's frame in a file. Throws data_error naming `path`.
 [[nodiscard]] std::vector<std::uint64_t> tfrecord_offsets(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace detail

@@ -29,7 +29,7 @@ struct example_feature {
   bool up_to = false;
 };
 
-/// The columns that a message is converted to: its fields, and its labels (features of one number each).
+/// The columns that a message is converted to: its fields, and its labels (features with a single number).
 struct example_columns {
   std::vector<example_feature> features;
   std::vector<std::string> labels = {};
