@@ -335,7 +335,7 @@ minibatch loader::next(batch_shard part) {
   batch.position = at.position;
   batch.schema = &schema();
   const index_range mine = part_of(batch.global_size, part);
-  e.plan.deal_to(part.world);
+  e.plan.set_world(part.world);
   if (batch.global_size == 0) return batch;  // what was made ahead is of the next epoch and stays
 
   if (!e.lost.empty()) e.refuse_lost();

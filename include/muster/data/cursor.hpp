@@ -80,7 +80,7 @@ class live_cursor : public cursor {
   /// all ranks read the same source, they include its number of samples and its digest.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> properties() const;
   /// The loader's functions with these names.
-  void open(const cursor& there) const;
+  void open(const cursor& target) const;
   void commit() const;
   void next_epoch() const;
 

@@ -65,27 +65,29 @@ struct prefetch_options {
 struct shuffle {
   std::uint64_t seed;
   shuffle_options options;
-  explicit constexpr shuffle(std::uint64_t value, shuffle_options asked = {}) noexcept : seed(value), options(asked) {}
+  explicit constexpr shuffle(std::uint64_t value, shuffle_options requested = {}) noexcept
+      : seed(value), options(requested) {}
 };
 
 /// A step of a pipeline: groups `size` samples, over all ranks, into one batch.
 struct batch {
   std::uint64_t size;
   batch_options options;
-  explicit constexpr batch(std::uint64_t value, batch_options asked = {}) noexcept : size(value), options(asked) {}
+  explicit constexpr batch(std::uint64_t value, batch_options requested = {}) noexcept
+      : size(value), options(requested) {}
 };
 
 /// A step of a pipeline: threads prepare up to `batches` batches ahead. It is the last step of a pipeline.
 struct prefetch {
   prefetch_options options;
   explicit constexpr prefetch(std::size_t batches) noexcept : options{.batches = batches} {}
-  explicit constexpr prefetch(const prefetch_options& asked) noexcept : options(asked) {}
+  explicit constexpr prefetch(const prefetch_options& requested) noexcept : options(requested) {}
 };
 
 /// A step of a pipeline: sets the policy for bad records. Without this step the first bad record ends the run.
 struct on_bad_records {
   bad_record_options options;
-  explicit on_bad_records(bad_record_options asked) : options(std::move(asked)) {}
+  explicit on_bad_records(bad_record_options requested) : options(std::move(requested)) {}
 };
 
 namespace detail {
@@ -154,7 +156,7 @@ class loader {
   /// Moves the loader to the position of `target`. Throws configuration_error, and does not move, if `target` is a
   /// cursor of another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The
   /// error names the difference. O(1).
-  void open(const muster::cursor& there);
+  void open(const muster::cursor& target);
 
   /// Returns the part of the batch at the cursor that belongs to `part`, or false at the end of the epoch. Does not
   /// move the cursor: after a failed step the caller calls next() again, perhaps with another shard. Waits until the
