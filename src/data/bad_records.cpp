@@ -39,7 +39,7 @@ struct bad_record_log::state {
                               "); choose a file in a folder that may be written");
   }
 
-  // One write for each line: the lines of processes that append to one file do not mix.
+  // One write call for each line, so that lines of several processes that append to the same file do not mix.
   void write(const std::string& line) const {
     ssize_t written;
     do written = ::write(file.get(), line.data(), line.size());
@@ -53,7 +53,7 @@ struct bad_record_log::state {
   const bad_record_options options;
   detail::descriptor file;
   std::mutex mutex;
-  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // by source
+  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // source and id
   std::map<std::string, std::uint64_t> by_file;
 };
 

@@ -8,7 +8,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// A piece is large against what it takes to hand it out, and small against a batch, so that threads end together.
+// Size of a piece: large compared with the cost of distributing it, and small compared with a batch, so that threads
+// finish at about the same time.
 constexpr std::size_t piece_bytes = std::size_t{128} << 10;
 constexpr std::size_t most_of_piece = 1024;
 
@@ -20,7 +21,7 @@ batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
 }
 
 batch_ring::~batch_ring() {
-  pop(queue_.size());  // else the tasks would make batches that no caller waits for
+  pop(queue_.size());  // otherwise the tasks would fill slots for which no caller waits
 }
 
 std::unique_ptr<batch_slot> batch_ring::take() {
@@ -62,7 +63,7 @@ void batch_ring::push(std::unique_ptr<batch_slot> slot) {
   const std::size_t useful = std::min(slot->pieces, threads_);
   {
     const std::lock_guard lock(mutex_);
-    free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() needs no memory
+    free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() allocates no memory
     queue_.push_back(std::move(slot));
   }
   for (std::size_t i = 0; i < useful; ++i) tasks_->start([this] { work(); });
@@ -109,8 +110,8 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
   }
   lock.lock();
   if (failure && (!slot.failure || piece < slot.failed_piece)) {
-    // Pieces are begun in order: whatever fails, every one before it was begun, so that the first failure is the same
-    // for any number of threads.
+    // Pieces are started in order. When a piece fails, all earlier pieces have been started, so the lowest failed piece
+    // is the same for any number of threads.
     slot.failure = failure;
     slot.failed_piece = piece;
     slot.begun = slot.pieces;

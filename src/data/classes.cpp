@@ -24,8 +24,8 @@ std::string no_class(float label, std::size_t classes) {
          "); correct it, or choose other data";
 }
 
-/// A record_source over another, with a check of first labels; `numbers`, if not empty, has new numbers for its
-/// classes.
+/// A record_source that checks the first labels of another source. `numbers`, if not empty, has the new number of every
+/// class of that source.
 class class_source : public detail::source_with_facts {
  public:
   class_source(any_record_source from, std::size_t classes, std::vector<std::string> names,
@@ -94,7 +94,7 @@ class class_source : public detail::source_with_facts {
   struct state : detail::source_facts {
     any_record_source from;
     std::size_t classes;
-    std::vector<float> numbers;  // of the classes of `from`
+    std::vector<float> numbers;  // new numbers for the classes of `from`
   };
   std::shared_ptr<const state> state_;
 };

@@ -39,7 +39,7 @@ void check_row(const detail::samples& samples, std::size_t row) {
   if (wrong != end) {
     ++wrong;
   } else if (begin == end || end[-1] < samples.features) {
-    return;  // they ascend, and the largest is a feature
+    return;  // the indices ascend, and the largest index is a feature
   } else {
     wrong = end - 1;
   }
@@ -60,7 +60,8 @@ void check_rows(const detail::samples& samples, int threads) {
   detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
     const std::size_t first = task * rows_of_task;
     const std::size_t last = std::min(samples.size, first + rows_of_task);
-    // Most rows are right: steps down are counted without a branch, then those from one row to the next taken off.
+    // Most rows are valid. Count the descents in all indices without a branch, and subtract the descents from one row
+    // to the next.
     std::int64_t descents = 0;
     for (std::size_t i = offsets[first] + 1; i < offsets[last]; ++i) descents += indices[i - 1] >= indices[i] ? 1 : 0;
     std::uint32_t largest = 0;

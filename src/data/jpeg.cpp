@@ -16,10 +16,10 @@ std::uint32_t rounded(double pixels, std::uint32_t most) {
   return static_cast<std::uint32_t>(std::clamp(std::round(pixels), 1.0, static_cast<double>(most)));
 }
 
-// Of the form of the output, in the middle.
+// Returns the largest window in the middle that has the output's aspect ratio.
 detail::image_window middle_of(const detail::image_window& all, const jpeg_options& options) {
   double shrunk = std::min(static_cast<double>(all.width) / options.width,
-                           static_cast<double>(all.height) / options.height);  // pixels to one of the output
+                           static_cast<double>(all.height) / options.height);  // input pixels for each output pixel
   if (options.resize != 0)
     shrunk = std::min(shrunk, static_cast<double>(std::min(all.width, all.height)) / options.resize);
   const std::uint32_t width = rounded(shrunk * options.width, all.width);

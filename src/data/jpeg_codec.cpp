@@ -1,4 +1,4 @@
-// JPEG by libjpeg-turbo, a library of its own so that the core does not need it.
+// JPEG decoding with libjpeg-turbo, in a separate library so that the core does not depend on libjpeg-turbo.
 #include <muster/data/jpeg.hpp>
 
 #include <algorithm>
@@ -21,11 +21,12 @@ namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
-constexpr std::uint64_t most_work = std::uint64_t{1} << 28;  // scans times pixels: less than a second
+// number of scans times number of pixels: less than a second
+constexpr std::uint64_t most_work = std::uint64_t{1} << 28;
 constexpr std::uint64_t most_coefficients = std::uint64_t{192}
                                             << 20;  // bytes of them, which several scans need at once
 
-// Returns the name of the format that bytes begin like; null: not known.
+// Returns the name of the format whose signature `bytes` have, or null if it is unknown.
 const char* other_format(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   constexpr std::pair<std::string_view, const char*> known[] = {
@@ -46,7 +47,8 @@ std::string too_much(const std::string& why) {
   return "takes too much to decode (" + why + "); save it with fewer pixels or scans, or leave it out by on_bad_record";
 }
 
-// How many scans there are; a progressive file of few bytes may have many, each as costly as an image.
+// Returns the number of scans. A progressive file of few bytes may have many scans, and each scan costs as much as a
+// whole image.
 std::uint64_t scans_of(std::span<const std::byte> jpeg) {
   const auto byte = [&](std::size_t at) { return std::to_integer<unsigned>(jpeg[at]); };
   std::uint64_t scans = 0;
@@ -54,7 +56,7 @@ std::uint64_t scans_of(std::span<const std::byte> jpeg) {
     const unsigned marker = byte(at) == 0xFF ? byte(at + 1) : 0;
     if (marker == 0xD9) break;
     if (marker == 0 || marker == 0xFF || marker == 1 || (marker >= 0xD0 && marker <= 0xD8)) {
-      ++at;  // in a scan, or without a length
+      ++at;  // within a scan, or a marker without a length
       continue;
     }
     scans += marker == 0xDA ? 1 : 0;
@@ -63,7 +65,8 @@ std::uint64_t scans_of(std::span<const std::byte> jpeg) {
   return scans;
 }
 
-// libjpeg leaves by a jump from its depths to run(), past frames that own nothing.
+// The state of libjpeg for one JPEG. On an error libjpeg jumps from nested calls back to run(), past stack frames that
+// own no resources.
 class decompressor {
  public:
   explicit decompressor(std::span<const std::byte> jpeg) : jpeg_(jpeg) {
@@ -74,7 +77,7 @@ class decompressor {
                                           (other != nullptr ? std::string("is ") + other : "begins as another file") +
                                           ", whatever its name says); convert it, or leave it out by on_bad_record");
     }
-    // What is cut may be whole where it is shown.
+    // A truncated file may still be complete within the decoded window. It is refused nevertheless.
     constexpr std::byte end[] = {std::byte{0xFF}, std::byte{0xD9}};
     if (std::find_end(jpeg.begin(), jpeg.end(), std::begin(end), std::end(end)) == jpeg.end()) {
       throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end"));
@@ -105,13 +108,13 @@ class decompressor {
 
   [[nodiscard]] jpeg_decompress_struct& info() noexcept { return info_; }
 
-  /// Calls body(), which owns nothing that is destroyed at its end.
+  /// Calls body(), which must not own objects with destructors.
   template <class Body>
   void run(const Body& body) {
     if (setjmp(jump_) == 0) return body();
     const std::size_t left = info_.src != nullptr ? info_.src->bytes_in_buffer : jpeg_.size();
     const std::size_t at = jpeg_.size() - std::min(left, jpeg_.size());
-    jpeg_destroy_decompress(&info_);  // again is harmless
+    jpeg_destroy_decompress(&info_);  // a second call is harmless
     throw data_error({"", 0, 0, at}, no_whole_jpeg(why_));
   }
 
@@ -154,7 +157,7 @@ detail::image_window size_of_jpeg(std::span<const std::byte> jpeg) {
   return {0, 0, reader.info().image_width, reader.info().image_height};
 }
 
-// Adobe's CMYK is stored inverted: what is left of white.
+// Adobe's CMYK is stored inverted: 255 means no ink.
 void cmyk_to_rgb(std::uint8_t* row, std::size_t pixels) {
   for (std::size_t k = 0; k < pixels; ++k) {
     const unsigned black = row[4 * k + 3];
@@ -162,7 +165,7 @@ void cmyk_to_rgb(std::uint8_t* row, std::size_t pixels) {
   }
 }
 
-// By how many eighths the window is decoded: as few as have the pixels that are asked for.
+// Returns the scale in eighths for decoding the window: the smallest scale with enough pixels for the output.
 unsigned eighths_of(const detail::image_window& shown, std::uint32_t height, std::uint32_t width) {
   for (const unsigned eighths : {1u, 2u, 4u}) {
     if (shown.width * std::uint64_t{eighths} >= width * std::uint64_t{8} &&

@@ -26,14 +26,14 @@ template <class T>
   }
 }
 
-/// Returns the problem of a record with such a label: problem (why) suggestion.
+/// Returns the description of a record with an invalid label: problem (why) suggestion.
 [[nodiscard]] inline std::string no_label(std::string_view label, std::string_view of = "") {
   return "label " + std::string(label) + std::string(of) +
          " cannot be kept (a label is finite, and a float32 that is no other whole number); correct it, or leave the "
          "record out as a bad one";
 }
 
-/// The problem of a record without a label.
+/// The description of a record without a label.
 inline constexpr const char* missing_label =
     "the label is missing (a label is never made up, also where missing features are); give it one, or leave the "
     "record out as a bad one";

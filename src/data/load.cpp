@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t records_of_task = 256;
 
-// Reads tasks of consecutive records and their labels at the same time; each(first id, run) for each task.
+// Reads tasks of consecutive records and their labels in parallel. Calls each(first id, run) for each task.
 template <class Each>
 std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& to,
                                  Each each) {
@@ -81,7 +81,7 @@ dataset load_sparse(const any_record_source& source, const read_options& options
       builder.values()[offsets[first] + at] = entry.value;
     }
   });
-  // A bad record is zeros, and its indices do not ascend: number them, as zeros of the first features.
+  // The indices of a bad record are zeros and do not ascend. Number them as the first features, with values of zero.
   for (const bad_record& record : bad) {
     const auto indices = builder.indices().subspan(offsets[record.id], offsets[record.id + 1] - offsets[record.id]);
     std::iota(indices.begin(), indices.end(), std::uint32_t{0});
@@ -90,7 +90,7 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   return builder.finish(options.threads);
 }
 
-// Makes a record bad, or throws: its bytes and labels become zeros.
+// Throws `wrong`, or marks the record as bad and sets its bytes and labels to zero.
 void refuse(const data_error& wrong, sample_id id, bool keep_bad, std::span<std::byte> bytes, std::span<float> labels,
             std::vector<bad_record>& bad) {
   if (!keep_bad) throw wrong;
@@ -99,9 +99,9 @@ void refuse(const data_error& wrong, sample_id id, bool keep_bad, std::span<std:
   std::ranges::fill(labels, 0.0f);
 }
 
-// Whether indices ascend, and are of features that there are.
+// Returns true if the indices ascend and are below `features`.
 bool has_right_indices(std::span<const std::byte> record, std::uint64_t features) {
-  std::uint64_t least = 0;  // that the next one may be
+  std::uint64_t least = 0;  // least valid index of the next entry
   for (; !record.empty(); record = record.subspan(sizeof(sparse_entry))) {
     sparse_entry entry;
     std::memcpy(&entry, record.data(), sizeof entry);
@@ -111,7 +111,8 @@ bool has_right_indices(std::span<const std::byte> record, std::uint64_t features
   return true;
 }
 
-// A file may have any bytes: what uses sparse records takes them as sparse_entry says, and has room for whole entries.
+// Checks sparse records. A file may contain any bytes, but users of sparse records rely on the rules of sparse_entry
+// and on whole entries.
 void check_entries(const any_record_source& source, sample_id first, bool keep_bad, detail::record_run& run) {
   const record_schema& schema = source.schema();
   const std::size_t width = schema.labels.size();
@@ -124,7 +125,7 @@ void check_entries(const any_record_source& source, sample_id first, bool keep_b
                                              " bytes (an entry of a sparse record has 8); make the file anew");
     }
     if (has_right_indices(record, schema.features)) continue;
-    if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // is zeros
+    if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // the record is already zeros
     const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
                                                  std::to_string(schema.features) +
                                                  " (those of a sparse record do); make the file anew");

@@ -16,7 +16,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The start of the epochs of a source, as its order and batches were asked for.
+// Returns the start of a source's first epoch for the requested order and batches.
 cursor start_of(const detail::loader_source& source, const std::optional<shuffle>& order, const batch& batches) {
   if (batches.size == 0) {
     throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
@@ -27,8 +27,8 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
   if (!order) return start;
   start.seed = order->seed;
   const std::uint64_t record = source.ids_alone ? 0 : source.records->schema().record_bytes();
-  // Too many to count on them being in memory. Never a matter of how much memory this machine has: the order would be
-  // another one elsewhere.
+  // Sources above this size are assumed not to fit into memory. The limit does not depend on this machine's memory,
+  // because the order must be the same on every machine.
   constexpr std::uint64_t warm = std::uint64_t{4} << 30;
   const std::uint64_t together = source.ids_alone ? 0 : source.records->block_records();
   const bool cold = together != 0 || (record != 0 && source.size > warm / record);
@@ -49,7 +49,7 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
       "another source");
 }
 
-// Leaves the bad records of a slot out of it: the others move together, in their order.
+// Removes the bad records from a slot. The remaining records are moved together, in their order.
 void leave_out_bad(detail::batch_slot& slot) {
   const std::size_t count = slot.ids.size();
   std::size_t kept = 0;
@@ -88,7 +88,7 @@ struct loader::engine {
     reserve_ids();
   }
 
-  /// Has the chain begin with another version of its source.
+  /// Replaces the source at the start of the chain by another version, and returns its digest.
   std::uint64_t open_version(std::uint64_t size) {
     any_record_source version = last->source().version(size);
     const std::uint64_t digest = version.digest();
@@ -97,11 +97,11 @@ struct loader::engine {
   }
   void replace(any_record_source source) {
     ring.reset();
-    told_of_cache = {};  // it is another one
+    told_of_cache = {};  // the statistics of the new chain start at zero
     const any_record_source before = last->source();
     try {
       last->replace(std::move(source));
-    } catch (...) {  // a step refuses it, and those before it have it already
+    } catch (...) {  // a step refuses the source, and the steps before it have already been changed
       last->replace(before);
       throw;
     }
@@ -109,7 +109,8 @@ struct loader::engine {
     deal_by({});
   }
 
-  /// Samples go to the ranks that hold them; of none: what they hold is not known, which matters unless all is here.
+  /// Assigns samples to the ranks that hold them. If `ranks` is empty, the shards of the other ranks are unknown, which
+  /// is an error if this rank lacks a shard.
   void deal_by(std::vector<held_shards> ranks) {
     const held_shards mine = last ? last->source().held() : held_shards();
     for (const held_shards& rank : ranks) {
@@ -144,14 +145,14 @@ struct loader::engine {
     if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
   }
 
-  /// From now on records are read; what was made ahead is dropped.
+  /// Makes next() read records from now on. Prepared batches are dropped.
   void want_records() {
     if (!last) refuse_without_records();
     ring.reset();
     reads = true;
   }
 
-  /// Lets threads begin with the part of the batch at `where`.
+  /// Lets threads start to prepare the part of the batch at `where`.
   void begin(const muster::cursor& where, batch_shard part) {
     auto slot = ring->take();
     slot->where = where;
@@ -161,7 +162,8 @@ struct loader::engine {
     expect(where, part);
   }
 
-  /// Has records come from afar that a batch will want when the blocks are used up that are mixed now.
+  /// Announces the records of a later batch, which follows the blocks that are currently mixed, so that remote records
+  /// are fetched in time.
   void expect(muster::cursor where, batch_shard part) {
     if (last->source().block_records() == 0) return;
     where = detail::batch_sampler::after(where, std::max(where.block * where.window, where.batch));
@@ -169,7 +171,7 @@ struct loader::engine {
     last->source().expect(expected);
   }
 
-  /// Lets threads begin with what follows, as far as there is memory.
+  /// Lets threads start to prepare the following batches, within the limits for number and memory.
   void begin_ahead(batch_shard part) {
     const std::size_t one = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
     const std::size_t most = std::min(ahead.batches, ahead.bytes / one);
@@ -186,7 +188,7 @@ struct loader::engine {
     }
   }
 
-  /// Reports what is bad in the first slot and leaves it out, once.
+  /// Reports the bad records in the first slot and removes them, once.
   void settle(detail::batch_slot& slot) {
     if (slot.settled) return;
     if (!slot.bad.empty()) {
@@ -205,7 +207,7 @@ struct loader::engine {
     slot.settled = true;
   }
 
-  /// The slot of the batch at the cursor, complete; what follows it is under way.
+  /// Returns the complete slot of the batch at the cursor. The following batches are being prepared.
   detail::batch_slot& make(batch_shard part) {
     if (refused) std::rethrow_exception(refused);
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
@@ -221,14 +223,14 @@ struct loader::engine {
       ring->finish_first();
       settle((*ring)[0]);
     } catch (...) {
-      ring->pop(ring->size());  // so that the next call tries again
+      ring->pop(ring->size());  // so that the next call retries
       throw;
     }
     tell_of_cache();
     return (*ring)[0];
   }
 
-  /// Tells the thread's sink what the cache did since the last time.
+  /// Reports the cache's activity since the last call to the thread's event sink.
   void tell_of_cache() noexcept {
     event_sink* const sink = current_event_sink();
     if (sink == nullptr) return;
@@ -244,19 +246,19 @@ struct loader::engine {
   }
 
   detail::batch_sampler plan;
-  std::unique_ptr<detail::record_step> last;  // of the chain; null for a source without records
-  bool reads;                                 // or ids alone
-  std::vector<sample_id> ids;                 // of the latter
+  std::unique_ptr<detail::record_step> last;  // last step of the chain; null for a source without records
+  bool reads;                                 // if false, the loader yields ids alone
+  std::vector<sample_id> ids;                 // used if the loader yields ids alone
   std::vector<sample_id> expected;
   prefetch_options ahead;
   bool skips_bad = false;
   bad_record_log log;
   cache_statistics told_of_cache;
-  std::exception_ptr refused;  // more bad records than may be: that does not pass by asking again
+  std::exception_ptr refused;  // exceeding the limit of bad records is permanent: later calls rethrow this exception
   bool told = false;
-  std::size_t of_ranks = 0;                // how many have told what they hold
-  std::vector<std::string> lost;           // shards that none of them has
-  std::optional<detail::batch_ring> ring;  // its threads use the chain
+  std::size_t of_ranks = 0;                // number of ranks that have reported their shards; 0: unknown
+  std::vector<std::string> lost;           // shards that no known rank has
+  std::optional<detail::batch_ring> ring;  // last member: its threads use the chain
 };
 
 loader::loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches) {
@@ -336,7 +338,7 @@ minibatch loader::next(batch_shard part) {
   batch.schema = &schema();
   const index_range mine = part_of(batch.global_size, part);
   e.plan.set_world(part.world);
-  if (batch.global_size == 0) return batch;  // what was made ahead is of the next epoch and stays
+  if (batch.global_size == 0) return batch;  // prepared batches belong to the next epoch and are kept
 
   if (!e.lost.empty()) e.refuse_lost();
   const scoped_event event(activity::data_wait, "next",
@@ -369,7 +371,7 @@ minibatch minibatch::part(index_range of) const {
   if (offsets.empty())
     made.bytes = rows(bytes);
   else
-    made.offsets = offsets.subspan(first, size + 1);  // into the bytes of all
+    made.offsets = offsets.subspan(first, size + 1);  // offsets into the bytes of the whole batch
   return made;
 }
 

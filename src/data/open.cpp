@@ -34,7 +34,7 @@ bool flag(spec_reader& from, const std::string& name, bool fallback) {
   return from.choice_of<bool>(name, fallback, {{"1", true}, {"0", false}});
 }
 
-/// The path, once all options have been taken: whatever is left of them is refused before a file is touched.
+/// Returns the path after all options have been taken. Remaining options are refused before a file is opened.
 std::string path_of(spec_reader& from) {
   std::string path = from.value("path");
   from.finish(from.name() + ":PATH");
@@ -47,7 +47,7 @@ std::vector<std::string> paths_of(spec_reader& from, std::size_t least, std::siz
   return paths;
 }
 
-// Of a source at an address: SCHEME:https://..., or the address itself.
+// Takes the options of a source at an address: SCHEME:https://..., or the address itself.
 http_options http_of(spec_reader& from, http_options options) {
   const std::string_view path = std::string_view(from.text()).substr(from.name().size() + 1);
   if (!detail::is_far(path) && !detail::is_far(from.text())) return options;
@@ -123,7 +123,7 @@ cifar_split split_of(spec_reader& from) {
   return from.choice_of("split", cifar_split::train, {{"train", cifar_split::train}, {"test", cifar_split::test}});
 }
 
-// Both sets are in one text, as the two of a folder are, and `split` says which.
+// A specification names both sets, like a folder with both, and `split` selects the set.
 opened_source open_idx_files(spec_reader& from, const read_options& options) {
   const auto http = http_of(from, options.http);
   const auto images = from.take("test-images"), labels = from.take("test-labels");
@@ -139,7 +139,7 @@ opened_source open_idx_files(spec_reader& from, const read_options& options) {
   return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : "", http));
 }
 
-// The four files as they are published, plain or .gz.
+// Opens the four files under their published names, plain or .gz.
 opened_source open_mnist_files(spec_reader& from, const read_options& /*options*/) {
   const std::string split = split_of(from) == cifar_split::train ? "train" : "t10k";
   const std::string folder = path_of(from);
@@ -230,7 +230,7 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
       from.refuse("weight " + std::to_string(chosen.weight) + " is not possible", "give 1 to 1000000000");
   }
   std::string path = (far ? from.name() + ":" : "") + path_of(from);
-  const auto is_set = [&](std::string_view alone) {  // without a '=' it is part of the path
+  const auto is_set = [&](std::string_view alone) {  // without a '=' the text is part of the path
     if (!path.ends_with(alone)) return false;
     path.resize(path.size() - alone.size());
     return true;
@@ -252,7 +252,7 @@ opened_source open_query(spec_reader& from, const read_options& given) {
   const auto connection = path_of(from);
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_opener open = opener_of_queries;
-  if (open == nullptr) {  // the text may hold a password
+  if (open == nullptr) {  // the specification is not shown, because it may contain a password
     throw configuration_error(
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
@@ -269,7 +269,7 @@ std::mutex mutex_of_sources;
 
 constexpr std::string_view server_options = "cache=FOLDER&disk=BYTES&timeout=SECONDS&check=1|0&follow=0|1&every=STEPS";
 
-// With the mutex held.
+// Returns the table of sources. The caller must hold mutex_of_sources.
 std::vector<known_source>& known_sources() {
   static std::vector<known_source> table = {
       {{"libsvm", "PATH", "features=N&layout=automatic|dense|sparse&bad=fail|keep",
@@ -313,7 +313,7 @@ std::vector<known_source>& known_sources() {
        open_record_files},
       {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},
-       nullptr},  // open_any() opens it
+       nullptr},  // opened by open_any()
       {{"postgres", "CONNECTION",
         "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep&key=COLUMN&"
         "timeout=SECONDS",
@@ -323,7 +323,7 @@ std::vector<known_source>& known_sources() {
   return table;
 }
 
-// What follows "mix:", where sources have options of their own: SOURCE=WEIGHT,SOURCE=WEIGHT, a comma being %2C.
+// Opens the sources after "mix:", which may have options: SOURCE=WEIGHT,SOURCE=WEIGHT, with %2C for a comma.
 any_record_source open_mixture(std::string_view text, const read_options& options) {
   std::vector<mixture_part> parts;
   for (const std::string& word : words_of(text)) {
@@ -354,7 +354,8 @@ opened_source open_any(std::string_view specification, const read_options& optio
     return *from.choose("scheme", from.name(), known);
   }();
   opened_source opened = found.open(from, options);
-  from.finish(from.name() + ":" + std::string(found.info.placeholder));  // the library's have, before they opened
+  // the library's own sources call finish() before they open files
+  from.finish(from.name() + ":" + std::string(found.info.placeholder));
   return opened;
 }
 
@@ -370,7 +371,7 @@ std::vector<source_info> source_table() {
 }
 
 void register_source(const source_info& info, source_opener open) {
-  static std::deque<std::string> texts;  // which the table goes on to refer to
+  static std::deque<std::string> texts;  // owns the strings to which the table refers
   const std::lock_guard held(mutex_of_sources);
   auto& table = known_sources();
   std::vector<std::string> schemes;

@@ -27,7 +27,7 @@ void record_step::see() {
 }
 
 void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
-  if (record_bytes_ == 0) return source().sizes(ids, out);  // what makes other records makes fixed ones
+  if (record_bytes_ == 0) return source().sizes(ids, out);  // steps that compute new records produce fixed records
   std::fill_n(out.begin(), ids.size(), record_bytes_);
 }
 
@@ -42,7 +42,7 @@ void record_step::read(const chain_request& request, chain_scratch& scratch) con
   std::byte* to = request.room.data();
   for (std::size_t k = 0; k < count; to += mine.sizes[k++]) {
     if (mine.copied[k].empty() || mine.copied[k].data() == to) continue;
-    // Where records lie is known before they are copied: the next one is on its way meanwhile.
+    // The positions of the records are known before they are copied, so the next record is prefetched during the copy.
     if (k + 1 < count) fetch_ahead(mine.copied[k + 1]);
     std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
   }
@@ -83,7 +83,7 @@ class source_step final : public record_step {
   void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out) const {
     source_.views(request.ids, out, request.bad);
     if (request.labels.empty()) return;
-    std::vector<bad_record> found;  // those of views() are among them
+    std::vector<bad_record> found;  // includes the bad records of views()
     source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &found);
     for (bad_record& record : found) {
       if (!request.is_bad(record.id)) request.bad->push_back(std::move(record));
@@ -140,7 +140,7 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
     throw;
   } catch (const data_error& error) {
     data_location where = error.where();
-    if (where.file.empty()) {  // a function sees a record, and not where that lies
+    if (where.file.empty()) {  // a function receives a record without its location
       where = source().where(id);
       if (!where.offset) where.offset = error.where().offset;
     }

@@ -1,4 +1,4 @@
-// Bilinear resizing of rows that come one by one; private to muster's own sources.
+// Bilinear resizing of rows that arrive one at a time. Private to muster's own sources.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,12 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Where the numbers of an axis come from: between `first` and the one behind it, `weight` / 2048 of the second.
+/// The inputs for the outputs along an axis: output k is a mix of inputs first[k] and first[k] + 1, with weight[k] /
+/// 2048 for the second input.
 struct resampled_axis {
   std::vector<std::uint32_t> first, weight;
 
-  /// From [begin, begin + size) of `from` numbers to `to` ones.
+  /// Maps the range [begin, begin + size) of `from` inputs to `to` outputs.
   resampled_axis(double begin, double size, std::uint32_t from, std::uint32_t to) : first(to), weight(to) {
     for (std::uint32_t k = 0; k < to; ++k) {
       const double at = std::clamp(begin + (k + 0.5) * size / to - 0.5, 0.0, static_cast<double>(from - 1));
@@ -23,7 +24,8 @@ struct resampled_axis {
   }
 };
 
-/// Takes rows of bytes from the first on that any output needs, and makes the output's rows.
+/// Computes the rows of an output image from rows of input bytes. Input rows are passed in order, starting at
+/// first_row().
 template <std::size_t Channels>
 class resampler {
  public:
@@ -33,10 +35,10 @@ class resampler {
   }
 
   [[nodiscard]] std::size_t first_row() const noexcept { return down_.first.front(); }
-  /// Whether rows from `row` on are needed.
+  /// Returns true if all output rows are complete.
   [[nodiscard]] bool done() const noexcept { return made_ == down_.first.size(); }
 
-  /// Row number `row`; `values` has the pixels from number `offset` of the row on, and one behind the last.
+  /// Takes input row `row`. `values` has the row's pixels from number `offset` on, and one more pixel after the last.
   void take(std::size_t row, const std::uint8_t* values, std::size_t offset) {
     std::swap(rows_[0], rows_[1]);
     std::uint32_t* const to = rows_[1].data();
@@ -49,7 +51,7 @@ class resampler {
         to[x * Channels + c] = pixel[c] * (2048 - weight) + (weight != 0 ? pixel[Channels + c] * weight : 0);
       }
     }
-    // A last row that is the only one stands for the one behind it.
+    // An output row with weight 0 requires a single input row, and does not wait for the next input row.
     for (; !done() && (down_.first[made_] + 1 == row || (down_.weight[made_] == 0 && down_.first[made_] == row));
          ++made_) {
       const bool single = down_.first[made_] == row;

@@ -30,7 +30,7 @@ record_schema standardise::output(const record_schema& in) {
       in.fields[0].shape.size() != 1 || in.fields[0].elements() != columns.size()) {
     refuse("it takes images of bytes, or one row of float32 with a column of statistics for each");
   }
-  mean_.clear();  // it is asked anew when the source is another one
+  mean_.clear();  // output() is called again when the source is replaced
   scale_.clear();
   for (const column_statistics& column : columns) {
     mean_.push_back(static_cast<float>(column.mean));

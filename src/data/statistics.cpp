@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t most_columns = 1 << 16;
 constexpr std::size_t most_labels = 4096;
 
-// Which column each element of a record of fields is of, or each feature of a sparse one.
+// The assignment of elements to columns: for each element of a record with fields, or each feature of a sparse record.
 struct column_plan {
   std::vector<std::uint32_t> columns_of_elements;
   std::size_t columns = 0;
@@ -38,7 +38,7 @@ column_plan plan_of(const any_record_source& source) {
   column_plan plan;
   const auto image = detail::shape_of_image(schema);
   for (const record_field& field : schema.fields) {
-    std::uint64_t alternate = 1;  // so many columns follow each other, each for `repeat` elements
+    std::uint64_t alternate = 1;  // number of columns that alternate, each for `repeat` elements
     std::uint64_t repeat = field.elements();
     if (image) {
       alternate = image->channels;
@@ -141,7 +141,7 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
       }
     }
   }
-  if (schema.form == record_form::sparse) {  // what is not given is zero
+  if (schema.form == record_form::sparse) {  // absent values are zero
     const std::uint64_t values = found.records * (plan.columns == 1 ? schema.features : 1);
     for (column_statistics& column : found.columns) column.merge({.count = values - std::min(values, column.count)});
   }

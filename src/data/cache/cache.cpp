@@ -37,7 +37,7 @@ class cache_step final : public record_step {
       if (out[k].data() == nullptr) mine.places.push_back(k);
       bytes += out[k].size();
     }
-    // For a piece at once: an atomic addition would wait for what was loaded for its record.
+    // One update for the whole piece: an atomic addition for every record would wait for the record's loads.
     hits_.fetch_add(request.ids.size() - mine.places.size(), std::memory_order_relaxed);
     hit_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     if (mine.places.empty()) return;
@@ -66,7 +66,7 @@ class cache_step final : public record_step {
                                 "cache_options::fresh_for how long they are good, or keep them in memory");
     }
     memory_.reset();
-    disk_.reset();  // before another one opens the same file
+    disk_.reset();  // before another record_store opens the same file
     for (auto* const count : {&hits_, &hit_bytes_, &misses_, &miss_bytes_, &bytes_}) *count = 0;
     records_ = {
         .name = std::string(source().name()),
@@ -87,7 +87,8 @@ class cache_step final : public record_step {
     if (!options_.folder.empty()) open(disk_, "'" + options_.folder + "'", options_, options_.disk);
   }
 
-  // What cannot be kept, because memory or disk are full or the folder may not be written, is made anew each time.
+  // Opens a store. If memory or the disk is full, or the folder may not be written, there is no store, and records are
+  // computed again each time.
   template <class... Where>
   void open(std::optional<record_store>& store, const std::string& name, const Where&... where) {
     try {
@@ -98,7 +99,8 @@ class cache_step final : public record_step {
     }
   }
 
-  // Where record `id` lies, which stays while this object does; null if it is not here. Writes its labels.
+  // Returns record `id`, which remains valid as long as this object, and writes its labels. Returns a null span if the
+  // record is not cached.
   std::span<const std::byte> find(sample_id id, std::span<float> labels) const {
     std::span<const std::byte> found;
     if (memory_) found = memory_->view(id, labels);
@@ -113,7 +115,7 @@ class cache_step final : public record_step {
     if (in && in->put(id, record, labels)) bytes_ += record.size() + labels.size_bytes();
   }
 
-  /// Makes the records at mine.places of the request, and keeps them: their views are mine.views.
+  /// Computes the records at mine.places of the request and stores them. Writes their views to mine.views.
   void make(const chain_request& request, chain_scratch_level& mine, chain_scratch& scratch) const {
     const std::size_t width = request.labels.size() / std::max<std::size_t>(request.ids.size(), 1);
     mine.ids.clear();

@@ -19,12 +19,13 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::uint64_t words_at = 4096;  // of the file, behind the header
+constexpr std::uint64_t words_at = 4096;  // offset in the file, after the header
 constexpr std::uint64_t format = 3;
 constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
-constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in a word that says "here"
+constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in the word of a record that is present
 
-// The most of `most` things that fit, where fewer do if more do.
+// Returns the largest n up to `most` for which fits(n) is true. If fits(n) is true, it must be true for all smaller
+// numbers.
 template <class Fits>
 std::uint64_t most_that_fit(std::uint64_t most, const Fits& fits) {
   std::uint64_t least = 0;
@@ -50,7 +51,8 @@ bool is_at(int file, const std::string& path) noexcept {
          here.st_dev == there.st_dev;
 }
 
-// Whether this class began it: one that was killed before it wrote the header has left zeros.
+// Returns true if the file was created by this class. A process that was killed before it wrote the header has left
+// zeros.
 bool is_cache(const std::filesystem::path& path) {
   std::uint64_t magic = 0;
   const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -65,7 +67,7 @@ bool is_cache(const std::filesystem::path& path) {
 
 struct record_store::header {
   std::uint64_t magic, version, key, size, kept, record_bytes, label_bytes, bytes;
-  std::int64_t made;  // seconds since 1970
+  std::int64_t made;  // creation time in seconds since 1970
   std::uint64_t check;
 };
 
@@ -130,22 +132,23 @@ void record_store::open_file(const cache_options& where) {
   for (bool found = false; !found;) {
     file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     writable_ = static_cast<bool>(file_);
-    if (!file_ && (errno == EACCES || errno == EROFS)) {  // one that others have filled can be read all the same
+    if (!file_ && (errno == EACCES || errno == EROFS)) {  // a file that other processes have filled can still be read
       file_ = descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     }
     if (!file_ || !lock_file(file_.get())) fail(errno, "open");
     struct stat status {};
-    if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;  // thrown away while we waited
+    // deleted while this process waited for the lock
+    if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;
     found = has_header(where.fresh_for);
     if (!found && !writable_) fail(EACCES, "open");
-    if (!found && status.st_size != 0) {  // of another shape, too old, or never begun
-      ::unlink(path_.c_str());            // a process that still fills it keeps it to itself
+    if (!found && status.st_size != 0) {  // has other sizes, is too old, or has no header
+      ::unlink(path_.c_str());            // a process that still fills the file keeps it without a name
     } else if (!found) {
       start_file(where);
       found = true;
     }
   }
-  ::futimens(file_.get(), nullptr);  // it was used: what has not been for long goes first
+  ::futimens(file_.get(), nullptr);  // marks the file as used: the least recently used files are deleted first
   ::flock(file_.get(), LOCK_UN);
   void* const memory =
       ::mmap(nullptr, file_bytes_, writable_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_.get(), 0);
@@ -153,12 +156,12 @@ void record_store::open_file(const cache_options& where) {
   mapped_ = static_cast<std::byte*>(memory);
   label_bytes_ = mapped_ + labels_at(kept_);
   record_bytes_ = mapped_ + records_at(kept_);
-  file_ = {};  // the mapping stays
+  file_ = {};  // the mapping remains
 }
 
 void record_store::start_file(const cache_options& where) {
   make_room(where);
-  // All of it now: a hole that cannot be filled later would end the process (SIGBUS).
+  // Reserves the whole file now: writing to a hole on a full disk would terminate the process (SIGBUS).
   const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(file_bytes_));
   const header all = header_of(seconds_since_1970());
   if (code == 0 && write_at(file_.get(), std::as_bytes(std::span(&all, 1)), 0)) return;
@@ -180,14 +183,14 @@ void record_store::make_room(const cache_options& where) const {
     if (!is_made_name(found.path().filename().string(), "%.cache") || !is_cache(found.path()) || found.path() == path_)
       continue;
     const auto size = found.file_size(ignored);
-    if (ignored) continue;  // it went away
+    if (ignored) continue;  // the file was deleted meanwhile
     others.push_back({found.last_write_time(ignored), size, found.path()});
     sum += size;
   }
   std::ranges::sort(others, {}, &file::used);
   for (const file& oldest : others) {
     if (file_bytes_ <= where.disk && sum <= where.disk - file_bytes_) break;
-    std::filesystem::remove(oldest.path, ignored);  // a process that has it open goes on with it
+    std::filesystem::remove(oldest.path, ignored);  // a process that has the file open continues to use it
     sum -= oldest.size;
   }
 }

@@ -208,7 +208,7 @@ void shard::check_blocks() const {
   }
 }
 
-// Every record must lie within the payload or its block, so that reading needs no checks of its own.
+// Checks that every record is within the payload or its block, so that reading needs no checks.
 void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const {
   if (ends == nullptr) {
     __extension__ using wide = unsigned __int128;

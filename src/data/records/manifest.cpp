@@ -21,9 +21,9 @@
 #include "../cache/locked_file.hpp"
 #include "manifest_file.hpp"
 
-// A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
-// between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
-// follow in the same group.
+// A line is "CRC FILE RECORDS BYTES DIGEST MORE", and the first line is "CRC muster-records VERSION": words separated
+// by single blanks. CRC is the CRC32C of the text after the blank that follows CRC. CRC and DIGEST are hexadecimal.
+// MORE is the number of lines that follow in the same group.
 
 namespace muster { inline namespace v0 {
 namespace {
@@ -38,7 +38,8 @@ bool usable_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
 }
 
-// Read and not mapped: a writer may cut off what a killed one left at its end. Nothing for a file that cannot be read.
+// Returns the contents of a file, or nothing if the file cannot be read. The file is not mapped, because a writer may
+// truncate incomplete lines of a killed writer.
 std::optional<std::string> text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -26,7 +26,8 @@ struct record_files::state : detail::source_facts {
     sample_id first = 0;
   };
 
-  // The files of a manifest (none: the one at `path`); those that `before` has open are taken from there.
+  // Opens the files of a manifest (an empty manifest: the file at `path`). Files that `before` has open are shared with
+  // `before`.
   state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::far_folder> server,
         detail::manifest_content content, const state* before = nullptr)
       : path(where),
@@ -44,7 +45,7 @@ struct record_files::state : detail::source_facts {
       return !options.local || far || std::filesystem::exists(paths[i], ignored);
     };
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
-    // Opening looks at all of the tables, which need not stay mapped.
+    // Opening reads all tables, which need not remain mapped.
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
       const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
@@ -102,7 +103,8 @@ struct record_files::state : detail::source_facts {
     digest = format::digest_of(sum, size, schema);
   }
 
-  // Of a folder on a server: the number of each file there. The ends of those that are to be opened are on their way.
+  // Returns the number of each file, for a folder on a server. Announces the reads of the starts and ends of the files
+  // that will be opened.
   std::vector<std::size_t> expect_ends(const std::vector<manifest_entry>& entries, const state* before) const {
     std::vector<std::size_t> numbers;
     std::vector<detail::far_part> parts;
@@ -138,7 +140,7 @@ struct record_files::state : detail::source_facts {
                                        " were written); restore it from a copy");
   }
 
-  // Of a rank that has none of the files.
+  // Returns the schema for a rank that has none of the files.
   static record_schema schema_of_manifest(const detail::manifest_content& content, const std::string& path) {
     if (!content.schema.empty()) return format::schema_from_json(content.schema, path, 0);
     throw data_error({path},
@@ -153,7 +155,7 @@ struct record_files::state : detail::source_facts {
                      "is not here (its records are another rank's to read); copy it, or read them there");
   }
 
-  // A record, and what keeps it in memory. Empty data with a null pointer: it cannot be used.
+  // A record, and the owner of its memory. A null pointer means that the record cannot be used.
   struct found {
     const std::byte* data = nullptr;
     std::size_t size = 0;
@@ -177,7 +179,7 @@ struct record_files::state : detail::source_facts {
     }
     return result;
   }
-  // Whether these are the bytes of the record.
+  // Returns true if `bytes` match the record's checksum, or if checks are disabled.
   bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
@@ -191,7 +193,7 @@ struct record_files::state : detail::source_facts {
   blocks::block decompress(const format::shard& shard, std::size_t block) const {
     const auto place = shard.place_in_payload(shard.blocks[block].first_record);
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
-    raw->reserve(1);  // where its records are empty, too: null says that one cannot be used
+    raw->reserve(1);  // not null even if all records are empty: null means that the block cannot be used
     blocks::block held;
     if (!codec->decompress(shard.bytes(place.begin, place.size, held), *raw)) return nullptr;
     return raw;
@@ -210,9 +212,9 @@ struct record_files::state : detail::source_facts {
   record_read_options options;
   std::shared_ptr<detail::far_folder> far;  // null for local files
   std::vector<std::string> paths;
-  std::vector<opened> shards;  // null: it is not here
+  std::vector<opened> shards;  // null: the file is missing at this rank
   std::shared_ptr<const detail::proportions> order;
-  std::string statistics;  // the manifest's note of them
+  std::string statistics;  // the manifest's statistics note
   bool compressed = false;
   const format::block_codec* codec = nullptr;
   mutable blocks cache;
@@ -324,7 +326,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
     if (!rows.bytes.empty()) {
       if (!state_->compressed && k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) state_->prefetch(ids[k + 1]);
       const state::found found = state_->find(at, record);
-      // Compared once it is copied: then it is in the cache, and the copy is what was checked.
+      // The copy is checked: it is in the processor's cache, and the caller receives exactly the checked bytes.
       if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
       usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
       if (!usable) {

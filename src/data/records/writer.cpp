@@ -144,7 +144,7 @@ struct record_file_writer::state {
   std::vector<std::uint32_t> crcs;
   std::vector<std::uint64_t> ends;
   std::vector<format::block_entry> blocks;
-  std::vector<std::byte> block;  // raw, not yet written
+  std::vector<std::byte> block;  // uncompressed records that are not yet written
   std::uint64_t first_of_block = 0;
 };
 
@@ -165,19 +165,20 @@ record_file_summary record_file_writer::commit() { return state_->commit(); }
 
 namespace {
 
-// What all files of a work have in their names, by which a writer finds those that a killed one has not noted.
+// Returns the part of a file name that is common to all files of a work. A writer uses it to find files that a killed
+// writer has not noted.
 std::string mark_of(const std::string& notes) {
   return "-" + detail::hex(digest().add(std::filesystem::path(notes).filename().string()).value(), 8);
 }
 
-// A name that no other writer of the folder has chosen, on whatever host.
+// Returns a file name that no other writer in the folder has chosen, on any host.
 std::string fresh_name(std::optional<std::uint32_t> shard, const std::string& notes) {
   std::random_device random;
   const auto kind = shard ? detail::printed("shard-%05u", *shard) : "records";
   return kind + (notes.empty() ? "-" : mark_of(notes)) + detail::printed("%08x%08x.muster", random(), random());
 }
 
-// Removes the files of a work but for those of the manifest, and those that are to be.
+// Removes the files of a work, except the files in the manifest and the pending files.
 void remove_files_of(const std::string& notes, const std::vector<manifest_entry>& listed,
                      const std::vector<manifest_entry>& pending) {
   std::error_code trouble;
@@ -191,8 +192,8 @@ void remove_files_of(const std::string& notes, const std::vector<manifest_entry>
   }
 }
 
-// Where a work that is to be resumed is noted: lines as of a manifest, each file followed by an entry whose records say
-// how far it reaches.
+// Notes of a work that can be resumed. They have the format of a manifest: each file is followed by an entry whose
+// `records` field holds the position that the files reach.
 constexpr const char* notes_prefix = ".unfinished-";
 constexpr const char* place_entry = "place";
 
@@ -225,7 +226,7 @@ record_set_writer::~record_set_writer() {
   std::error_code ignored;
   if (!notes_ || !resumable_) {
     forget();
-  } else if (pending_.empty()) {  // otherwise the next writer of the same work goes on with the files
+  } else if (pending_.empty()) {  // otherwise the next writer of the same work continues with the files
     std::filesystem::remove(notes_->path(), ignored);
   }
 }
@@ -270,7 +271,8 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
     if (!detail::is_made_name(left_name, std::string(notes_prefix) + "%") || left_name == name) continue;
     try {
       const detail::manifest_file left(other.path().string(), false);
-      const auto listed = detail::read_contents(folder_, false).entries;  // now: its writer may just have committed
+      // read here, because the other writer may just have committed
+      const auto listed = detail::read_contents(folder_, false).entries;
       for (const manifest_entry& entry : left.entries()) {
         const bool is_listed = std::ranges::find(listed, entry.file, &manifest_entry::file) != listed.end();
         if (entry.file == place_entry || is_listed) continue;
@@ -278,7 +280,7 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
       }
       remove_files_of(other.path().string(), listed, {});
       fs::remove(other.path(), ignored);
-    } catch (const error&) {  // a process is at it, or it is damaged: not ours
+    } catch (const error&) {  // another process has this work open, or its notes are damaged: leave it unchanged
     }
   }
   for (const manifest_entry& entry : notes_->entries()) {
@@ -290,7 +292,7 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
     }
   }
   remove_files_of(notes_->path(), committed, pending_);
-  // Killed between the manifest and the removal of the notes: all of it is done.
+  // The previous writer was killed between writing the manifest and removing the notes: the work is complete.
   if (!pending_.empty() && std::ranges::find(committed, pending_.front()) != committed.end()) {
     committed_ = std::exchange(pending_, {});
   }
