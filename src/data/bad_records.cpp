@@ -68,8 +68,8 @@ void bad_record_log::note(std::string_view source, std::span<const bad_record> f
     ++state_->by_file[bad.where.file];
     if (options.policy == bad_record_policy::quarantine) state_->write(json_line(source, bad));
     if (state_->noted.size() > options.limit) {
-      throw data_error(bad.where, bad.problem + " (and with it more than the " + std::to_string(options.limit) +
-                                      " bad records that may be left out); mend the data or raise the limit");
+      throw data_error(bad.where, bad.problem + " (the run exceeds its limit of " + std::to_string(options.limit) +
+                                      " bad records); repair the data or raise the limit");
     }
   }
 }

@@ -20,7 +20,7 @@ bool is_class(float label, std::size_t classes) {
 
 std::string no_class(float label, std::size_t classes) {
   return detail::printed("label %.9g", static_cast<double>(label)) +
-         " is no class (classes are whole numbers from 0, and there are " + std::to_string(classes) +
+         " is not a class (classes are whole numbers from 0, and there are " + std::to_string(classes) +
          "); correct it, or choose other data";
 }
 
@@ -101,7 +101,7 @@ class class_source : public detail::source_with_facts {
 
 void require_label(const any_record_source& source) {
   if (!source.schema().labels.empty()) return;
-  throw configuration_error(std::string(source.name()) + " has no labels (classes were asked for); name its labels");
+  throw configuration_error(std::string(source.name()) + " has no labels (classes require labels); name its labels");
 }
 
 }  // namespace
@@ -121,17 +121,15 @@ any_record_source with_classes(any_record_source source, const std::vector<std::
   const std::vector<std::string> own = source.schema().classes;
   std::vector<float> numbers;
   if (own.empty()) {
-    log(log_level::warning, std::string(source.name()) +
-                                " has no names of classes (its labels are taken for the numbers "
-                                "of " +
-                                std::to_string(names.size()) + " classes as they are)");
+    log(log_level::warning, std::string(source.name()) + " has no class names (its labels are used as the numbers of " +
+                                std::to_string(names.size()) + " classes)");
   } else if (own != names) {
     for (const std::string& name : own) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end()) {
         constexpr std::size_t most = 5;
         throw data_error({std::string(source.name())},
-                         "has the class '" + name + "' (the classes here are " +
+                         "has the class '" + name + "' (the expected classes are " +
                              detail::joined(std::span(names).first(std::min(most, names.size())), ", ") +
                              (names.size() > most ? ", ..." : "") + "); leave it out, or train with it");
       }

@@ -44,16 +44,17 @@ void check_row(const detail::samples& samples, std::size_t row) {
     wrong = end - 1;
   }
   throw configuration_error("feature index " + std::to_string(*wrong) + " of sample " + std::to_string(row) +
-                            " is out of order or range (they ascend and are below " + std::to_string(samples.features) +
-                            "); sort the entries of each sample");
+                            " is out of order or range (indices must ascend and be below " +
+                            std::to_string(samples.features) + "); sort the entries of each sample");
 }
 
 void check_rows(const detail::samples& samples, int threads) {
   const auto offsets = samples.offsets.span();
   if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
       !std::is_sorted(offsets.begin(), offsets.end())) {
-    throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
-                              std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
+    throw configuration_error("the offsets of a sparse dataset are inconsistent (they must ascend from 0 to " +
+                              std::to_string(samples.values.size()) +
+                              ", the number of entries); fill all elements of offsets()");
   }
   constexpr std::size_t rows_of_task = 1 << 14;
   const auto indices = samples.indices.span();

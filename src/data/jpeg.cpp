@@ -50,14 +50,14 @@ void detail::set_jpeg_functions(const jpeg_functions* known) noexcept { function
 record_schema detail::jpeg_reader::output(const record_schema& in) const {
   if (in.form != record_form::bytes) {
     throw configuration_error("records of " + to_string(in) +
-                              " are no JPEG (they are not bytes); use normalise for images that are decoded");
+                              " are not JPEG files (they are not bytes); use normalise for decoded images");
   }
   if (functions.load() == nullptr) {
     throw configuration_error(
         "JPEG cannot be read (this program was built without muster's jpeg component); link muster::jpeg");
   }
   if (options_.height == 0 || options_.width == 0)
-    throw configuration_error("an image cannot be made of a JPEG (it would have no pixel); give both its sides");
+    throw configuration_error("cannot decode a JPEG to an image without pixels (its height or width is 0); set both");
   return {
       record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels, in.classes};
 }

@@ -23,8 +23,8 @@ constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
 // number of scans times number of pixels: less than a second
 constexpr std::uint64_t most_work = std::uint64_t{1} << 28;
-constexpr std::uint64_t most_coefficients = std::uint64_t{192}
-                                            << 20;  // bytes of them, which several scans need at once
+// in bytes; several scans require the coefficients of the whole image in memory
+constexpr std::uint64_t most_coefficients = std::uint64_t{192} << 20;
 
 // Returns the name of the format whose signature `bytes` have, or null if it is unknown.
 const char* other_format(std::span<const std::byte> bytes) {
@@ -35,16 +35,17 @@ const char* other_format(std::span<const std::byte> bytes) {
     if (text.starts_with(begin)) return name;
   }
   if (text.starts_with("RIFF") && text.size() > 8 && text.substr(8).starts_with("WEBP")) return "a WebP";
-  if (text.size() > 4 && text.substr(4).starts_with("ftyp")) return "an image of HEIF or AVIF";
+  if (text.size() > 4 && text.substr(4).starts_with("ftyp")) return "a HEIF or AVIF image";
   return nullptr;
 }
 
 std::string no_whole_jpeg(const std::string& why) {
-  return "is no whole JPEG (" + why + "); copy it again, or leave it out by on_bad_record";
+  return "is not a complete JPEG (" + why + "); copy it again, or leave it out with on_bad_record";
 }
 
 std::string too_much(const std::string& why) {
-  return "takes too much to decode (" + why + "); save it with fewer pixels or scans, or leave it out by on_bad_record";
+  return "is too expensive to decode (" + why +
+         "); save it with fewer pixels or scans, or leave it out with on_bad_record";
 }
 
 // Returns the number of scans. A progressive file of few bytes may have many scans, and each scan costs as much as a
@@ -73,14 +74,15 @@ class decompressor {
     constexpr std::byte begin[] = {std::byte{0xFF}, std::byte{0xD8}};
     if (jpeg.size() >= 2 && !std::ranges::equal(jpeg.first(2), begin)) {
       const char* const other = other_format(jpeg);
-      throw data_error({"", 0, 0, 0}, std::string("is no JPEG (it ") +
-                                          (other != nullptr ? std::string("is ") + other : "begins as another file") +
-                                          ", whatever its name says); convert it, or leave it out by on_bad_record");
+      throw data_error({"", 0, 0, 0},
+                       std::string("is not a JPEG (it ") +
+                           (other != nullptr ? std::string("is ") + other : "begins like another format") +
+                           ", despite its name); convert it, or leave it out with on_bad_record");
     }
     // A truncated file may still be complete within the decoded window. It is refused nevertheless.
     constexpr std::byte end[] = {std::byte{0xFF}, std::byte{0xD9}};
     if (std::find_end(jpeg.begin(), jpeg.end(), std::begin(end), std::end(end)) == jpeg.end()) {
-      throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end"));
+      throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end marker"));
     }
     info_.err = jpeg_std_error(&errors_);
     info_.client_data = this;

@@ -122,13 +122,13 @@ void check_entries(const any_record_source& source, sample_id first, bool keep_b
     const sample_id id = first + k;
     if (record.size() % sizeof(sparse_entry) != 0) {
       throw data_error(source.where(id), "has " + std::to_string(record.size()) +
-                                             " bytes (an entry of a sparse record has 8); make the file anew");
+                                             " bytes (an entry of a sparse record has 8); write the file again");
     }
     if (has_right_indices(record, schema.features)) continue;
     if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // the record is already zeros
     const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
                                                  std::to_string(schema.features) +
-                                                 " (those of a sparse record do); make the file anew");
+                                                 " (the indices of a sparse record must); write the file again");
     refuse(wrong, id, keep_bad && record.size() / sizeof(sparse_entry) <= schema.features, record,
            std::span(run.labels).subspan(k * width, width), run.bad);
   }
@@ -161,8 +161,8 @@ void check_numbers(const any_record_source& source, sample_id first, bool keep_b
         const data_error wrong(source.where(first + k),
                                detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) +
                                    field.name +
-                                   " (a feature is a float32, which reaches 3.4e38); scale it, or leave "
-                                   "the record out as a bad one");
+                                   " (a feature is a float32, whose maximum is 3.4e38); scale it, or leave the record "
+                                   "out as a bad record");
         refuse(wrong, first + k, keep_bad, record, std::span(run.labels).subspan(k * width, width), run.bad);
       }
     });
@@ -192,13 +192,13 @@ dataset load(const any_record_source& source, const read_options& options) {
   const std::string name(source.name());
   if (form == record_form::bytes) {
     throw configuration_error("the records of " + name +
-                              " cannot become features (they are bytes that only their user can read); open it as a "
-                              "record source and take them apart");
+                              " cannot become features (they are bytes in a user-defined format); open it as a record "
+                              "source and parse the records");
   }
   const layout other = form == record_form::fixed ? layout::sparse : layout::dense;
   if (options.layout == other) {
     throw configuration_error("the records of " + name + " are " + (form == record_form::fixed ? "dense" : "sparse") +
-                              " (the other layout was asked for); leave the layout");
+                              " (the other layout was requested); do not set the layout");
   }
   return form == record_form::fixed ? load_fixed(source, options) : load_sparse(source, options);
 }

@@ -45,7 +45,7 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
 
 [[noreturn]] void refuse_without_records() {
   throw configuration_error(
-      "there is nothing to read (the source has samples, but no records); leave out the steps behind batch(), or give "
+      "there is nothing to read (the source has samples, but no records); leave out the steps after batch(), or use "
       "another source");
 }
 
@@ -115,9 +115,9 @@ struct loader::engine {
     const held_shards mine = last ? last->source().held() : held_shards();
     for (const held_shards& rank : ranks) {
       if (rank.here.size() == mine.names.size() && !mine.names.empty()) continue;
-      throw configuration_error("a loader of " + std::to_string(mine.names.size()) +
-                                " shards cannot be dealt by what a rank has of " + std::to_string(rank.here.size()) +
-                                " (it is of other data); pass the held() of each rank's loader");
+      throw configuration_error("the samples of " + std::to_string(mine.names.size()) +
+                                " shards cannot be assigned by a list of " + std::to_string(rank.here.size()) +
+                                " shards (the list is for other data); pass the held() of each rank's loader");
     }
     ring.reset();
     lost.clear();
@@ -133,12 +133,12 @@ struct loader::engine {
         "shard " + lost.front() + (lost.size() > 1 ? " and " + std::to_string(lost.size() - 1) + " others" : "") + " ";
     if (of_ranks == 0) {
       throw configuration_error(std::string(last->source().name()) + " cannot be read by this rank alone (" + which +
-                                "is not here); let the ranks agree what each of them holds: add followed_data(loader) "
-                                "to the state");
+                                "is not at this rank); let the ranks agree on the shards that they hold: add "
+                                "followed_data(loader) to the state");
     }
     throw data_error({std::string(last->source().name())},
                      which + "is at none of the " + std::to_string(of_ranks) +
-                         " ranks; start one where it is, or copy its file to where one is");
+                         " ranks; start a rank on a host that has the shard, or copy its file to a rank");
   }
 
   void reserve_ids() {
@@ -378,7 +378,7 @@ minibatch minibatch::part(index_range of) const {
 std::vector<minibatch> minibatch::split(int count) const {
   if (count < 1) {
     throw configuration_error("a batch cannot be split into " + std::to_string(count) +
-                              " (it needs one part); give 1 or more");
+                              " parts (at least 1 is required); give 1 or more");
   }
   std::vector<minibatch> parts;
   for (int k = 0; k < count; ++k) {

@@ -41,7 +41,7 @@ std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts)
 
 struct mixture::state : detail::source_facts {
   explicit state(std::vector<mixture_part> all) : parts(std::move(all)) {
-    if (parts.empty()) refuse("there are none", "name some, such as mix:a=0.7,b=0.3");
+    if (parts.empty()) refuse("there are no sources", "name some, such as mix:a=0.7,b=0.3");
     const auto weights = whole_weights(parts);
     muster::digest content;
     std::vector<std::uint64_t> counts;
@@ -55,7 +55,7 @@ struct mixture::state : detail::source_facts {
       if (source.schema() != parts[0].source.schema()) {
         refuse(std::string(source.name()) + " has records of " + to_string(source.schema()) + ", and " +
                    std::string(parts[0].source.name()) + " of " + to_string(parts[0].source.schema()),
-               "convert one of them");
+               "convert the records");
       }
       if (source.size() == 0) refuse(std::string(source.name()) + " has no records", "leave it out");
       size += source.size();

@@ -83,8 +83,8 @@ char delimiter_of(spec_reader& from) {
     if (name == *value) return character;
   }
   if (value->size() != 1)
-    from.refuse("delimiter '" + *value + "' is more than a character",
-                "give one, or comma, semicolon, tab, space, pipe");
+    from.refuse("delimiter '" + *value + "' is longer than one character",
+                "give a character, or comma, semicolon, tab, space, pipe");
   return value->front();
 }
 
@@ -173,7 +173,8 @@ std::vector<std::uint64_t> shape_of(spec_reader& from) {
   if (!text) return shape;
   for (const auto word : detail::split(*text, 'x')) {
     const auto extent = parse_number<std::uint64_t>(word);
-    if (!extent) from.refuse("shape '" + *text + "' is not numbers with x between them", "write such as shape=3x32x32");
+    if (!extent)
+      from.refuse("shape '" + *text + "' is not a list of numbers separated by x", "write such as shape=3x32x32");
     shape.push_back(*extent);
   }
   return shape;
@@ -195,7 +196,7 @@ opened_source open_raw_files(spec_reader& from, const read_options& /*options*/)
     const auto offset =
         parse_number<std::uint64_t>(at == std::string::npos ? "" : std::string_view(*label).substr(at + 1));
     if (label_type == dtype::none || !offset)
-      from.refuse("label '" + *label + "' is not a type and the byte it is at", "write such as label=uint8@0");
+      from.refuse("label '" + *label + "' is not a type and a byte offset", "write such as label=uint8@0");
     layout.labels = {{"label", label_type, *offset}};
   }
   const auto paths = paths_of(from, 1, any_number);
@@ -281,35 +282,36 @@ std::vector<known_source>& known_sources() {
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
       {{"idx", "IMAGES[,LABELS]", "test-images=IMAGES&test-labels=LABELS&split=train|test",
-        "MNIST and its kin, plain or compressed"},
+        "MNIST and similar data sets, plain or compressed"},
        open_idx_files},
-      {{"mnist", "FOLDER", "split=train|test", "MNIST and its kin by their published names, plain or .gz"},
+      {{"mnist", "FOLDER", "split=train|test", "MNIST and similar data sets under their published names, plain or .gz"},
        open_mnist_files},
-      {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary form; also one of its files"},
+      {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary format; also a single file"},
        open_cifar10_files},
-      {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary form"},
+      {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary format"},
        open_cifar100_files},
-      {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as ILSVRC has them; a record is a file's bytes"},
+      {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as in ILSVRC; a record is a file's bytes"},
        open_image_folder},
       {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
-        "records of one size, their features `offset` bytes from their start, behind `skip` bytes"},
+        "records of a fixed size, with features at byte `offset`, after a header of `skip` bytes"},
        open_raw_files},
       {{"tfrecord", "PATH[,PATH...]",
         "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",
-        "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or all of them as bytes"},
+        "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or whole payloads as bytes"},
        open_tfrecord_files},
       {{"records", "PATH", "check=1|0&follow=0|1&every=STEPS",
-        "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow, every)"},
+        "muster's own format: a file, or a folder with a manifest, which may grow during training (follow, every)"},
        open_record_files},
       {{"shards", "FOLDER", "local=0|1&weight=N&check=1|0&follow=0|1",
-        "a folder of records with files at different ranks (local), as muster-data shard makes it"},
+        "a folder of records with files at different ranks (local), as written by muster-data shard"},
        open_record_files},
       {{"https", "//SERVER/FOLDER", server_options,
-        "a folder of records on a server, which come when they are wanted, into a cache of the host"},
+        "a folder of records on a server, fetched on request into a cache on the host"},
        open_record_files},
       {{"http", "//SERVER/FOLDER", server_options, "the same without encryption"}, open_record_files},
-      {{"s3", "//BUCKET/FOLDER", server_options, "the same in an object store; AWS_* in the environment says which"},
+      {{"s3", "//BUCKET/FOLDER", server_options,
+        "the same in an object store, configured by AWS_* environment variables"},
        open_record_files},
       {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},

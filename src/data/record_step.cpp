@@ -149,7 +149,7 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
   } catch (const std::exception& error) {
     std::throw_with_nested(data_error({std::string(source().name())},
                                       "record " + std::to_string(id) + " made " + std::string(name_) + "() fail (" +
-                                          error.what() + "); mend the function or the record"));
+                                          error.what() + "); correct the function or the record"));
   }
 }
 

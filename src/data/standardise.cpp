@@ -13,7 +13,7 @@ record_schema standardise::output(const record_schema& in) {
   const auto& columns = statistics_.columns;
   const auto refuse = [&](const std::string& why) {
     throw configuration_error("cannot standardise records of " + to_string(in) + " (" + why +
-                              "); give it the statistics of this source");
+                              "); use the statistics of the source");
   };
   const auto deviation_of = [](const column_statistics& of) { return of.deviation() > 0 ? of.deviation() : 1.0; };
   if (const auto shape = detail::shape_of_image(in)) {
@@ -28,7 +28,7 @@ record_schema standardise::output(const record_schema& in) {
   }
   if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::float32 ||
       in.fields[0].shape.size() != 1 || in.fields[0].elements() != columns.size()) {
-    refuse("it takes images of bytes, or one row of float32 with a column of statistics for each");
+    refuse("supported are images of bytes, and a row of float32 with a column of statistics for each element");
   }
   mean_.clear();  // output() is called again when the source is replaced
   scale_.clear();

@@ -30,9 +30,9 @@ struct column_plan {
 column_plan plan_of(const any_record_source& source) {
   const record_schema& schema = source.schema();
   if (schema.form == record_form::bytes) {
-    throw configuration_error("the records of " + std::string(source.name()) +
-                              " have no statistics (they are bytes that only their user can read); convert them into "
-                              "records with fields");
+    throw configuration_error(
+        "the records of " + std::string(source.name()) +
+        " have no statistics (they are bytes in a user-defined format); convert them into records with fields");
   }
   if (schema.form == record_form::sparse) return {{}, schema.features <= most_columns ? schema.features : 1};
   column_plan plan;
@@ -154,10 +154,10 @@ source_statistics detail::kept_statistics(const any_record_source& source) {
   if (!kept) return {};
   const auto columns = plan_of(source).columns;
   if (kept->columns.size() == columns || (kept->columns.empty() && kept->records == 0)) return *kept;
-  throw data_error({std::string(source.name())}, "has statistics that are not of its records (they are of " +
+  throw data_error({std::string(source.name())}, "has statistics that do not match its records (they have " +
                                                      std::to_string(kept->columns.size()) +
                                                      " columns, and the records have " + std::to_string(columns) +
-                                                     "); take the note out of its manifest");
+                                                     "); remove the note from its manifest");
 }
 
 source_statistics statistics(const any_record_source& source, int threads) {
@@ -201,7 +201,7 @@ source_statistics detail::statistics_from_text(std::string_view text, const std:
     for (const auto& one : read.at("histogram")) found.histogram[one.at(0)] = one.at(1);
     return found;
   } catch (const nlohmann::json::exception&) {
-    throw data_error({path}, "has statistics that cannot be read (they are of another version); run muster-data stats");
+    throw data_error({path}, "has statistics that cannot be read (another version wrote them); run muster-data stats");
   }
 }
 

@@ -52,11 +52,12 @@ struct index_range {
 [[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard part) {
   if (part.rank < 0 || part.rank >= part.world) {
     throw configuration_error("there is no shard " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
-                              " (ranks count from 0 to world - 1); pass the rank and size of one group");
+                              " (ranks count from 0 to world - 1); pass the rank and the size of the same group");
   }
   if (part.weights && part.weights->size() != static_cast<std::size_t>(part.world)) {
-    throw configuration_error("a batch cannot be shared by " + std::to_string(part.weights->size()) + " weights (of " +
-                              std::to_string(part.world) + " ranks); give each rank one");
+    throw configuration_error("a batch cannot be divided by " + std::to_string(part.weights->size()) +
+                              " weights (there are " + std::to_string(part.world) +
+                              " ranks); give every rank a weight");
   }
   const auto share = [](std::uint64_t whole, std::uint64_t nth, std::uint64_t parts) {
     __extension__ using wide = unsigned __int128;

@@ -50,9 +50,9 @@ struct minibatch {
   template <element T>
   [[nodiscard]] std::span<const T> values() const {
     if (schema->form != record_form::fixed || schema->fields.size() != 1 || schema->fields[0].type != dtype_of<T>()) {
-      throw mismatch_error("a batch of " + to_string(*schema) + " has no values of " +
-                           std::string(to_string(dtype_of<T>())) +
-                           " alone (records have one field of that type for that); use record(), or add a map");
+      throw mismatch_error(
+          "a batch of " + to_string(*schema) + " has no values of " + std::string(to_string(dtype_of<T>())) +
+          " (values() requires records with this type as their only field); use record(), or add a map");
     }
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }

@@ -250,8 +250,7 @@ class any_record_source {
     }
     any_record_source version(std::uint64_t records) const override {
       if constexpr (requires { source.version(records); }) return source.version(records);
-      throw configuration_error("there is one version of " + this->name +
-                                " alone (it is not followed); open it with follow=1");
+      throw configuration_error(this->name + " has a single version (it is not followed); open it with follow=1");
     }
     std::optional<std::uint64_t> host_state_now() const override {
       if constexpr (requires { source.host_state_now(); }) return source.host_state_now();
@@ -271,8 +270,7 @@ class any_record_source {
         }
       }
       if (!mapped) {
-        throw configuration_error("the records of " + this->name +
-                                  " do not lie in memory as they are (mapped() is false); use read()");
+        throw configuration_error("the records of " + this->name + " have no views (mapped() is false); use read()");
       }
     }
     Source source;

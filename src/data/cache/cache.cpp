@@ -21,7 +21,8 @@ class cache_step final : public record_step {
  public:
   explicit cache_step(cache_options options) : options_(std::move(options)) {
     if (options_.memory == 0 && options_.folder.empty()) {
-      throw configuration_error("the cache keeps nothing (cache_options has neither memory nor a folder); give it one");
+      throw configuration_error(
+          "the cache stores nothing (cache_options has neither memory nor a folder); set memory or folder");
     }
   }
 
@@ -49,21 +50,23 @@ class cache_step final : public record_step {
   void look() override {
     if (before().randoms() != 0) {
       throw configuration_error(
-          "a cache cannot follow augment() (it would give every epoch the chance of the first one); write ... | "
+          "a cache cannot follow augment() (every epoch would repeat the random changes of the first epoch); write ... "
+          "| "
           "cache(...) | augment(...)");
     }
     schema_ = before().schema();
     version_ = before().version();
     if (!options_.folder.empty() && version_ == 0) {
-      throw configuration_error("cannot keep what map() made in '" + options_.folder +
-                                "' (its function has version 0, so that a change of it would not be seen); give it a "
-                                "version");
+      throw configuration_error("cannot cache the results of map() in '" + options_.folder +
+                                "' (its function has version 0, so a change of the function would not be detected); "
+                                "give the function a version");
     }
     const auto state = source().host_state();
     if (!options_.folder.empty() && !state && !std::isfinite(options_.fresh_for.count())) {
-      throw configuration_error("cannot keep the records of " + std::string(source().name()) + " in '" +
-                                options_.folder + "' (nothing would tell that they have changed); say with " +
-                                "cache_options::fresh_for how long they are good, or keep them in memory");
+      throw configuration_error("cannot cache the records of " + std::string(source().name()) + " in '" +
+                                options_.folder +
+                                "' (a change of the records would not be detected); set a time limit with " +
+                                "cache_options::fresh_for, or cache the records in memory");
     }
     memory_.reset();
     disk_.reset();  // before another record_store opens the same file
@@ -94,8 +97,8 @@ class cache_step final : public record_step {
     try {
       store.emplace(records_, where...);
     } catch (const std::exception& error) {
-      muster::log(log_level::warning, "the records of " + records_.name + " are not kept in " + name + " (" +
-                                          error.what() + "); they are made anew each time");
+      muster::log(log_level::warning, "the records of " + records_.name + " are not cached in " + name + " (" +
+                                          error.what() + "); they are computed again each time");
     }
   }
 

@@ -45,8 +45,6 @@ struct cached_records {
 ///
 /// A file belongs to one combination of source, steps and versions, and is stored in a folder of such files:
 ///
-/// A file is of one source, steps and version of both, in a folder of such files:
-///
 ///     header | a word for each record | labels | records
 ///
 /// A word is 0 if the record is absent. Otherwise it has the record's checksum and a mark that depends on the record's

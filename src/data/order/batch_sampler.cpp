@@ -32,8 +32,9 @@ void sampler::assign(const cursor& where) {
       blocks_ = block_window_permutation(start.seed, start.epoch, start.size, start.block, start.window);
       break;
     default:
-      throw configuration_error("there is no order " + std::to_string(static_cast<std::uint32_t>(start.order)) +
-                                " of samples (this version knows 0 to 3); the cursor is of another version or damaged");
+      throw configuration_error(
+          "sample order " + std::to_string(static_cast<std::uint32_t>(start.order)) +
+          " is unknown (this version supports 0 to 3); the cursor is damaged or was saved by another version");
   }
   epoch_start_ = start;
 }
@@ -140,8 +141,8 @@ bool batch_sampler::is_between_batches(const muster::cursor& at) noexcept {
 void batch_sampler::open(const muster::cursor& target) {
   const auto compare = [&](const muster::cursor& expected) {
     if (const std::string difference = detail::difference(target, expected); !difference.empty()) {
-      throw configuration_error("cannot go on from this cursor (" + difference +
-                                "); open it with the data and settings it was made with");
+      throw configuration_error("cannot resume from this cursor (" + difference +
+                                "); open it with the data and settings with which it was saved");
     }
   };
   muster::cursor expected = cursor_;
@@ -152,9 +153,9 @@ void batch_sampler::open(const muster::cursor& target) {
   }
   compare(expected);
   if (!is_between_batches(target)) {
-    throw configuration_error("cannot go on from this cursor (position " + std::to_string(target.position) +
+    throw configuration_error("cannot resume from this cursor (position " + std::to_string(target.position) +
                               " is not between two batches of " + std::to_string(target.batch) + " of " +
-                              std::to_string(target.size) + " samples); it was damaged or made by hand");
+                              std::to_string(target.size) + " samples); the cursor is damaged or was written by hand");
   }
   if (another_version) {
     expected.dataset = open_version_(target.size);
@@ -245,14 +246,14 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
     return this->ids(where, mine.first, ids);
   }
   if (held_by_rank_.size() != static_cast<std::size_t>(part.world)) {
-    throw configuration_error("the ranks have agreed what each of " + std::to_string(held_by_rank_.size()) +
-                              " holds of the data, and there are " + std::to_string(part.world) +
-                              "; agree again when ranks come or go");
+    throw configuration_error("the ranks have agreed on the shards of " + std::to_string(held_by_rank_.size()) +
+                              " ranks, but there are " + std::to_string(part.world) +
+                              " ranks; agree again when ranks join or leave");
   }
   if (part.virtual_shards > 0) {
     throw configuration_error(
-        "samples that go to the ranks that hold them cannot be cut into virtual shards (these are the same for any "
-        "ranks); give every rank all of the data, or use no virtual shards");
+        "samples that are assigned to the ranks that hold them cannot be divided into virtual shards (virtual shards "
+        "are the same for any ranks); give every rank all data, or use no virtual shards");
   }
   ids.resize(count);
   this->ids(where, 0, ids);

@@ -31,7 +31,8 @@ class block_window_permutation {
       : seed_(seed), epoch_(epoch), size_(size) {
     if (block == 0 || window == 0) {
       throw configuration_error("cannot shuffle in windows of " + std::to_string(window) + " blocks of " +
-                                std::to_string(block) + " samples (both are at least 1); leave them out for defaults");
+                                std::to_string(block) +
+                                " samples (both must be at least 1); leave them out for defaults");
     }
     block_ = std::min(block, std::max<std::uint64_t>(size, 1));
     const std::uint64_t blocks = size / block_ + (size % block_ != 0 ? 1 : 0);

@@ -27,7 +27,7 @@ class feistel_permutation {
   feistel_permutation(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) : size_(size) {
     if (size > std::uint64_t{1} << 63) {
       throw configuration_error("cannot shuffle " + std::to_string(size) + " samples (an order has at most 2^63); " +
-                                "cut the data in two");
+                                "divide the data");
     }
     constexpr std::uint64_t purpose = 0x6665697374656c00ULL;  // gives this use of the seed its own random numbers
     key_ = mix(mix(seed ^ purpose) + 0x9e3779b97f4a7c15ULL * (epoch + 1));

@@ -78,8 +78,8 @@ detail::manifest_content detail::contents_of(std::string_view text, const std::s
     if (with_crc(line) != written + '\n') fail("the line does not match its checksum (the manifest was damaged)");
     if (number_of_line == 1) {
       if (line != heading) {
-        throw data_error({path, 1, 1}, "has the heading '" + line + "' (this program knows '" + std::string(heading) +
-                                           "'); use the muster that wrote it");
+        throw data_error({path, 1, 1}, "has the heading '" + line + "' (this program supports '" +
+                                           std::string(heading) + "'); use the version of muster that wrote it");
       }
       content.bytes = at;
       continue;
@@ -98,8 +98,8 @@ detail::manifest_content detail::contents_of(std::string_view text, const std::s
     words.imbue(std::locale::classic());
     words >> entry.file >> entry.records >> entry.bytes >> std::hex >> entry.digest >> std::dec >> more;
     const bool read = words && words.eof();
-    if (!read || !usable_name(entry.file)) fail("the line is no entry of a manifest");
-    if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the one before");
+    if (!read || !usable_name(entry.file)) fail("the line is not a manifest entry");
+    if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the previous line");
     content.entries.push_back(std::move(entry));
     if (more != 0) continue;
     whole_entries = content.entries.size();

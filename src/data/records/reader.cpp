@@ -77,7 +77,7 @@ struct record_files::state : detail::source_facts {
       if (!entries.empty()) check_entry(entries[i], shard);
       if (!(shard.schema == first.schema)) {
         throw data_error({shard.path}, "has records of another schema (" + to_string(shard.schema) + ") than " +
-                                           first.path + " (" + to_string(first.schema) + "); convert one of them");
+                                           first.path + " (" + to_string(first.schema) + "); convert the records");
       }
       size += shard.footer.records;
       compressed = compressed || shard.compressed();
@@ -127,32 +127,32 @@ struct record_files::state : detail::source_facts {
     const std::string manifest = detail::path_of_manifest(path);
     auto found =
         far ? detail::contents_of(far->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
-    if (found.entries.empty()) throw data_error({manifest}, "names no files yet; write records into the folder");
+    if (found.entries.empty()) throw data_error({manifest}, "lists no files yet; write records into the folder");
     return found;
   }
 
   static void check_entry(const manifest_entry& entry, const format::shard& shard) {
     const format::file_footer& footer = shard.footer;
     if (entry.records == footer.records && entry.bytes == footer.file_bytes && entry.digest == footer.digest) return;
-    throw data_error({shard.path}, "is not the file that the manifest means (it has " + std::to_string(footer.records) +
-                                       " records and " + std::to_string(footer.file_bytes) + " bytes there, and " +
-                                       std::to_string(entry.records) + " and " + std::to_string(entry.bytes) +
-                                       " were written); restore it from a copy");
+    throw data_error({shard.path}, "does not match the manifest (the file has " + std::to_string(footer.records) +
+                                       " records and " + std::to_string(footer.file_bytes) +
+                                       " bytes, and the manifest lists " + std::to_string(entry.records) + " and " +
+                                       std::to_string(entry.bytes) + "); restore it from a copy");
   }
 
   // Returns the schema for a rank that has none of the files.
   static record_schema schema_of_manifest(const detail::manifest_content& content, const std::string& path) {
     if (!content.schema.empty()) return format::schema_from_json(content.schema, path, 0);
-    throw data_error({path},
-                     "has none of the files that its manifest lists, which would say what a record is; copy one");
+    throw data_error({path}, "has none of the files in its manifest (a file is required for the schema); copy a file");
   }
 
   const opened& shard_of(sample_id id) const {
     const opened& at =
         shards.size() == 1 ? shards.front() : *(std::ranges::upper_bound(shards, id, {}, &opened::first) - 1);
     if (at.shard != nullptr) return at;
-    throw data_error({paths[static_cast<std::size_t>(&at - shards.data())]},
-                     "is not here (its records are another rank's to read); copy it, or read them there");
+    throw data_error(
+        {paths[static_cast<std::size_t>(&at - shards.data())]},
+        "is missing at this rank (other ranks read its records); copy it, or read the records at another rank");
   }
 
   // A record, and the owner of its memory. A null pointer means that the record cannot be used.
@@ -204,7 +204,7 @@ struct record_files::state : detail::source_facts {
     const std::uint64_t offset = shard.footer.payload_offset + shard.place_in_payload(record).begin;
     return data_error({shard.path, 0, 0, offset},
                       "record " + std::to_string(record) +
-                          " does not match its checksum (it was damaged on the disk or on the way); restore the file "
+                          " does not match its checksum (it was damaged on the disk or in transfer); restore the file "
                           "from a copy");
   }
 
@@ -230,7 +230,7 @@ record_files::record_files(const std::string& path, const record_read_options& o
   const bool folder = far != nullptr || std::filesystem::is_directory(path, ignored);
   if ((options.follow || options.shards) && !folder) {
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
-                              " (it is no folder of records); name a folder, or use records:FILE");
+                              " (it is not a folder of records); name a folder, or use records:FILE");
   }
   auto content = folder ? state::contents(path, far) : detail::manifest_content();
   *this = record_files(std::make_shared<const state>(path, options, std::move(far), std::move(content)));
@@ -273,7 +273,7 @@ record_files record_files::version(std::uint64_t records) const {
     if (sum > records || seconds_since(start) > patience.count()) {
       throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
                                            std::to_string(count) + " files have " + std::to_string(sum) +
-                                           "); it is another folder, or was cut: restore it from a copy");
+                                           "); it is another folder, or was truncated: restore it from a copy");
     }
     std::this_thread::sleep_for(between_looks);
   }

@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 namespace {
 
 [[noreturn]] void refuse(std::string_view by, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("records cannot be cut into shards by '" + std::string(by) + "' (" + why + "); " +
+  throw configuration_error("records cannot be divided into shards by '" + std::string(by) + "' (" + why + "); " +
                             suggestion);
 }
 
@@ -22,7 +22,7 @@ std::vector<double> numbers_of(std::string_view list, std::string_view by) {
   for (const auto word : detail::split(list, ',')) {
     const auto number = parse_number<double>(word);
     if (!number || !(*number >= 0) || !std::isfinite(*number))
-      refuse(by, "'" + std::string(word) + "' is no weight", "write such as weights:2,1,1");
+      refuse(by, "'" + std::string(word) + "' is not a weight", "write such as weights:2,1,1");
     numbers.push_back(*number);
   }
   return numbers;
@@ -37,21 +37,21 @@ shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_s
   if (by.starts_with(weights)) {
     const std::vector<double> numbers = numbers_of(by.substr(weights.size()), by);
     if (shards != 0 && numbers.size() != shards) {
-      refuse(by, std::to_string(numbers.size()) + " weights are not of " + std::to_string(shards) + " shards",
-             "give each shard one");
+      refuse(by, std::to_string(numbers.size()) + " weights were given for " + std::to_string(shards) + " shards",
+             "give every shard a weight");
     }
     if (std::accumulate(numbers.begin(), numbers.end(), 0.0) <= 0)
-      refuse(by, "the weights add up to nothing", "give one that is above 0");
+      refuse(by, "the sum of the weights is 0", "give at least one weight above 0");
     use_weights(numbers, records);
     return;
   }
-  if (shards == 0) refuse(by, "there are no shards", "say how many");
+  if (shards == 0) refuse(by, "there are no shards", "give the number of shards");
   if (by == "range")
     use_weights(std::vector<double>(shards, 1.0), records);
   else if (by.starts_with(hash))
     use_key(by.substr(hash.size()), schema, columns);
   else
-    refuse(by, "that is no way to cut", "write range, hash:KEY or weights:2,1,1");
+    refuse(by, "the rule is unknown", "write range, hash:KEY or weights:2,1,1");
 }
 
 void shard_rule::use_weights(const std::vector<double>& weights, std::uint64_t records) {

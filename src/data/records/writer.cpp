@@ -33,7 +33,8 @@ struct record_file_writer::state {
       refuse("blocks of " + std::to_string(options.block_bytes) + " bytes are too large", "use at most 1 GiB");
     }
     if ((schema.form == record_form::fixed) != (schema.record_bytes() != 0)) {
-      refuse("the schema '" + to_string(schema) + "' says no records", "give it fields, or a form without any");
+      refuse("the schema '" + to_string(schema) + "' is not possible",
+             "give fixed records fields, and other forms none");
     }
     if (options.block_bytes != 0) codec = &format::require_block_codec(path);
     write_header();
@@ -76,7 +77,7 @@ struct record_file_writer::state {
     }
     if (codec != nullptr) {
       if (record.size() > format::most_raw_bytes)
-        refuse("a record is larger than a block may be", "do not compress it");
+        refuse("a record exceeds the maximum block size", "do not compress it");
       const std::uint64_t begin = detail::round_up(block.size(), options.alignment);
       if (!block.empty() && begin + record.size() > options.block_bytes) end_block();
       block.resize(detail::round_up(block.size(), options.alignment));
@@ -211,16 +212,17 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
   std::error_code code;
   std::filesystem::create_directories(folder_, code);
   if (!std::filesystem::is_directory(folder_)) {
-    throw configuration_error("cannot make the folder '" + folder_ + "' (" +
-                              (code ? code.message() : "there is a file of this name") + "); choose another");
+    throw configuration_error("cannot create the folder '" + folder_ + "' (" +
+                              (code ? code.message() : "a file with this name exists") + "); choose another folder");
   }
   detail::remove_abandoned_files(folder_);
   const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
   const format::shard there(path_in(folder_, entries.front().file));
   if (there.schema == schema_) return;
-  throw data_error({folder_}, "has records of another schema (" + to_string(there.schema) + ", and these are " +
-                                  to_string(schema_) + "); write them into a folder of their own");
+  throw data_error({folder_}, "has records of another schema (" + to_string(there.schema) +
+                                  ", and the new records are " + to_string(schema_) +
+                                  "); write the new records into another folder");
 }
 record_set_writer::~record_set_writer() {
   std::error_code ignored;
