@@ -49,10 +49,10 @@ void batch_ring::make_room(batch_slot& slot) {
   if (slot.bytes.size() < slot.used) slot.bytes = buffer<std::byte>(slot.used);
   if (slot.labels.size() < count * slot.label_width) slot.labels = buffer<float>(count * slot.label_width);
   slot.left_out = 0;
-  slot.settled = false;
+  slot.bad_records_reported = false;
   slot.piece = std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
   slot.pieces = (count + slot.piece - 1) / slot.piece;
-  slot.begun = 0;
+  slot.started = 0;
   slot.running = 0;
   slot.bad.clear();
   slot.failure = nullptr;
@@ -71,7 +71,7 @@ void batch_ring::push(std::unique_ptr<batch_slot> slot) {
 
 void batch_ring::pop(std::size_t count) noexcept {
   std::unique_lock lock(mutex_);
-  for (std::size_t i = 0; i < count; ++i) queue_[i]->begun = queue_[i]->pieces;
+  for (std::size_t i = 0; i < count; ++i) queue_[i]->started = queue_[i]->pieces;
   done_.wait(lock, [&] {
     return std::all_of(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count),
                        [](const auto& slot) { return slot->running == 0; });
@@ -82,8 +82,8 @@ void batch_ring::pop(std::size_t count) noexcept {
 }
 
 bool batch_ring::begin_piece(batch_slot& slot, std::size_t& piece) {
-  if (slot.begun == slot.pieces) return false;
-  piece = slot.begun++;
+  if (slot.started == slot.pieces) return false;
+  piece = slot.started++;
   ++slot.running;
   return true;
 }
@@ -103,7 +103,7 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
         .epoch = slot.where.epoch,
         .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
         .bad = keeps_bad_ ? &bad : nullptr,
-        .room = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
+        .output = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
     last_.read(request, scratch);
   } catch (...) {
     failure = std::current_exception();
@@ -114,10 +114,10 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
     // is the same for any number of threads.
     slot.failure = failure;
     slot.failed_piece = piece;
-    slot.begun = slot.pieces;
+    slot.started = slot.pieces;
   }
   slot.bad.insert(slot.bad.end(), std::make_move_iterator(bad.begin()), std::make_move_iterator(bad.end()));
-  if (--slot.running == 0 && slot.begun == slot.pieces) done_.notify_all();
+  if (--slot.running == 0 && slot.started == slot.pieces) done_.notify_all();
 }
 
 void batch_ring::work() {

@@ -30,18 +30,18 @@ struct batch_slot {
   buffer<float> labels;
   std::size_t label_width = 0;
   std::uint64_t left_out = 0;
-  bool settled = false;  // true after the bad records have been reported and left out
+  bool bad_records_reported = false;  // true after the bad records have been reported and left out
 
   // The following members are guarded by the mutex of the ring.
   std::size_t piece = 1;  // number of records in a piece
   std::size_t pieces = 0;
-  std::size_t begun = 0;
+  std::size_t started = 0;
   std::size_t running = 0;
   std::vector<bad_record> bad;
   std::exception_ptr failure;  // exception of the failed piece with the lowest number
   std::size_t failed_piece = 0;
 
-  [[nodiscard]] bool is_complete() const noexcept { return begun == pieces && running == 0; }
+  [[nodiscard]] bool is_complete() const noexcept { return started == pieces && running == 0; }
   /// Returns the offset of the k-th record in `bytes`. If k is the number of records, returns the end of the last
   /// record.
   [[nodiscard]] std::size_t begin_of(std::size_t k) const noexcept {

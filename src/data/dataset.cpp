@@ -121,7 +121,7 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
       bad->push_back(*found);
     }
   }
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   for (std::size_t k = 0; k < ids.size(); ++k) {
     if (!rows.labels.empty()) rows.labels[k] = label(ids[k]);
     if (rows.bytes.empty()) continue;
@@ -129,13 +129,13 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
       const sparse_row row = sparse(ids[k]);
       for (std::size_t j = 0; j < row.indices.size(); ++j) {
         const sparse_entry entry{row.indices[j], row.values[j]};
-        std::memcpy(to, &entry, sizeof entry);
-        to += sizeof entry;
+        std::memcpy(output, &entry, sizeof entry);
+        output += sizeof entry;
       }
     } else {
       const auto bytes = std::as_bytes(row(ids[k]));
-      std::memcpy(to, bytes.data(), bytes.size());
-      to += bytes.size();
+      std::memcpy(output, bytes.data(), bytes.size());
+      output += bytes.size();
     }
   }
 }

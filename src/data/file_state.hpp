@@ -15,16 +15,16 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns a value that distinguishes states of a file on this host, from size, times, inode and device. No user can
 /// set a file's change time back. The value differs after a copy and on another host.
-[[nodiscard]] inline std::uint64_t state_of(const struct stat& of) noexcept {
+[[nodiscard]] inline std::uint64_t state_of(const struct stat& status) noexcept {
   const auto number = [](auto value) { return static_cast<std::uint64_t>(value); };
   return digest()
-      .add(number(of.st_size))
-      .add(number(of.st_mtim.tv_sec))
-      .add(number(of.st_mtim.tv_nsec))
-      .add(number(of.st_ctim.tv_sec))
-      .add(number(of.st_ctim.tv_nsec))
-      .add(number(of.st_ino))
-      .add(number(of.st_dev))
+      .add(number(status.st_size))
+      .add(number(status.st_mtim.tv_sec))
+      .add(number(status.st_mtim.tv_nsec))
+      .add(number(status.st_ctim.tv_sec))
+      .add(number(status.st_ctim.tv_nsec))
+      .add(number(status.st_ino))
+      .add(number(status.st_dev))
       .value();
 }
 
@@ -40,9 +40,10 @@ namespace muster { inline namespace v0 { namespace detail {
 inline void wait_for_next_tick(const struct timespec& changed) noexcept {
   constexpr long step = 1'000'000, longest = 20'000'000;  // nanoseconds
   for (long waited = 0; waited < longest; waited += step) {
-    struct timespec now {};
-    if (::clock_gettime(CLOCK_REALTIME_COARSE, &now) != 0) return;
-    if (now.tv_sec > changed.tv_sec || (now.tv_sec == changed.tv_sec && now.tv_nsec > changed.tv_nsec)) return;
+    struct timespec current {};
+    if (::clock_gettime(CLOCK_REALTIME_COARSE, &current) != 0) return;
+    if (current.tv_sec > changed.tv_sec || (current.tv_sec == changed.tv_sec && current.tv_nsec > changed.tv_nsec))
+      return;
     const struct timespec pause { 0, step };
     (void)::nanosleep(&pause, nullptr);
   }

@@ -45,7 +45,7 @@ detail::image_window random_window(const detail::image_window& all, const jpeg_o
 
 }  // namespace
 
-void detail::set_jpeg_functions(const jpeg_functions* known) noexcept { functions = known; }
+void detail::set_jpeg_functions(const jpeg_functions* new_functions) noexcept { functions = new_functions; }
 
 record_schema detail::jpeg_reader::output(const record_schema& in) const {
   if (in.form != record_form::bytes) {
@@ -70,17 +70,17 @@ std::uint64_t decode_jpeg::version() const noexcept {
       .value();
 }
 
-void decode_jpeg::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
+void decode_jpeg::operator()(std::span<const std::byte> input, std::span<std::byte> result) const {
   const auto& jpeg = *functions.load();
-  jpeg.decode(from, middle_of(jpeg.size(from), options_), options_.height, options_.width, false, to.data());
+  jpeg.decode(input, middle_of(jpeg.size(input), options_), options_.height, options_.width, false, result.data());
 }
 
-void random_jpeg_crop::operator()(std::span<const std::byte> from, std::span<std::byte> to,
+void random_jpeg_crop::operator()(std::span<const std::byte> input, std::span<std::byte> result,
                                   random_stream& random) const {
   const auto& jpeg = *functions.load();
-  const auto window = random_window(jpeg.size(from), options_, random);
+  const auto window = random_window(jpeg.size(input), options_, random);
   const bool flip = options_.flip && random.uniform() < 0.5;
-  jpeg.decode(from, window, options_.height, options_.width, flip, to.data());
+  jpeg.decode(input, window, options_.height, options_.width, flip, result.data());
 }
 
 }}  // namespace muster::v0

@@ -27,8 +27,8 @@ template <class T>
 }
 
 /// Returns the description of a record with an invalid label: problem (why) suggestion.
-[[nodiscard]] inline std::string no_label(std::string_view label, std::string_view of = "") {
-  return "label " + std::string(label) + std::string(of) +
+[[nodiscard]] inline std::string no_label(std::string_view label, std::string_view owner = "") {
+  return "label " + std::string(label) + std::string(owner) +
          " cannot be used (a label must be finite, and conversion to float32 must not change a whole number); correct "
          "it, or leave the record out as a bad record";
 }

@@ -21,7 +21,7 @@ constexpr std::size_t records_of_task = 256;
 
 // Reads tasks of consecutive records and their labels in parallel. Calls each(first id, run) for each task.
 template <class Each>
-std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& to,
+std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& output,
                                  Each each) {
   const std::size_t count = source.size();
   const std::size_t labels_each = source.schema().labels.size();
@@ -31,7 +31,7 @@ std::vector<bad_record> read_all(const any_record_source& source, const read_opt
     detail::record_run run;
     run.read(source, first, std::min<std::size_t>(records_of_task, count - first), options.keep_bad_records);
     for (std::size_t k = 0; k < run.sizes.size(); ++k)
-      to.labels()[first + k] = labels_each != 0 ? run.labels[k * labels_each] : 0;
+      output.labels()[first + k] = labels_each != 0 ? run.labels[k * labels_each] : 0;
     each(first, run);
     bad[task] = std::move(run.bad);
   });
@@ -47,13 +47,13 @@ dataset load_fixed(const any_record_source& source, const read_options& options)
   const std::size_t width = std::max<std::size_t>(features, options.min_features);
   dataset_builder builder = dataset_builder::dense(std::string(source.name()), source.size(), width);
   builder.set_bad(read_all(source, options, builder, [&](sample_id first, const detail::record_run& run) {
-    const std::byte* from = run.bytes.data();
+    const std::byte* input = run.bytes.data();
     for (std::size_t k = 0; k < run.sizes.size(); ++k) {
-      float* to = builder.row(first + k).data();
+      float* output = builder.row(first + k).data();
       for (const record_field& field : schema.fields) {
         const auto convert = detail::float_reader(field.type);
         const std::size_t size = size_of(field.type);
-        for (std::uint64_t n = field.elements(); n > 0; --n, from += size) *to++ = convert(from);
+        for (std::uint64_t n = field.elements(); n > 0; --n, input += size) *output++ = convert(input);
       }
     }
   }));
@@ -195,8 +195,8 @@ dataset load(const any_record_source& source, const read_options& options) {
                               " cannot become features (they are bytes in a user-defined format); open it as a record "
                               "source and parse the records");
   }
-  const layout other = form == record_form::fixed ? layout::sparse : layout::dense;
-  if (options.layout == other) {
+  const layout unsupported = form == record_form::fixed ? layout::sparse : layout::dense;
+  if (options.layout == unsupported) {
     throw configuration_error("the records of " + name + " are " + (form == record_form::fixed ? "dense" : "sparse") +
                               " (the other layout was requested); do not set the layout");
   }

@@ -20,8 +20,8 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns the number of threads to use for `tasks` tasks if the user requested `requested` threads (0: as many as this
 /// process may use).
-inline std::size_t thread_count(int asked, std::size_t tasks) noexcept {
-  const std::size_t most = asked > 0 ? static_cast<std::size_t>(asked) : std::thread::hardware_concurrency();
+inline std::size_t thread_count(int requested, std::size_t tasks) noexcept {
+  const std::size_t most = requested > 0 ? static_cast<std::size_t>(requested) : std::thread::hardware_concurrency();
   return std::clamp<std::size_t>(tasks, 1, std::max<std::size_t>(most, 1));
 }
 
@@ -84,10 +84,10 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
     }
   };
   {
-    std::optional<background_tasks> others;
+    std::optional<background_tasks> helper_tasks;
     const std::size_t helpers = thread_count(threads, tasks) - 1;
-    if (helpers > 0) others.emplace(helpers);
-    for (std::size_t n = 0; n < helpers; ++n) others->start(work);
+    if (helpers > 0) helper_tasks.emplace(helpers);
+    for (std::size_t n = 0; n < helpers; ++n) helper_tasks->start(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);

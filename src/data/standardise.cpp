@@ -15,7 +15,9 @@ record_schema standardise::output(const record_schema& in) {
     throw configuration_error("cannot standardise records of " + to_string(in) + " (" + why +
                               "); use the statistics of the source");
   };
-  const auto deviation_of = [](const column_statistics& of) { return of.deviation() > 0 ? of.deviation() : 1.0; };
+  const auto deviation_of = [](const column_statistics& column) {
+    return column.deviation() > 0 ? column.deviation() : 1.0;
+  };
   if (const auto shape = detail::shape_of_image(in)) {
     if (columns.size() != shape->channels) refuse("the statistics have " + std::to_string(columns.size()) + " columns");
     image_options options{.output = layout_};
@@ -45,16 +47,16 @@ std::uint64_t standardise::version() const noexcept {
   return digest().add(current).add(std::as_bytes(std::span(mean_))).add(std::as_bytes(std::span(scale_))).value();
 }
 
-void standardise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
-  if (image_) return (*image_)(from, to);
-  const auto* const in = reinterpret_cast<const float*>(from.data());
-  auto* const out = reinterpret_cast<float*>(to.data());
+void standardise::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
+  if (image_) return (*image_)(input, result);
+  const auto* const in = reinterpret_cast<const float*>(input.data());
+  auto* const out = reinterpret_cast<float*>(result.data());
   for (std::size_t k = 0; k < mean_.size(); ++k) out[k] = (in[k] - mean_[k]) * scale_[k];
 }
 
-loader operator|(loader from, standardise_by_source step) {
-  source_statistics found = statistics(from, step.threads);
-  return std::move(from) | map(standardise(std::move(found), step.output));
+loader operator|(loader pipeline, standardise_by_source step) {
+  source_statistics found = statistics(pipeline, step.threads);
+  return std::move(pipeline) | map(standardise(std::move(found), step.output));
 }
 
 }}  // namespace muster::v0

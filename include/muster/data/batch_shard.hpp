@@ -59,9 +59,9 @@ struct index_range {
                               " weights (there are " + std::to_string(part.world) +
                               " ranks); give every rank a weight");
   }
-  const auto share = [](std::uint64_t whole, std::uint64_t nth, std::uint64_t parts) {
+  const auto share = [](std::uint64_t total, std::uint64_t nth, std::uint64_t parts) {
     __extension__ using wide = unsigned __int128;
-    return static_cast<std::uint64_t>(wide{whole} * nth / parts);
+    return static_cast<std::uint64_t>(wide{total} * nth / parts);
   };
   const auto before = [&](int rank) {  // total weight of the ranks below `rank`
     if (!part.weights) return static_cast<std::uint64_t>(rank);

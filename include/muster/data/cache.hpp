@@ -54,7 +54,7 @@ struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}
   explicit cache(std::string folder) : options{.folder = std::move(folder)} {}
-  explicit cache(cache_options asked) : options(std::move(asked)) {}
+  explicit cache(cache_options requested) : options(std::move(requested)) {}
 };
 
 }}  // namespace muster::v0

@@ -91,8 +91,8 @@ class live_cursor : public cursor {
 namespace detail {
 
 /// Returns the differences between the epoch sequences of two cursors ("the seed is 1 there and 2 here, ..."). Returns
-/// an empty string if `there` is a position in the epoch sequence of `here`.
-[[nodiscard]] std::string difference(const cursor& there, const cursor& here);
+/// an empty string if `target` is a position in the epoch sequence of `expected`.
+[[nodiscard]] std::string difference(const cursor& target, const cursor& expected);
 
 }  // namespace detail
 

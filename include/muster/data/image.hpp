@@ -71,8 +71,8 @@ struct image_conversion {
 
 /// Converts one image: reads bytes of the shape and writes the same number of floats. If `plainly` is true, it uses no
 /// wide vector instructions.
-void convert_image(const image_conversion& how, const image_choice& choice, const std::byte* from, float* to,
-                   bool plainly = false) noexcept;
+void convert_image(const image_conversion& conversion, const image_choice& choice, const std::byte* input,
+                   float* output, bool plainly = false) noexcept;
 
 /// The common base class of the functions on images.
 class image_converter {
@@ -102,7 +102,7 @@ class normalise : public detail::image_converter {
   constexpr explicit normalise(const image_options& options = {}) noexcept : image_converter(options) {}
   /// The functions of record_transform: a digest of the options, and the conversion of a record.
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 };
 static_assert(record_transform<normalise>);
 
@@ -113,7 +113,7 @@ class image_augmentation : public detail::image_converter {
   constexpr explicit image_augmentation(const augment_options& chance, const image_options& options = {}) noexcept
       : image_converter(options), chance_(chance) {}
   /// The function of record_augmentation.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random) const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const noexcept;
 
  private:
   augment_options chance_;

@@ -26,7 +26,7 @@ class resize_image {
   /// The functions of record_transform. `output` throws configuration_error if the records are not uint8 images.
   [[nodiscard]] record_schema output(const record_schema& in);
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
 
  private:
   std::uint32_t height_, width_;
@@ -40,7 +40,7 @@ class greyscale {
   /// The functions of record_transform. `output` throws configuration_error if the records do not have three channels.
   [[nodiscard]] record_schema output(const record_schema& in);
   [[nodiscard]] std::uint64_t version() const noexcept { return 0x67726579; }
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 
  private:
   detail::image_shape from_;
@@ -66,12 +66,13 @@ struct prepare {
   explicit prepare(const image_options& normalised);
   explicit prepare(const source_statistics& standardised, image_layout output = image_layout::hwc);
 
-  /// Returns the steps of `first` followed by the steps of `then`.
-  [[nodiscard]] friend prepare operator|(const prepare& first, const prepare& then) {
-    return prepare(first.text.empty() || then.text.empty() ? first.text + then.text : first.text + "|" + then.text);
+  /// Returns the steps of `first` followed by the steps of `second`.
+  [[nodiscard]] friend prepare operator|(const prepare& first, const prepare& second) {
+    return prepare(first.text.empty() || second.text.empty() ? first.text + second.text
+                                                             : first.text + "|" + second.text);
   }
 };
-[[nodiscard]] loader operator|(loader from, const prepare& steps);
+[[nodiscard]] loader operator|(loader pipeline, const prepare& steps);
 
 /// The steps of a text, for records outside a pipeline, such as the requests of a server. The results have the same
 /// bits as in a pipeline. Used by one thread at a time.
@@ -82,8 +83,8 @@ class preparation {
 
   /// Returns the schema of the prepared records.
   [[nodiscard]] const record_schema& output() const noexcept { return output_; }
-  /// Writes all bytes of `to`. Throws data_error for a bad record. The place in the error is a byte of the record.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to);
+  /// Writes all bytes of `result`. Throws data_error for a bad record. The place in the error is a byte of the record.
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result);
 
  private:
   struct step {

@@ -38,11 +38,11 @@ struct jpeg_functions {
   /// Returns width and height. x and y are 0.
   image_window (*size)(std::span<const std::byte> jpeg);
   /// Writes height x width pixels of three bytes each. The image is mirrored if `flip` is true.
-  void (*decode)(std::span<const std::byte> jpeg, const image_window& shown, std::uint32_t height, std::uint32_t width,
-                 bool flip, std::byte* to);
+  void (*decode)(std::span<const std::byte> jpeg, const image_window& window, std::uint32_t height, std::uint32_t width,
+                 bool flip, std::byte* pixels);
 };
 /// Sets the functions for reading JPEG. Thread safe.
-void set_jpeg_functions(const jpeg_functions* known) noexcept;
+void set_jpeg_functions(const jpeg_functions* functions) noexcept;
 /// Registers the JPEG functions and returns true. Defined in muster::jpeg.
 bool register_jpeg() noexcept;
 #ifdef MUSTER_HAS_JPEG
@@ -73,7 +73,7 @@ class decode_jpeg : public detail::jpeg_reader {
   explicit decode_jpeg(const jpeg_options& options = {}) : jpeg_reader(options) {}
   /// The functions of record_transform.
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
 };
 static_assert(record_transform<decode_jpeg>);
 
@@ -83,7 +83,7 @@ class random_jpeg_crop : public detail::jpeg_reader {
   /// Uses the options for training.
   explicit random_jpeg_crop(const jpeg_options& options = {}) : jpeg_reader(options) {}
   /// The function of record_augmentation.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random) const;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const;
 };
 static_assert(record_augmentation<random_jpeg_crop>);
 

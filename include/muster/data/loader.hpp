@@ -234,9 +234,9 @@ class loader {
   /// source without records.
   [[nodiscard]] loader with(std::unique_ptr<detail::record_step> step) &&;
 
-  friend loader operator|(loader from, muster::cache step);
-  friend loader operator|(loader from, prefetch step);
-  friend loader operator|(loader from, on_bad_records step);
+  friend loader operator|(loader pipeline, muster::cache step);
+  friend loader operator|(loader pipeline, prefetch step);
+  friend loader operator|(loader pipeline, on_bad_records step);
 
  private:
   struct engine;
@@ -258,14 +258,14 @@ template <sample_source Source>
 }
 
 /// Groups samples into batches in shuffled order. Throws configuration_error for a batch size of 0.
-[[nodiscard]] inline loader operator|(shuffled_source from, batch step) {
-  return {std::move(from.source), from.step, step};
+[[nodiscard]] inline loader operator|(shuffled_source source, batch step) {
+  return {std::move(source.source), source.step, step};
 }
 
 /// Returns the loader with one more step. Throws configuration_error if the step is not possible at this position in
 /// the pipeline.
-[[nodiscard]] loader operator|(loader from, cache step);
-[[nodiscard]] loader operator|(loader from, prefetch step);
-[[nodiscard]] loader operator|(loader from, on_bad_records step);
+[[nodiscard]] loader operator|(loader pipeline, cache step);
+[[nodiscard]] loader operator|(loader pipeline, prefetch step);
+[[nodiscard]] loader operator|(loader pipeline, on_bad_records step);
 
 }}  // namespace muster::v0

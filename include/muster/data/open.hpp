@@ -41,16 +41,16 @@ struct opened_source {
   std::optional<any_record_source> records;  ///< set if they are not
 
   /// Converts from a dataset, or from a source of any type.
-  opened_source(dataset from) : samples(std::move(from)) {}  // NOLINT: meant to convert
+  opened_source(dataset source) : samples(std::move(source)) {}  // NOLINT: meant to convert
   template <class Source>
   requires(!std::same_as<Source, opened_source> && std::convertible_to<Source, any_record_source>)
-      opened_source(Source from)  // NOLINT: meant to convert
-      : records(std::move(from)) {}
+      opened_source(Source source)  // NOLINT: meant to convert
+      : records(std::move(source)) {}
 };
 
-/// Opens a specification of the function's scheme. `from.value("path")` is the text after the colon, and
-/// `from.take("key")` is an option. Options that the function does not take are refused.
-using source_opener = opened_source (*)(spec_reader& from, const read_options& options);
+/// Opens a specification of the function's scheme. `spec.value("path")` is the text after the colon, and
+/// `spec.take("key")` is an option. Options that the function does not take are refused.
+using source_opener = opened_source (*)(spec_reader& spec, const read_options& options);
 
 /// Registers "SCHEME:..." as a source of the program, for the functions above and therefore for its command line.
 /// Thread safe. Throws configuration_error for a scheme that exists already or is invalid. A scheme consists of

@@ -26,7 +26,7 @@ namespace detail {
 class proportions;
 
 /// Replaces -0 by 0. Returns true if all labels are finite.
-[[nodiscard]] bool settle_labels(std::span<float> labels) noexcept;
+[[nodiscard]] bool canonicalize_labels(std::span<float> labels) noexcept;
 
 /// The properties of a source that do not change during its life.
 struct source_facts {
@@ -121,7 +121,7 @@ class any_record_source {
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const {
     const std::size_t bad_before = bad == nullptr ? 0 : bad->size();
     source_->read(ids, rows, bad);
-    if (!detail::settle_labels(rows.labels)) refuse(ids, rows, bad, bad_before, nullptr);
+    if (!detail::canonicalize_labels(rows.labels)) refuse(ids, rows, bad, bad_before, nullptr);
   }
 
   /// Returns the assumptions made at opening and the entries left out: one sentence each, as logged.

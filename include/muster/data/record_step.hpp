@@ -30,7 +30,7 @@ struct chain_scratch_level {
   std::vector<float> labels;
 
   /// Returns a buffer of `size` bytes. At least one byte is allocated, so that no view into the buffer is null.
-  [[nodiscard]] std::span<std::byte> room(std::size_t size) {
+  [[nodiscard]] std::span<std::byte> reserve(std::size_t size) {
     const std::size_t needed = size == 0 ? 1 : size;
     if (bytes.size() < needed) bytes = buffer<std::byte>(needed);
     return bytes.span().first(size);
@@ -46,12 +46,12 @@ struct chain_request {
   std::uint64_t epoch = 0;
   std::span<float> labels;                 ///< labels to fill; empty: none
   std::vector<bad_record>* bad = nullptr;  ///< null: a bad record is a data_error
-  std::span<std::byte> room = {};  ///< destination for new records, one after another; empty: the scratch buffers
+  std::span<std::byte> output = {};  ///< destination for new records, one after another; empty: the scratch buffers
 
   [[nodiscard]] bool is_bad(sample_id id) const noexcept {
     if (bad == nullptr) return false;
-    for (const bad_record& known : *bad) {
-      if (known.id == id) return true;
+    for (const bad_record& entry : *bad) {
+      if (entry.id == id) return true;
     }
     return false;
   }
@@ -85,19 +85,19 @@ class record_step {
   [[nodiscard]] std::size_t randoms() const noexcept { return randoms_; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
 
-  /// Writes the records to the request's room, one after another. Bad records occupy room, too.
+  /// Writes the records to the request's `output`, one after another. Bad records occupy space, too.
   void read(const chain_request& request, chain_scratch& scratch) const;
   /// Writes a view of every record to `out`. The views of bad records are null. All views are null if the records are
-  /// in the request's room. The views are valid until the scratch is used again.
+  /// in the request's `output`. The views are valid until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
 
  protected:
   record_step() = default;
   /// Reads the properties of the previous step after that step, or its source, has been set or replaced.
-  void see();
-  /// The part of see() that depends on the kind of step: sets the fields below.
-  virtual void look() = 0;
+  void refresh();
+  /// The part of refresh() that depends on the kind of step: sets the fields below.
+  virtual void set_properties() = 0;
   [[nodiscard]] const record_step& before() const noexcept { return *before_; }
   [[nodiscard]] chain_scratch_level& level_of(chain_scratch& scratch) const {
     while (scratch.size() <= depth_) scratch.push_back(std::make_unique<chain_scratch_level>());
@@ -131,10 +131,10 @@ class transform_step : public record_step {
   [[nodiscard]] virtual record_schema output(const record_schema& in) = 0;
   [[nodiscard]] virtual std::uint64_t function_version() const = 0;
   /// Calls the function for each record that is not null. `copy` is a buffer for records that are not aligned.
-  virtual void apply(const chain_request& request, std::span<const std::span<const std::byte>> from,
-                     std::span<std::byte> to, buffer<std::byte>& copy) const = 0;
+  virtual void apply(const chain_request& request, std::span<const std::span<const std::byte>> inputs,
+                     std::span<std::byte> outputs, buffer<std::byte>& copy) const = 0;
 
-  void look() final;
+  void set_properties() final;
   /// Returns `view`, or an aligned copy if `view` is not aligned for its elements.
   [[nodiscard]] std::span<const std::byte> aligned(std::span<const std::byte> view, buffer<std::byte>& copy) const {
     if (reinterpret_cast<std::uintptr_t>(view.data()) % alignment_ == 0) return view;
@@ -171,19 +171,19 @@ class function_step final : public transform_step {
     else
       return f_.version();
   }
-  void apply(const chain_request& request, std::span<const std::span<const std::byte>> from, std::span<std::byte> to,
-             buffer<std::byte>& copy) const override {
-    for (std::size_t k = 0; k < from.size(); ++k) {
-      if (k + 1 < from.size()) fetch_ahead(from[k + 1]);
-      if (from[k].data() == nullptr) continue;
-      const std::span<const std::byte> record = aligned(from[k], copy);
-      const std::span<std::byte> made = to.subspan(k * record_bytes_, record_bytes_);
+  void apply(const chain_request& request, std::span<const std::span<const std::byte>> inputs,
+             std::span<std::byte> outputs, buffer<std::byte>& copy) const override {
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      if (k + 1 < inputs.size()) fetch_ahead(inputs[k + 1]);
+      if (inputs[k].data() == nullptr) continue;
+      const std::span<const std::byte> record = aligned(inputs[k], copy);
+      const std::span<std::byte> result = outputs.subspan(k * record_bytes_, record_bytes_);
       try {
         if constexpr (Random) {
           random_stream random = stream_of(request, request.ids[k]);
-          f_(record, made, random);
+          f_(record, result, random);
         } else {
-          f_(record, made);
+          f_(record, result);
         }
       } catch (...) {
         failed(request, request.ids[k]);

@@ -23,25 +23,26 @@ namespace muster { inline namespace v0 {
 ///   configuration_error if the function cannot use such records. A pipeline calls output() on its own copy before the
 ///   first record, so the function can store the input schema.
 /// - version(): changes whenever the function's results change, for caches on disk. Caches on disk refuse version 0.
-/// - operator()(from, to): writes all bytes of `to`. Both spans are aligned for their elements. Several threads call it
-///   at once. A data_error means that the record is bad, and is treated as if the source had reported the record as
-///   bad. Any other exception ends the step, with the record named.
+/// - operator()(input, result): writes all bytes of `result`. Both spans are aligned for their elements. Several
+///   threads call it at once. A data_error means that the record is bad, and is treated as if the source had reported
+///   the record as bad. Any other exception ends the step, with the record named.
 template <class F>
 concept record_transform = std::copy_constructible<F> &&
-    requires(F& own, const F& f, const record_schema& in, std::span<const std::byte> from, std::span<std::byte> to) {
+    requires(F& own, const F& f, const record_schema& in, std::span<const std::byte> input,
+             std::span<std::byte> result) {
   { own.output(in) } -> std::same_as<record_schema>;
   { f.version() } -> std::convertible_to<std::uint64_t>;
-  f(from, to);
+  f(input, result);
 };
 
 /// The requirements on a function for augment(): a record_transform with randomness. `random` is a separate stream for
 /// each (seed, epoch, sample), so the result does not depend on threads or ranks.
 template <class G>
 concept record_augmentation = std::copy_constructible<G> &&
-    requires(G& own, const G& g, const record_schema& in, std::span<const std::byte> from, std::span<std::byte> to,
+    requires(G& own, const G& g, const record_schema& in, std::span<const std::byte> input, std::span<std::byte> result,
              random_stream& random) {
   { own.output(in) } -> std::same_as<record_schema>;
-  g(from, to, random);
+  g(input, result, random);
 };
 
 /// A callable as a record_transform: `f(std::span<const From>, std::span<To>)`, from records with one field of From to
@@ -66,9 +67,9 @@ class typed_transform {
   /// Calls `f` with both spans typed. `random` is a random_stream or is absent.
   template <class... Random>
   requires std::invocable<const F&, std::span<const From>, std::span<To>, Random&...> void operator()(
-      std::span<const std::byte> from, std::span<std::byte> to, Random&... random) const {
-    f_(std::span(reinterpret_cast<const From*>(from.data()), from.size() / sizeof(From)),
-       std::span(reinterpret_cast<To*>(to.data()), to.size() / sizeof(To)), random...);
+      std::span<const std::byte> input, std::span<std::byte> result, Random&... random) const {
+    f_(std::span(reinterpret_cast<const From*>(input.data()), input.size() / sizeof(From)),
+       std::span(reinterpret_cast<To*>(result.data()), result.size() / sizeof(To)), random...);
   }
 
  private:

@@ -21,14 +21,14 @@ namespace muster { inline namespace v0 {
 class standardise {
  public:
   /// Takes the statistics of the same columns. For images, `output` is the layout of the result.
-  explicit standardise(source_statistics by, image_layout output = image_layout::hwc)
-      : statistics_(std::move(by)), layout_(output) {}
+  explicit standardise(source_statistics statistics, image_layout output = image_layout::hwc)
+      : statistics_(std::move(statistics)), layout_(output) {}
   /// The functions of record_transform. `output` throws configuration_error if the records' columns differ from the
   /// columns of the statistics.
   [[nodiscard]] record_schema output(const record_schema& in);
   /// depends on the statistics, so that a cache distinguishes them
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;  ///< thread safe
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;  ///< thread safe
 
  private:
   source_statistics statistics_;
@@ -46,6 +46,6 @@ struct standardise_by_source {
   image_layout output = image_layout::hwc;
   int threads = 0;  ///< number of threads for computing the statistics
 };
-[[nodiscard]] loader operator|(loader from, standardise_by_source step);
+[[nodiscard]] loader operator|(loader pipeline, standardise_by_source step);
 
 }}  // namespace muster::v0

@@ -26,7 +26,7 @@ struct column_statistics {
   /// Adds one number (Welford 1962, https://doi.org/10.1080/00401706.1962.10490022).
   void add(double value) noexcept;
   /// Adds the numbers of another set (Chan, Golub and LeVeque 1979).
-  void merge(const column_statistics& others) noexcept;
+  void merge(const column_statistics& other) noexcept;
 
   friend bool operator==(const column_statistics&, const column_statistics&) = default;
 };
@@ -44,7 +44,7 @@ struct source_statistics {
   std::map<float, std::uint64_t> histogram = {};
 
   /// These records, and others behind them.
-  void merge(const source_statistics& others);
+  void merge(const source_statistics& other);
 
   friend bool operator==(const source_statistics&, const source_statistics&) = default;
 };
@@ -55,11 +55,11 @@ struct source_statistics {
 /// reading. Bad records are left out.
 [[nodiscard]] source_statistics statistics(const any_record_source& source, int threads = 0);
 /// Returns the statistics of the loader's source, the input of the loader's first step.
-[[nodiscard]] source_statistics statistics(const loader& of, int threads = 0);
+[[nodiscard]] source_statistics statistics(const loader& pipeline, int threads = 0);
 
 /// Writes the statistics of a folder of records into its manifest. Throws configuration_error if the manifest cannot be
 /// written.
-void keep_statistics(const std::string& folder, const source_statistics& of);
+void keep_statistics(const std::string& folder, const source_statistics& statistics);
 
 namespace detail {
 
@@ -73,7 +73,7 @@ inline constexpr int statistics_parts = 64;
 [[nodiscard]] source_statistics statistics_of_part(const any_record_source& source, std::uint64_t first, int part);
 
 /// Returns a line of text that represents every number exactly.
-[[nodiscard]] std::string to_text(const source_statistics& of);
+[[nodiscard]] std::string to_text(const source_statistics& statistics);
 /// Parses text from to_text(). Throws data_error naming `path` for invalid text.
 [[nodiscard]] source_statistics statistics_from_text(std::string_view text, const std::string& path);
 

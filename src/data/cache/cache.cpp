@@ -30,24 +30,24 @@ class cache_step final : public record_step {
 
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
-    auto& mine = level_of(scratch);
-    mine.places.clear();
+    auto& level = level_of(scratch);
+    level.places.clear();
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
       out[k] = find(request.ids[k], request.labels_of(k));
-      if (out[k].data() == nullptr) mine.places.push_back(k);
+      if (out[k].data() == nullptr) level.places.push_back(k);
       bytes += out[k].size();
     }
     // One update for the whole piece: an atomic addition for every record would wait for the record's loads.
-    hits_.fetch_add(request.ids.size() - mine.places.size(), std::memory_order_relaxed);
+    hits_.fetch_add(request.ids.size() - level.places.size(), std::memory_order_relaxed);
     hit_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    if (mine.places.empty()) return;
-    make(request, mine, scratch);
-    for (std::size_t j = 0; j < mine.places.size(); ++j) out[mine.places[j]] = mine.views[j];
+    if (level.places.empty()) return;
+    make(request, level, scratch);
+    for (std::size_t j = 0; j < level.places.size(); ++j) out[level.places[j]] = level.views[j];
   }
 
  private:
-  void look() override {
+  void set_properties() override {
     if (before().randoms() != 0) {
       throw configuration_error(
           "a cache cannot follow augment() (every epoch would repeat the random changes of the first epoch); write ... "
@@ -118,26 +118,26 @@ class cache_step final : public record_step {
     if (in && in->put(id, record, labels)) bytes_ += record.size() + labels.size_bytes();
   }
 
-  /// Computes the records at mine.places of the request and stores them. Writes their views to mine.views.
-  void make(const chain_request& request, chain_scratch_level& mine, chain_scratch& scratch) const {
+  /// Computes the records at level.places of the request and stores them. Writes their views to level.views.
+  void make(const chain_request& request, chain_scratch_level& level, chain_scratch& scratch) const {
     const std::size_t width = request.labels.size() / std::max<std::size_t>(request.ids.size(), 1);
-    mine.ids.clear();
-    for (const std::size_t k : mine.places) mine.ids.push_back(request.ids[k]);
-    mine.views.resize(mine.ids.size());
-    mine.labels.resize(mine.ids.size() * width);
+    level.ids.clear();
+    for (const std::size_t k : level.places) level.ids.push_back(request.ids[k]);
+    level.views.resize(level.ids.size());
+    level.labels.resize(level.ids.size() * width);
     chain_request missing = request;
-    missing.ids = mine.ids;
-    missing.labels = mine.labels;
-    missing.room = {};
-    before().views(missing, mine.views, scratch);
-    for (std::size_t j = 0; j < mine.ids.size(); ++j) {
+    missing.ids = level.ids;
+    missing.labels = level.labels;
+    missing.output = {};
+    before().views(missing, level.views, scratch);
+    for (std::size_t j = 0; j < level.ids.size(); ++j) {
       const std::span<const float> labels = missing.labels_of(j);
-      std::copy(labels.begin(), labels.end(), request.labels_of(mine.places[j]).begin());
-      if (mine.views[j].data() == nullptr) continue;
+      std::copy(labels.begin(), labels.end(), request.labels_of(level.places[j]).begin());
+      if (level.views[j].data() == nullptr) continue;
       misses_.fetch_add(1, std::memory_order_relaxed);
-      miss_bytes_.fetch_add(mine.views[j].size(), std::memory_order_relaxed);
-      keep(memory_, mine.ids[j], mine.views[j], labels);
-      keep(disk_, mine.ids[j], mine.views[j], labels);
+      miss_bytes_.fetch_add(level.views[j].size(), std::memory_order_relaxed);
+      keep(memory_, level.ids[j], level.views[j], labels);
+      keep(disk_, level.ids[j], level.views[j], labels);
     }
   }
 

@@ -39,32 +39,32 @@ inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
 /// Adds the size of `bytes`, and the digests of `count` blocks of `size` bytes (the last block may be shorter). Block i
 /// begins at first(i).
 template <class First>
-void add_blocks(digest& to, std::span<const std::byte> bytes, int threads, std::size_t count, std::size_t size,
+void add_blocks(digest& result, std::span<const std::byte> bytes, int threads, std::size_t count, std::size_t size,
                 const First& first) {
   std::vector<std::uint64_t> blocks(count);
   parallel_for(count, threads, [&](std::size_t i) {
     blocks[i] = digest_block(bytes.subspan(first(i), std::min(size, bytes.size() - first(i))));
   });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  result.add(std::uint64_t{bytes.size()});
+  for (const std::uint64_t block : blocks) result.add(block);
 }
 
 /// Adds the whole contents of `bytes`.
-inline void add_content(digest& to, std::span<const std::byte> bytes, int threads) {
-  add_blocks(to, bytes, threads, (bytes.size() + digest_block_bytes - 1) / digest_block_bytes, digest_block_bytes,
+inline void add_content(digest& result, std::span<const std::byte> bytes, int threads) {
+  add_blocks(result, bytes, threads, (bytes.size() + digest_block_bytes - 1) / digest_block_bytes, digest_block_bytes,
              [](std::size_t i) { return i * digest_block_bytes; });
 }
 
 /// Adds a digest that distinguishes large files without reading them completely: the size, and the contents up to 256
 /// MiB. For larger files it adds the contents of 1,024 evenly spaced blocks of 64 KiB, including the first and the last
 /// block.
-inline void add_sampled_content(digest& to, std::span<const std::byte> bytes, int threads) {
-  constexpr std::size_t whole = std::size_t{1} << 28;
+inline void add_sampled_content(digest& result, std::span<const std::byte> bytes, int threads) {
+  constexpr std::size_t most_whole_bytes = std::size_t{1} << 28;
   constexpr std::size_t samples = 1024;
   constexpr std::size_t sample_bytes = std::size_t{1} << 16;
-  if (bytes.size() <= whole) return add_content(to, bytes, threads);
+  if (bytes.size() <= most_whole_bytes) return add_content(result, bytes, threads);
   const std::size_t step = (bytes.size() - sample_bytes) / (samples - 1);
-  add_blocks(to, bytes, threads, samples, sample_bytes,
+  add_blocks(result, bytes, threads, samples, sample_bytes,
              [&](std::size_t i) { return i + 1 == samples ? bytes.size() - sample_bytes : i * step; });
 }
 

@@ -26,32 +26,32 @@ class lru_cache {
   template <class Make>
   [[nodiscard]] block get(std::uint64_t key, const Make& make) {
     if (block found = find(key)) return found;
-    const std::lock_guard lock(making_[key % making_.size()]);
+    const std::lock_guard lock(creation_mutexes_[key % creation_mutexes_.size()]);
     if (block found = find(key)) return found;
-    block made = make();
-    if (made) keep(key, made);
-    return made;
+    block created = make();
+    if (created) keep(key, created);
+    return created;
   }
 
   /// Returns block `key`, or null if it is absent.
   [[nodiscard]] block find(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    by_use_.splice(by_use_.begin(), by_use_, found->second);
+    const auto found = positions_.find(key);
+    if (found == positions_.end()) return nullptr;
+    by_last_use_.splice(by_last_use_.begin(), by_last_use_, found->second);
     return found->second->second;
   }
   /// Adds a block as the most recently used. Does nothing for a block that is larger than the budget.
-  void keep(std::uint64_t key, const block& made) {
-    const std::size_t size = made->size() + overhead;
+  void keep(std::uint64_t key, const block& created) {
+    const std::size_t size = created->size() + overhead;
     if (size > budget_) return;
     const std::lock_guard lock(mutex_);
-    for (; bytes_ + size > budget_; by_use_.pop_back()) {
-      bytes_ -= by_use_.back().second->size() + overhead;
-      places_.erase(by_use_.back().first);
+    for (; bytes_ + size > budget_; by_last_use_.pop_back()) {
+      bytes_ -= by_last_use_.back().second->size() + overhead;
+      positions_.erase(by_last_use_.back().first);
     }
-    by_use_.emplace_front(key, made);
-    places_[key] = by_use_.begin();
+    by_last_use_.emplace_front(key, created);
+    positions_[key] = by_last_use_.begin();
     bytes_ += size;
   }
 
@@ -62,9 +62,9 @@ class lru_cache {
   const std::size_t budget_;
   std::mutex mutex_;
   std::size_t bytes_ = 0;
-  std::list<entry> by_use_;  // the most recently used entry is first; guarded by mutex_
-  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> places_;
-  std::array<std::mutex, 64> making_;  // mutex k is held while a block with key % 64 == k is created
+  std::list<entry> by_last_use_;  // the most recently used entry is first; guarded by mutex_
+  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> positions_;
+  std::array<std::mutex, 64> creation_mutexes_;  // mutex k is held while a block with key % 64 == k is created
 };
 
 }}}  // namespace muster::v0::detail

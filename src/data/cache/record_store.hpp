@@ -61,7 +61,7 @@ class record_store {
   ~record_store();
 
   /// Returns the number of records that fit. The stored records are the first kept() records of the source.
-  [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
+  [[nodiscard]] std::uint64_t kept() const noexcept { return record_count_; }
   /// Returns the size of the file on disk, in bytes.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   /// Returns false for a file that other processes have filled and that this process may only read.
@@ -77,22 +77,22 @@ class record_store {
 
  private:
   struct header;
-  static constexpr std::uint8_t absent = 0, busy = 1, here = 2;
+  static constexpr std::uint8_t absent = 0, busy = 1, present = 2;
 
-  [[nodiscard]] std::uint64_t labels_at(std::uint64_t kept) const noexcept;
-  [[nodiscard]] std::uint64_t records_at(std::uint64_t kept) const noexcept;
+  [[nodiscard]] std::uint64_t labels_at(std::uint64_t record_count) const noexcept;
+  [[nodiscard]] std::uint64_t records_at(std::uint64_t record_count) const noexcept;
   void open_file(const cache_options& where);
   void start_file(const cache_options& where);
   void make_room(const cache_options& where) const;
   [[nodiscard]] bool has_header(seconds fresh_for) const;
-  [[nodiscard]] header header_of(std::int64_t made) const;
+  [[nodiscard]] header header_of(std::int64_t created) const;
   [[nodiscard]] std::atomic<std::uint64_t>& word(sample_id id) const noexcept;
   [[nodiscard]] std::uint64_t word_of(sample_id id) const noexcept;
 
   const cached_records& records_;
-  std::uint64_t kept_;  // number of stored records; these are the first records of the source
-  // state of each record; for a file, `here` also means that the checksum was compared
-  std::vector<std::atomic<std::uint8_t>> here_;
+  std::uint64_t record_count_;  // number of stored records; these are the first records of the source
+  // state of each record; for a file, `present` also means that the checksum was compared
+  std::vector<std::atomic<std::uint8_t>> states_;
   buffer<std::byte> memory_;
   std::byte* record_bytes_ = nullptr;
   // separate from the records, so that labels are available while records are still being loaded

@@ -240,10 +240,10 @@ void batch_sampler::deal_by(std::vector<held_shards> held) {
 
 void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids) {
   const std::uint64_t count = batch_size(where, part.world);
-  const index_range mine = part_of(count, part);
+  const index_range own = part_of(count, part);
   if (held_by_rank_.empty()) {
-    ids.resize(mine.size());
-    return this->ids(where, mine.first, ids);
+    ids.resize(own.size());
+    return this->ids(where, own.first, ids);
   }
   if (held_by_rank_.size() != static_cast<std::size_t>(part.world)) {
     throw configuration_error("the ranks have agreed on the shards of " + std::to_string(held_by_rank_.size()) +

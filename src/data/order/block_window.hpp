@@ -48,15 +48,15 @@ class block_window_permutation {
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
     while (!ids.empty()) {
       const one_window window = window_at(first);
-      const std::uint64_t left = window.first + window.order.size() - first;
-      const auto part = ids.first(std::min<std::uint64_t>(ids.size(), left));
+      const std::uint64_t remaining = window.first + window.order.size() - first;
+      const auto part = ids.first(std::min<std::uint64_t>(ids.size(), remaining));
       window.order.fill(first - window.first, part);
       // The blocks of the window, looked up once if more samples are requested than the window has blocks.
       std::array<sample_id, 64> blocks;
       const bool few = window_ <= blocks.size() && window_ <= part.size();
       if (few) {
-        const std::uint64_t known = std::min(window_, blocks_.size() - window.number * window_);
-        blocks_.fill(window.number * window_, std::span(blocks).first(known));
+        const std::uint64_t block_count = std::min(window_, blocks_.size() - window.number * window_);
+        blocks_.fill(window.number * window_, std::span(blocks).first(block_count));
       }
       for (sample_id& id : part) {
         const place at = window.place_of(*this, id);

@@ -45,12 +45,12 @@ class proportions {
     std::size_t first = 0, last = parts();
     while (last - first > 1) {
       const std::size_t middle = middle_of(first, last);
-      const std::uint64_t left = share(position, first, middle, last);
-      if (share(position + 1, first, middle, last) > left) {
-        position = left;
+      const std::uint64_t first_half = share(position, first, middle, last);
+      if (share(position + 1, first, middle, last) > first_half) {
+        position = first_half;
         last = middle;
       } else {
-        position -= left;
+        position -= first_half;
         first = middle;
       }
     }
@@ -74,9 +74,9 @@ class proportions {
   [[nodiscard]] std::uint64_t share(std::uint64_t positions, std::size_t first, std::size_t middle,
                                     std::size_t last) const noexcept {
     __extension__ using wide = unsigned __int128;
-    const std::uint64_t whole = weights_before_[last] - weights_before_[first];
+    const std::uint64_t total = weights_before_[last] - weights_before_[first];
     const std::uint64_t part = weights_before_[middle] - weights_before_[first];
-    return static_cast<std::uint64_t>((wide{positions} * part + whole / 2) / whole);
+    return static_cast<std::uint64_t>((wide{positions} * part + total / 2) / total);
   }
   void divide(std::uint64_t positions, std::size_t first, std::size_t last) {
     if (last - first <= 1) {
@@ -84,9 +84,9 @@ class proportions {
       return;
     }
     const std::size_t middle = middle_of(first, last);
-    const std::uint64_t left = share(positions, first, middle, last);
-    divide(left, first, middle);
-    divide(positions - left, middle, last);
+    const std::uint64_t first_half = share(positions, first, middle, last);
+    divide(first_half, first, middle);
+    divide(positions - first_half, middle, last);
   }
 
   std::vector<std::uint64_t> sizes_, in_epoch_;

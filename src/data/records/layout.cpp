@@ -24,16 +24,16 @@ constexpr const char* form_names[] = {"fixed", "bytes", "sparse"};
 
 }  // namespace
 
-void set_block_codec(const block_codec* to) noexcept { codec = to; }
+void set_block_codec(const block_codec* functions) noexcept { codec = functions; }
 
 const block_codec& require_block_codec(const std::string& path) {
-  const block_codec* const known = codec;
-  if (known == nullptr) {
+  const block_codec* const functions = codec;
+  if (functions == nullptr) {
     throw configuration_error("'" + path +
                               "' has compressed blocks (this program was built without muster's zstd component); link "
                               "muster::zstd");
   }
-  return *known;
+  return *functions;
 }
 
 void require_little_endian(const std::string& path) {

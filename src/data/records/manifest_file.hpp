@@ -58,7 +58,7 @@ class manifest_file {
   std::string path_;
   descriptor file_;
   std::vector<manifest_entry> entries_;
-  std::size_t whole_ = 0;  // number of bytes up to the end of the last complete group
+  std::size_t complete_bytes_ = 0;  // number of bytes up to the end of the last complete group
 };
 
 }}}  // namespace muster::v0::detail

@@ -40,7 +40,7 @@ struct record_files::state : detail::source_facts {
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
-    const auto is_here = [&](std::size_t i) {
+    const auto is_present = [&](std::size_t i) {
       std::error_code ignored;
       return !options.local || far || std::filesystem::exists(paths[i], ignored);
     };
@@ -49,7 +49,7 @@ struct record_files::state : detail::source_facts {
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
       const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
-      if (!is_open && !is_here(i)) return;
+      if (!is_open && !is_present(i)) return;
       if (is_open)
         shards[i].shard = before->shards[i].shard;
       else if (far)
@@ -58,21 +58,21 @@ struct record_files::state : detail::source_facts {
         shards[i].shard = std::make_shared<const format::shard>(paths[i]);
       forget(i);
     });
-    std::optional<std::size_t> first_here;
-    muster::digest of_entries;
+    std::optional<std::size_t> first_present;
+    muster::digest digest_of_entries;
     std::vector<std::uint64_t> counts;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       shards[i].first = size;
       if (options.shards) {
-        of_entries.add(entries[i].digest).add(entries[i].records);
+        digest_of_entries.add(entries[i].digest).add(entries[i].records);
         counts.push_back(entries[i].records);
       }
       if (shards[i].shard == nullptr) {
         size += entries[i].records;
         continue;
       }
-      if (!first_here) first_here = i;
-      const format::shard& first = *shards[*first_here].shard;
+      if (!first_present) first_present = i;
+      const format::shard& first = *shards[*first_present].shard;
       const format::shard& shard = *shards[i].shard;
       if (!entries.empty()) check_entry(entries[i], shard);
       if (!(shard.schema == first.schema)) {
@@ -83,10 +83,10 @@ struct record_files::state : detail::source_facts {
       compressed = compressed || shard.compressed();
       if (shard.compressed()) codec = &format::require_block_codec(shard.path);
     }
-    if (first_here) schema = shards[*first_here].shard->schema;
+    if (first_present) schema = shards[*first_present].shard->schema;
     if (options.shards) {
-      if (!first_here) schema = schema_of_manifest(content, path);
-      digest = of_entries.value();
+      if (!first_present) schema = schema_of_manifest(content, path);
+      digest = digest_of_entries.value();
       order = std::make_shared<const detail::proportions>(counts, counts);
       return;
     }
@@ -180,7 +180,7 @@ struct record_files::state : detail::source_facts {
     return result;
   }
   // Returns true if `bytes` match the record's checksum, or if checks are disabled.
-  bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
+  bool matches_checksum(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
   void prefetch(sample_id id) const {
@@ -317,7 +317,7 @@ void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t
 
 void record_files::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
   const std::size_t labels = schema().labels.size();
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   if (!rows.bytes.empty()) expect(ids);
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto& at = state_->shard_of(ids[k]);
@@ -327,20 +327,20 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
       if (!state_->compressed && k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) state_->prefetch(ids[k + 1]);
       const state::found found = state_->find(at, record);
       // The copy is checked: it is in the processor's cache, and the caller receives exactly the checked bytes.
-      if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
-      usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
+      if (found.data != nullptr && found.size != 0) std::memcpy(output, found.data, found.size);
+      usable = found.data != nullptr && state_->matches_checksum(*at.shard, record, {output, found.size});
       if (!usable) {
         const data_error damage = state::damage(at, record);
         if (bad == nullptr) throw damage;
         bad->push_back({ids[k], damage.where(), damage.problem()});
-        std::memset(to, 0, found.size);
+        std::memset(output, 0, found.size);
       }
-      to += found.size;
+      output += found.size;
     }
     if (rows.labels.empty()) continue;
-    const auto from = std::span(at.shard->labels + record * labels, labels);
+    const auto stored = std::span(at.shard->labels + record * labels, labels);
     const auto into = rows.labels.subspan(k * labels, labels);
-    usable ? static_cast<void>(std::copy(from.begin(), from.end(), into.begin()))
+    usable ? static_cast<void>(std::copy(stored.begin(), stored.end(), into.begin()))
            : std::fill(into.begin(), into.end(), 0.0f);
   }
 }
@@ -348,7 +348,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
 std::span<const std::byte> record_files::view(sample_id id) const {
   const auto& at = state_->shard_of(id);
   const state::found found = state_->find(at, id - at.first);
-  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size}))
+  if (found.data == nullptr || !state_->matches_checksum(*at.shard, id - at.first, {found.data, found.size}))
     throw state::damage(at, id - at.first);
   return {found.data, found.size};
 }

@@ -21,8 +21,8 @@ namespace muster { inline namespace v0 {
 namespace format = detail::records;
 
 struct record_file_writer::state {
-  state(std::string file_path, record_schema what, const record_file_options& chosen)
-      : path(std::move(file_path)), schema(std::move(what)), options(chosen), out(path) {
+  state(std::string file_path, record_schema record_type, const record_file_options& chosen)
+      : path(std::move(file_path)), schema(std::move(record_type)), options(chosen), out(path) {
     format::require_little_endian(path);
     if (options.alignment == 0) options.alignment = schema.record_bytes() >= 1024 ? 64 : 8;
     if (!std::has_single_bit(options.alignment) || options.alignment > format::page) {
@@ -64,14 +64,14 @@ struct record_file_writer::state {
     payload_offset = out.size();
   }
 
-  void append(std::span<const std::byte> record, std::span<const float> of_record) {
+  void append(std::span<const std::byte> record, std::span<const float> record_labels) {
     if (schema.form == record_form::fixed && record.size() != schema.record_bytes()) {
       refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(record.size()) +
                  " bytes, and the schema " + std::to_string(schema.record_bytes()),
              "append records of this schema");
     }
-    if (of_record.size() != schema.labels.size()) {
-      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(of_record.size()) +
+    if (record_labels.size() != schema.labels.size()) {
+      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(record_labels.size()) +
                  " labels, and the schema " + std::to_string(schema.labels.size()),
              "append records of this schema");
     }
@@ -88,10 +88,10 @@ struct record_file_writer::state {
       out.write(record);
       if (schema.form != record_form::fixed) ends.push_back(out.size() - payload_offset);
     }
-    const std::uint32_t crc = crc32c(std::as_bytes(of_record), crc32c(record));
+    const std::uint32_t crc = crc32c(std::as_bytes(record_labels), crc32c(record));
     digest += format::digest_term(crcs.size(), crc);
     crcs.push_back(crc);
-    labels.insert(labels.end(), of_record.begin(), of_record.end());
+    labels.insert(labels.end(), record_labels.begin(), record_labels.end());
     bytes += record.size();
   }
 
@@ -218,22 +218,22 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
   detail::remove_abandoned_files(folder_);
   const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
-  const format::shard there(path_in(folder_, entries.front().file));
-  if (there.schema == schema_) return;
-  throw data_error({folder_}, "has records of another schema (" + to_string(there.schema) +
+  const format::shard existing(path_in(folder_, entries.front().file));
+  if (existing.schema == schema_) return;
+  throw data_error({folder_}, "has records of another schema (" + to_string(existing.schema) +
                                   ", and the new records are " + to_string(schema_) +
                                   "); write the new records into another folder");
 }
 record_set_writer::~record_set_writer() {
   std::error_code ignored;
   if (!notes_ || !resumable_) {
-    forget();
+    discard();
   } else if (pending_.empty()) {  // otherwise the next writer of the same work continues with the files
     std::filesystem::remove(notes_->path(), ignored);
   }
 }
 
-void record_set_writer::forget() noexcept {
+void record_set_writer::discard() noexcept {
   std::error_code ignored;
   for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
   pending_.clear();
@@ -246,9 +246,9 @@ void record_set_writer::require_alone() {
   require_no_others(detail::read_contents(folder_, false).entries);
 }
 
-void record_set_writer::require_no_others(const std::vector<manifest_entry>& there) {
-  if (!alone_ || there.empty() || there == committed_) return;
-  forget();
+void record_set_writer::require_no_others(const std::vector<manifest_entry>& existing) {
+  if (!alone_ || existing.empty() || existing == committed_) return;
+  discard();
   throw configuration_error("'" + folder_ +
                             "' has records already (another writer has added them meanwhile, and nothing is "
                             "overwritten); choose another folder, or add to it with --append");
@@ -268,20 +268,20 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
   notes_ = std::make_unique<detail::manifest_file>(path_in(folder_, name), false);
   const auto committed = detail::read_contents(folder_, false).entries;
   std::error_code ignored;
-  for (const fs::directory_entry& other : fs::directory_iterator(folder_, ignored)) {
-    const std::string left_name = other.path().filename().string();
-    if (!detail::is_made_name(left_name, std::string(notes_prefix) + "%") || left_name == name) continue;
+  for (const fs::directory_entry& candidate : fs::directory_iterator(folder_, ignored)) {
+    const std::string candidate_name = candidate.path().filename().string();
+    if (!detail::is_made_name(candidate_name, std::string(notes_prefix) + "%") || candidate_name == name) continue;
     try {
-      const detail::manifest_file left(other.path().string(), false);
+      const detail::manifest_file other_notes(candidate.path().string(), false);
       // read here, because the other writer may just have committed
       const auto listed = detail::read_contents(folder_, false).entries;
-      for (const manifest_entry& entry : left.entries()) {
+      for (const manifest_entry& entry : other_notes.entries()) {
         const bool is_listed = std::ranges::find(listed, entry.file, &manifest_entry::file) != listed.end();
         if (entry.file == place_entry || is_listed) continue;
         fs::remove(path_in(folder_, entry.file), ignored);
       }
-      remove_files_of(other.path().string(), listed, {});
-      fs::remove(other.path(), ignored);
+      remove_files_of(candidate.path().string(), listed, {});
+      fs::remove(candidate.path(), ignored);
     } catch (const error&) {  // another process has this work open, or its notes are damaged: leave it unchanged
     }
   }
@@ -305,16 +305,16 @@ void record_set_writer::append(std::span<const std::byte> record, std::span<cons
                                std::optional<std::uint32_t> shard) {
   constexpr std::uint64_t most_table_bytes = std::uint64_t{16} << 20;
   const bool by_size = file_bytes_ != std::numeric_limits<std::uint64_t>::max();
-  auto& [name, writer] = begun_[shard];
+  auto& [name, writer] = open_files_[shard];
   if (writer && by_size && (writer->bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
-    finish(begun_[shard]);
+    finish(open_files_[shard]);
   if (!writer) {
     name = fresh_name(shard, notes_ ? notes_->path() : "");
     writer.emplace(path_in(folder_, name), schema_, options_);
   }
   writer->append(record, labels);
 }
-void record_set_writer::finish(begun_file& file) {
+void record_set_writer::finish(open_file& file) {
   if (!file.writer) return;
   const record_file_summary summary = file.writer->commit();
   file.writer.reset();
@@ -322,7 +322,7 @@ void record_set_writer::finish(begun_file& file) {
   if (notes_) notes_->append(std::array{pending_.back(), manifest_entry{place_entry, place_}});
 }
 void record_set_writer::next_file() {
-  for (auto& [shard, file] : begun_) finish(file);
+  for (auto& [shard, file] : open_files_) finish(file);
 }
 void record_set_writer::commit() {
   next_file();
@@ -330,7 +330,7 @@ void record_set_writer::commit() {
     detail::manifest_file manifest(detail::path_of_manifest(folder_), true);
     require_no_others(manifest.entries());
     manifest.append(pending_);
-    const bool in_shards = !begun_.empty() && begun_.rbegin()->first.has_value();
+    const bool in_shards = !open_files_.empty() && open_files_.rbegin()->first.has_value();
     if (in_shards && detail::read_contents(folder_).schema.empty())  // for ranks that have none of the files
       manifest.note(detail::schema_note + format::schema_to_json(schema_));
     committed_ = std::exchange(pending_, {});

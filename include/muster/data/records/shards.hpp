@@ -26,7 +26,7 @@ class shard_rule {
   ///   Thaler and Ravishankar 1998, https://doi.org/10.1109/90.663936).
   /// `columns` are the columns of the source. Throws configuration_error for any other rule, for no shards, and for
   /// weights with the sum 0.
-  shard_rule(std::string_view by, std::uint32_t shards, const record_schema& schema, std::uint64_t records,
+  shard_rule(std::string_view rule, std::uint32_t shards, const record_schema& schema, std::uint64_t records,
              const detail::table_names& columns = {});
 
   /// Returns the number of shards.

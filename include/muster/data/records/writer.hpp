@@ -119,16 +119,16 @@ class record_set_writer {
   record_schema schema_;
   record_file_options options_;
   std::uint64_t file_bytes_;
-  struct begun_file {
+  struct open_file {
     std::string name;
     std::optional<record_file_writer> writer;
   };
-  void finish(begun_file& file);
-  void forget() noexcept;
-  void require_no_others(const std::vector<manifest_entry>& there);
-  std::map<std::optional<std::uint32_t>, begun_file> begun_;  // by shard
-  std::vector<manifest_entry> pending_;                       // complete files that are not yet in the manifest
-  std::vector<manifest_entry> committed_;                     // by the last commit()
+  void finish(open_file& file);
+  void discard() noexcept;
+  void require_no_others(const std::vector<manifest_entry>& existing);
+  std::map<std::optional<std::uint32_t>, open_file> open_files_;  // by shard
+  std::vector<manifest_entry> pending_;                           // complete files that are not yet in the manifest
+  std::vector<manifest_entry> committed_;                         // by the last commit()
   // For a work that can be resumed: the complete files, each with the position up to which its records reach.
   std::unique_ptr<detail::manifest_file> notes_;
   std::uint64_t place_ = 0;

@@ -93,16 +93,16 @@ class mapped_file {
  public:
   /// Throws data_error for a path that is missing, a directory, empty, not readable or not correctly compressed. Throws
   /// configuration_error if the folder for temporary files has no space for a large file.
-  explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded,
+  explicit mapped_file(const std::string& path, compressed_files compressed = compressed_files::decoded,
                        const http_options& http = {});
 
-  /// Takes bytes that are already in memory, for readers that modify the contents of a file. `of` is the original file,
+  /// Takes bytes that are already in memory, for readers that modify the contents of a file. `original` is the file,
   /// if any.
-  explicit mapped_file(std::vector<char> bytes, const mapped_file* of = nullptr) : read_(std::move(bytes)) {
-    if (of == nullptr) return;
-    path_ = of->path_;
-    may_change_ = of->may_change_;
-    state_ = of->state_;
+  explicit mapped_file(std::vector<char> bytes, const mapped_file* original = nullptr) : read_(std::move(bytes)) {
+    if (original == nullptr) return;
+    path_ = original->path_;
+    may_change_ = original->may_change_;
+    state_ = original->state_;
   }
 
   /// Returns the path of the file, for messages.

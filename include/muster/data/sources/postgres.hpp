@@ -38,24 +38,24 @@ struct postgres_options {
 /// Throws configuration_error if the server cannot be reached, refuses the query or lacks a column. Throws data_error
 /// with the row for a value that is not a number.
 [[nodiscard]] dataset read_postgres(const std::string& connection, const std::string& query,
-                                    const postgres_options& how = {}, const read_options& options = {});
+                                    const postgres_options& postgres = {}, const read_options& options = {});
 
-/// Returns the rows as records that are not held in memory, in the order of `how.key`. The client holds an index of key
-/// ranges, and the most recently read ranges, less than 256 MiB in total. Opening reads only the key, in one snapshot
-/// of the database. Each range is read by binary COPY, on a connection of the reading thread, in a separate
+/// Returns the rows as records that are not held in memory, in the order of `postgres.key`. The client holds an index
+/// of key ranges, and the most recently read ranges, less than 256 MiB in total. Opening reads only the key, in one
+/// snapshot of the database. Each range is read by binary COPY, on a connection of the reading thread, in a separate
 /// transaction. Existing rows must not change during reading, but rows with greater keys may be added. After the loss
 /// of a connection the client connects again and reads the range again. The digest covers the query, the number of rows
 /// and the first key of every range. Throws the errors of read_postgres(), and configuration_error without a key.
-/// Reading throws data_error if the server could not be reached for `how.timeout`, with the reason, and if a range has
-/// other rows than at opening.
+/// Reading throws data_error if the server could not be reached for `postgres.timeout`, with the reason, and if a range
+/// has other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
-                                                const postgres_options& how, const read_options& options = {});
+                                                const postgres_options& postgres, const read_options& options = {});
 
 namespace detail {
 
 /// Opens a query: read_postgres(), or postgres_source() if there is a key.
 using query_opener = opened_source (*)(const std::string& connection, const std::string& query,
-                                       const postgres_options& how, const read_options& options);
+                                       const postgres_options& postgres, const read_options& options);
 /// Sets the function for "postgres:", if muster::postgres is linked. Thread safe.
 void set_query_opener(query_opener opener) noexcept;
 

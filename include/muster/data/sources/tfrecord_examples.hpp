@@ -72,7 +72,7 @@ struct example_row {
 };
 /// Reads a message. Returns an error description (problem (why) suggestion), or an empty string on success.
 [[nodiscard]] std::string read_example(std::span<const std::byte> message, const example_columns& columns,
-                                       example_row& to);
+                                       example_row& row);
 
 }  // namespace detail
 
