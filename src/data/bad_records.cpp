@@ -53,8 +53,8 @@ struct bad_record_log::state {
   const bad_record_options options;
   detail::descriptor file;
   std::mutex mutex;
-  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // source and id
-  std::map<std::string, std::uint64_t> by_file;
+  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // source and id; guarded by mutex
+  std::map<std::string, std::uint64_t> by_file;                    // guarded by mutex
 };
 
 bad_record_log::bad_record_log(bad_record_options options) : state_(std::make_shared<state>(std::move(options))) {}

@@ -82,11 +82,13 @@ class batch_ring {
   int rank_;  // for log messages
   std::mutex mutex_;
   std::condition_variable done_;  // signals the end of a piece
+  // Written by the caller under mutex_. Read by tasks under mutex_.
   std::vector<std::unique_ptr<batch_slot>> queue_;
-  std::vector<std::unique_ptr<batch_slot>> free_;
-  chain_scratch scratch_;                                         // scratch of the caller
-  std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;  // scratch of tasks that are not running
-  std::optional<background_tasks> tasks_;                         // last member: the tasks use the other members
+  std::vector<std::unique_ptr<batch_slot>> free_;  // used by the caller
+  chain_scratch scratch_;                          // scratch of the caller
+  // Scratch of tasks that are not running. Guarded by mutex_.
+  std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;
+  std::optional<background_tasks> tasks_;  // last member: the tasks use the other members
 };
 
 }}}  // namespace muster::v0::detail

@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
-// number of scans times number of pixels: less than a second
+// Number of scans times number of pixels: less than a second.
 constexpr std::uint64_t most_work = std::uint64_t{1} << 28;
-// in bytes; several scans require the coefficients of the whole image in memory
+// In bytes; several scans require the coefficients of the whole image in memory.
 constexpr std::uint64_t most_coefficients = std::uint64_t{192} << 20;
 
 // Returns the name of the format whose signature `bytes` have, or null if it is unknown.

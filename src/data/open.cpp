@@ -357,7 +357,7 @@ opened_source open_any(std::string_view specification, const read_options& optio
     return *spec.choose("scheme", spec.name(), sources);
   }();
   opened_source opened = found.open(spec, options);
-  // the library's own sources call finish() before they open files
+  // The library's own sources call finish() before they open files.
   spec.finish(spec.name() + ":" + std::string(found.info.placeholder));
   return opened;
 }

@@ -30,7 +30,7 @@ inline std::size_t thread_count(int requested, std::size_t tasks) noexcept {
 class background_tasks {
 #ifdef MUSTER_HAVE_TBB
  public:
-  // oneTBB limits the number of threads to the number of cores, but these threads also wait for files.
+  // The library oneTBB limits the number of threads to the number of cores, but these threads also wait for files.
   explicit background_tasks(std::size_t threads)
       : limit_(tbb::global_control::max_allowed_parallelism,
                std::max<std::size_t>(std::thread::hardware_concurrency(), threads + 1)),

@@ -37,7 +37,7 @@ struct cursor {
   /// version.
   static constexpr std::uint32_t current_version = 2;
 
-  /// version of the functions; a loader refuses a cursor with another version
+  /// Version of the functions; a loader refuses a cursor with another version.
   std::uint32_t version = current_version;
   sample_order order = sample_order::sequential;
   std::uint64_t dataset = 0;    ///< digest of the dataset

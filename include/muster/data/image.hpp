@@ -56,7 +56,7 @@ struct image_shape {
 
 /// The random choices for one sample.
 struct image_choice {
-  /// position of the window's first row and column in the image; negative positions are in the border
+  /// Position of the window's first row and column in the image; negative positions are in the border.
   int down = 0, right = 0;
   bool flip = false;
   int top = 0, bottom = 0, left = 0, end = 0;  ///< the cutout's rows and columns; empty if the bounds are equal

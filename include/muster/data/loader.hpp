@@ -107,8 +107,8 @@ struct loader_source {
 
   std::uint64_t size;
   std::uint64_t digest;
-  /// true if the contents of the samples are in memory or unknown, and are read only if a later step requires the
-  /// records
+  /// True if the contents of the samples are in memory or unknown. Records are then read only if a step requires the
+  /// records.
   bool ids_alone;
   std::optional<any_record_source> records;
 };

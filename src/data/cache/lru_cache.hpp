@@ -61,9 +61,9 @@ class lru_cache {
 
   const std::size_t budget_;
   std::mutex mutex_;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0;         // size of all entries; guarded by mutex_
   std::list<entry> by_last_use_;  // the most recently used entry is first; guarded by mutex_
-  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> positions_;
+  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> positions_;  // guarded by mutex_
   std::array<std::mutex, 64> creation_mutexes_;  // mutex k is held while a block with key % 64 == k is created
 };
 

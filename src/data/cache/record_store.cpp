@@ -138,7 +138,7 @@ void record_store::open_file(const cache_options& where) {
     }
     if (!file_ || !lock_file(file_.get())) fail(errno, "open");
     struct stat status {};
-    // deleted while this process waited for the lock
+    // Deleted while this process waited for the lock.
     if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;
     found = has_header(where.fresh_for);
     if (!found && !writable_) fail(EACCES, "open");

@@ -91,11 +91,11 @@ class record_store {
 
   const cached_records& records_;
   std::uint64_t record_count_;  // number of stored records; these are the first records of the source
-  // state of each record; for a file, `present` also means that the checksum was compared
+  // State of every record. For a file, `present` also means that the checksum was compared.
   std::vector<std::atomic<std::uint8_t>> states_;
   buffer<std::byte> memory_;
   std::byte* record_bytes_ = nullptr;
-  // separate from the records, so that labels are available while records are still being loaded
+  // Separate from the records, so that labels are available while records are still being loaded.
   std::byte* label_bytes_ = nullptr;
 
   // The following members are used for a file.

@@ -90,7 +90,7 @@ class proportions {
   }
 
   std::vector<std::uint64_t> sizes_, in_epoch_;
-  // sums over the preceding parts; the last element is the total
+  // Sums over the preceding parts; the last element is the total.
   std::vector<std::uint64_t> firsts_{0}, weights_before_{0};
 };
 

@@ -24,7 +24,7 @@ struct far_part {
 struct far_file {
   std::size_t number;
   std::uint64_t size;
-  /// digest of the server's version of the file; nothing: the server reports no reliable version
+  /// Digest of the server's version of the file; nothing: the server reports no reliable version.
   std::optional<std::uint64_t> version;
 };
 

@@ -273,7 +273,7 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
     if (!detail::is_made_name(candidate_name, std::string(notes_prefix) + "%") || candidate_name == name) continue;
     try {
       const detail::manifest_file other_notes(candidate.path().string(), false);
-      // read here, because the other writer may just have committed
+      // Read here, because the other writer may just have committed.
       const auto listed = detail::read_contents(folder_, false).entries;
       for (const manifest_entry& entry : other_notes.entries()) {
         const bool is_listed = std::ranges::find(listed, entry.file, &manifest_entry::file) != listed.end();
