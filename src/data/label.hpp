@@ -1,4 +1,4 @@
-// Conversion of numbers to labels; private to muster's own sources.
+// Conversion of numbers to labels. Private to muster's own sources.
 #pragma once
 
 #include <cmath>

@@ -25,17 +25,18 @@ class dataset_builder {
 
   /// Returns the labels in the order of the samples.
   [[nodiscard]] std::span<float> labels() noexcept { return samples_->labels.span(); }
-  /// Dense: returns the features of sample `i`.
+  /// Returns the features of sample `i`, in a dense dataset.
   [[nodiscard]] std::span<float> row(std::size_t i) noexcept {
     return {samples_->values.data() + i * samples_->stride, samples_->features};
   }
-  /// Dense: returns the number of floats from the start of one row to the start of the next.
+  /// Returns the number of floats from the start of one row to the start of the next, in a dense dataset.
   [[nodiscard]] std::size_t stride() const noexcept { return samples_->stride; }
-  /// Sparse: returns rows + 1 offsets into indices() and values(). The first must be 0, the last the number of entries.
+  /// Returns rows + 1 offsets into indices() and values(), in a sparse dataset. The first offset must be 0, and the
+  /// last offset must be the number of entries.
   [[nodiscard]] std::span<std::uint64_t> offsets() noexcept { return samples_->offsets.span(); }
-  /// Sparse: returns the indices, which count from 0 and must ascend within a sample.
+  /// Returns the indices, in a sparse dataset. Indices count from 0 and must ascend within a sample.
   [[nodiscard]] std::span<std::uint32_t> indices() noexcept { return samples_->indices.span(); }
-  /// Sparse: returns the values in the order of the indices.
+  /// Returns the values in the order of the indices, in a sparse dataset.
   [[nodiscard]] std::span<float> values() noexcept { return samples_->values.span(); }
 
   /// Sets the invalid samples, ascending by id. Their values and labels are zero. See dataset::bad().

@@ -39,11 +39,10 @@ struct source_statistics {
   std::uint64_t left_out = 0;  ///< bad records
   std::vector<column_statistics> columns = {};
   column_statistics label = {};  ///< statistics of the first label, if there is one
-  /// frequency of the first label's values; empty if there are more than 4,096 values
-  /// Adds the statistics of further records, which follow these records.
+  /// Frequency of the first label's values. Empty if there are more than 4,096 values.
   std::map<float, std::uint64_t> histogram = {};
 
-  /// These records, and others behind them.
+  /// Adds the statistics of further records, which follow these records.
   void merge(const source_statistics& other);
 
   friend bool operator==(const source_statistics&, const source_statistics&) = default;

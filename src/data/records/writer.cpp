@@ -331,7 +331,7 @@ void record_set_writer::commit() {
     require_no_others(manifest.entries());
     manifest.append(pending_);
     const bool in_shards = !open_files_.empty() && open_files_.rbegin()->first.has_value();
-    if (in_shards && detail::read_contents(folder_).schema.empty())  // for ranks that have none of the files
+    if (in_shards && detail::read_contents(folder_).schema.empty())  // required by ranks that have none of the files
       manifest.note(detail::schema_note + format::schema_to_json(schema_));
     committed_ = std::exchange(pending_, {});
   } else if (!notes_) {

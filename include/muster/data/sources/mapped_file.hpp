@@ -1,4 +1,4 @@
-// A whole file as bytes, plain or compressed.
+// The contents of a file as bytes, plain or compressed.
 #pragma once
 
 #include <cstddef>
