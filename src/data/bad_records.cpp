@@ -39,7 +39,7 @@ struct bad_record_log::state {
                               "); choose a file in a folder that may be written");
   }
 
-  // One write for each line: the lines of processes that append to one file do not mix.
+  // One write call for each line, so that lines of several processes that append to the same file do not mix.
   void write(const std::string& line) const {
     ssize_t written;
     do written = ::write(file.get(), line.data(), line.size());
@@ -53,8 +53,8 @@ struct bad_record_log::state {
   const bad_record_options options;
   detail::descriptor file;
   std::mutex mutex;
-  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // by source
-  std::map<std::string, std::uint64_t> by_file;
+  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // source and id; guarded by mutex
+  std::map<std::string, std::uint64_t> by_file;                    // guarded by mutex
 };
 
 bad_record_log::bad_record_log(bad_record_options options) : state_(std::make_shared<state>(std::move(options))) {}
@@ -68,8 +68,8 @@ void bad_record_log::note(std::string_view source, std::span<const bad_record> f
     ++state_->by_file[bad.where.file];
     if (options.policy == bad_record_policy::quarantine) state_->write(json_line(source, bad));
     if (state_->noted.size() > options.limit) {
-      throw data_error(bad.where, bad.problem + " (and with it more than the " + std::to_string(options.limit) +
-                                      " bad records that may be left out); mend the data or raise the limit");
+      throw data_error(bad.where, bad.problem + " (the run exceeds its limit of " + std::to_string(options.limit) +
+                                      " bad records); repair the data or raise the limit");
     }
   }
 }

@@ -8,7 +8,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// A piece is large against what it takes to hand it out, and small against a batch, so that threads end together.
+// Size of a piece: large compared with the cost of distributing it, and small compared with a batch, so that threads
+// finish at about the same time.
 constexpr std::size_t piece_bytes = std::size_t{128} << 10;
 constexpr std::size_t most_of_piece = 1024;
 
@@ -20,7 +21,7 @@ batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
 }
 
 batch_ring::~batch_ring() {
-  pop(queue_.size());  // else the tasks would make batches that no caller waits for
+  pop(queue_.size());  // otherwise the tasks would fill slots for which no caller waits
 }
 
 std::unique_ptr<batch_slot> batch_ring::take() {
@@ -48,10 +49,10 @@ void batch_ring::make_room(batch_slot& slot) {
   if (slot.bytes.size() < slot.used) slot.bytes = buffer<std::byte>(slot.used);
   if (slot.labels.size() < count * slot.label_width) slot.labels = buffer<float>(count * slot.label_width);
   slot.left_out = 0;
-  slot.settled = false;
+  slot.bad_records_reported = false;
   slot.piece = std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
   slot.pieces = (count + slot.piece - 1) / slot.piece;
-  slot.begun = 0;
+  slot.started = 0;
   slot.running = 0;
   slot.bad.clear();
   slot.failure = nullptr;
@@ -62,7 +63,7 @@ void batch_ring::push(std::unique_ptr<batch_slot> slot) {
   const std::size_t useful = std::min(slot->pieces, threads_);
   {
     const std::lock_guard lock(mutex_);
-    free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() needs no memory
+    free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() allocates no memory
     queue_.push_back(std::move(slot));
   }
   for (std::size_t i = 0; i < useful; ++i) tasks_->start([this] { work(); });
@@ -70,7 +71,7 @@ void batch_ring::push(std::unique_ptr<batch_slot> slot) {
 
 void batch_ring::pop(std::size_t count) noexcept {
   std::unique_lock lock(mutex_);
-  for (std::size_t i = 0; i < count; ++i) queue_[i]->begun = queue_[i]->pieces;
+  for (std::size_t i = 0; i < count; ++i) queue_[i]->started = queue_[i]->pieces;
   done_.wait(lock, [&] {
     return std::all_of(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count),
                        [](const auto& slot) { return slot->running == 0; });
@@ -81,8 +82,8 @@ void batch_ring::pop(std::size_t count) noexcept {
 }
 
 bool batch_ring::begin_piece(batch_slot& slot, std::size_t& piece) {
-  if (slot.begun == slot.pieces) return false;
-  piece = slot.begun++;
+  if (slot.started == slot.pieces) return false;
+  piece = slot.started++;
   ++slot.running;
   return true;
 }
@@ -102,21 +103,21 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
         .epoch = slot.where.epoch,
         .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
         .bad = keeps_bad_ ? &bad : nullptr,
-        .room = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
+        .output = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
     last_.read(request, scratch);
   } catch (...) {
     failure = std::current_exception();
   }
   lock.lock();
   if (failure && (!slot.failure || piece < slot.failed_piece)) {
-    // Pieces are begun in order: whatever fails, every one before it was begun, so that the first failure is the same
-    // for any number of threads.
+    // Pieces are started in order. When a piece fails, all earlier pieces have been started, so the lowest failed piece
+    // is the same for any number of threads.
     slot.failure = failure;
     slot.failed_piece = piece;
-    slot.begun = slot.pieces;
+    slot.started = slot.pieces;
   }
   slot.bad.insert(slot.bad.end(), std::make_move_iterator(bad.begin()), std::make_move_iterator(bad.end()));
-  if (--slot.running == 0 && slot.begun == slot.pieces) done_.notify_all();
+  if (--slot.running == 0 && slot.started == slot.pieces) done_.notify_all();
 }
 
 void batch_ring::work() {

@@ -1,4 +1,4 @@
-// The memory of batches, and the tasks that fill it; private to loader.
+// The buffers of batches, and the tasks that fill them. Private to the loader.
 #pragma once
 
 #include <condition_variable>
@@ -18,54 +18,56 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One batch's part for one shard: where it is, what is in it, how far it is.
+/// A batch's part for one shard: its position, its contents, and its progress.
 struct batch_slot {
   muster::cursor where;
   batch_shard part;
 
   std::vector<sample_id> ids;
   buffer<std::byte> bytes;
-  std::size_t used = 0;                // bytes
-  std::vector<std::uint64_t> offsets;  // of records that differ in size
+  std::size_t used = 0;                // number of used bytes
+  std::vector<std::uint64_t> offsets;  // offsets of records, if their sizes differ
   buffer<float> labels;
   std::size_t label_width = 0;
   std::uint64_t left_out = 0;
-  bool settled = false;  // what is bad is left out, and told
+  bool bad_records_reported = false;  // true after the bad records have been reported and left out
 
-  // Of the mutex of the ring.
-  std::size_t piece = 1;  // records a piece
+  // The following members are guarded by the mutex of the ring.
+  std::size_t piece = 1;  // number of records in a piece
   std::size_t pieces = 0;
-  std::size_t begun = 0;
+  std::size_t started = 0;
   std::size_t running = 0;
   std::vector<bad_record> bad;
-  std::exception_ptr failure;  // of the first piece that failed
+  std::exception_ptr failure;  // exception of the failed piece with the lowest number
   std::size_t failed_piece = 0;
 
-  [[nodiscard]] bool is_complete() const noexcept { return begun == pieces && running == 0; }
-  /// Where the k-th record begins in `bytes`; of their number, where the last one ends.
+  [[nodiscard]] bool is_complete() const noexcept { return started == pieces && running == 0; }
+  /// Returns the offset of the k-th record in `bytes`. If k is the number of records, returns the end of the last
+  /// record.
   [[nodiscard]] std::size_t begin_of(std::size_t k) const noexcept {
     return offsets.empty() ? k * (used / ids.size()) : offsets[k];
   }
 };
 
-/// Slots in the order of their batches, filled in that order, piece by piece, by tasks and by the waiting caller.
+/// A queue of slots in the order of their batches. The slots are filled in that order, piece by piece, by tasks and by
+/// the waiting caller.
 class batch_ring {
  public:
-  /// Of the records that the last step of a chain makes.
+  /// Takes the last step of a chain, which computes the records.
   batch_ring(const record_step& last, bool keeps_bad, int threads);
   ~batch_ring();
 
-  /// The slots that are made or being made; the first is the one in use.
+  /// Returns the number of slots that are complete or being filled. The first slot is in use.
   [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
   [[nodiscard]] batch_slot& operator[](std::size_t i) noexcept { return *queue_[i]; }
 
-  /// A slot that is not in the queue, to be prepared and pushed.
+  /// Returns a slot that is not in the queue, to be prepared and pushed.
   [[nodiscard]] std::unique_ptr<batch_slot> take();
-  /// Makes room in a slot for its ids and lets threads begin.
+  /// Allocates the buffers for a slot's ids and lets threads start to fill them.
   void push(std::unique_ptr<batch_slot> slot);
-  /// Takes the first `count` slots out; waits for pieces that are being made.
+  /// Removes the first `count` slots. Waits for pieces that are being computed.
   void pop(std::size_t count) noexcept;
-  /// Helps with the first slot until it is complete. Throws what making it threw.
+  /// Helps with the first slot until it is complete. Rethrows the exception of a failed piece.
   void finish_first();
 
  private:
@@ -77,14 +79,16 @@ class batch_ring {
   const record_step& last_;
   bool keeps_bad_;
   std::size_t threads_;
-  int rank_;  // in log messages
+  int rank_;  // for log messages
   std::mutex mutex_;
-  std::condition_variable done_;  // a piece was made
+  std::condition_variable done_;  // signals the end of a piece
+  // Written by the caller under mutex_. Read by tasks under mutex_.
   std::vector<std::unique_ptr<batch_slot>> queue_;
-  std::vector<std::unique_ptr<batch_slot>> free_;
-  chain_scratch scratch_;                                         // of the caller
-  std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;  // of those that do not run
-  std::optional<background_tasks> tasks_;                         // last: they use the others
+  std::vector<std::unique_ptr<batch_slot>> free_;  // used by the caller
+  chain_scratch scratch_;                          // scratch of the caller
+  // Scratch of tasks that are not running. Guarded by mutex_.
+  std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;
+  std::optional<background_tasks> tasks_;  // last member: the tasks use the other members
 };
 
 }}}  // namespace muster::v0::detail

@@ -20,41 +20,42 @@ bool is_class(float label, std::size_t classes) {
 
 std::string no_class(float label, std::size_t classes) {
   return detail::printed("label %.9g", static_cast<double>(label)) +
-         " is no class (classes are whole numbers from 0, and there are " + std::to_string(classes) +
+         " is not a class (classes are whole numbers from 0, and there are " + std::to_string(classes) +
          "); correct it, or choose other data";
 }
 
-/// A record_source over another, with a check of first labels; `numbers`, if not empty, has new numbers for its
-/// classes.
+/// A record_source that checks the first labels of another source. `numbers`, if not empty, has the new number of every
+/// class of that source.
 class class_source : public detail::source_with_facts {
  public:
-  class_source(any_record_source from, std::size_t classes, std::vector<std::string> names,
+  class_source(any_record_source source, std::size_t classes, std::vector<std::string> names,
                std::vector<float> numbers) {
-    auto made = std::make_shared<state>(
-        state{{std::string(from.name()), from.size(), from.digest(), from.schema(), from.notes(), from.columns()},
-              std::move(from),
-              classes,
-              std::move(numbers)});
-    if (!names.empty()) made->schema.classes = std::move(names);
-    if (!made->numbers.empty())
-      made->digest = muster::digest().add(made->digest).add(std::as_bytes(std::span(made->numbers))).value();
-    state_ = std::move(made);
+    auto new_state = std::make_shared<state>(state{
+        {std::string(source.name()), source.size(), source.digest(), source.schema(), source.notes(), source.columns()},
+        std::move(source),
+        classes,
+        std::move(numbers)});
+    if (!names.empty()) new_state->schema.classes = std::move(names);
+    if (!new_state->numbers.empty())
+      new_state->digest =
+          muster::digest().add(new_state->digest).add(std::as_bytes(std::span(new_state->numbers))).value();
+    state_ = std::move(new_state);
     facts_ = state_.get();
   }
 
-  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { state_->from.sizes(ids, out); }
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { state_->wrapped.sizes(ids, out); }
 
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
     const std::size_t width = schema().labels.size(), bad_before = bad == nullptr ? 0 : bad->size();
-    std::vector<float> unasked(rows.labels.empty() ? ids.size() * width : 0);
-    const record_rows all{rows.bytes, rows.labels.empty() ? std::span(unasked) : rows.labels};
-    const std::size_t known = state_->numbers.empty() ? state_->classes : state_->numbers.size();
-    state_->from.read(ids, all, bad);
+    std::vector<float> unrequested_labels(rows.labels.empty() ? ids.size() * width : 0);
+    const record_rows all{rows.bytes, rows.labels.empty() ? std::span(unrequested_labels) : rows.labels};
+    const std::size_t class_count = state_->numbers.empty() ? state_->classes : state_->numbers.size();
+    state_->wrapped.read(ids, all, bad);
     bool right = true;
-    for (std::size_t k = 0; k < ids.size(); ++k) right = right && is_class(all.labels[k * width], known);
+    for (std::size_t k = 0; k < ids.size(); ++k) right = right && is_class(all.labels[k * width], class_count);
     if (!right) {
-      state_->from.refuse(ids, all, bad, bad_before, [&](std::span<const float> labels) -> std::string {
-        return is_class(labels[0], known) ? "" : no_class(labels[0], known);
+      state_->wrapped.refuse(ids, all, bad, bad_before, [&](std::span<const float> labels) -> std::string {
+        return is_class(labels[0], class_count) ? "" : no_class(labels[0], class_count);
       });
     }
     for (std::size_t k = 0; k < ids.size() && !state_->numbers.empty(); ++k) {
@@ -66,42 +67,42 @@ class class_source : public detail::source_with_facts {
     }
   }
 
-  [[nodiscard]] bool mapped() const noexcept { return state_->from.mapped(); }
+  [[nodiscard]] bool mapped() const noexcept { return state_->wrapped.mapped(); }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const {
     std::span<const std::byte> found;
     read({&id, 1}, {}, nullptr);
-    state_->from.views({&id, 1}, {&found, 1});
+    state_->wrapped.views({&id, 1}, {&found, 1});
     return found;
   }
 
-  [[nodiscard]] std::uint64_t block_records() const noexcept { return state_->from.block_records(); }
-  [[nodiscard]] std::uint64_t follows_every() const noexcept { return state_->from.follows_every(); }
+  [[nodiscard]] std::uint64_t block_records() const noexcept { return state_->wrapped.block_records(); }
+  [[nodiscard]] std::uint64_t follows_every() const noexcept { return state_->wrapped.follows_every(); }
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept {
-    return state_->from.mixture_order();
+    return state_->wrapped.mixture_order();
   }
-  [[nodiscard]] std::uint64_t newest() const { return state_->from.newest(); }
+  [[nodiscard]] std::uint64_t newest() const { return state_->wrapped.newest(); }
   [[nodiscard]] any_record_source version(std::uint64_t records) const {
-    return class_source(state_->from.version(records), state_->classes, schema().classes, state_->numbers);
+    return class_source(state_->wrapped.version(records), state_->classes, schema().classes, state_->numbers);
   }
-  [[nodiscard]] held_shards held() const { return state_->from.held(); }
-  [[nodiscard]] data_location where(sample_id id) const { return state_->from.where(id); }
-  void expect(std::span<const sample_id> ids) const { state_->from.expect(ids); }
+  [[nodiscard]] held_shards held() const { return state_->wrapped.held(); }
+  [[nodiscard]] data_location where(sample_id id) const { return state_->wrapped.where(id); }
+  void expect(std::span<const sample_id> ids) const { state_->wrapped.expect(ids); }
   [[nodiscard]] std::optional<source_statistics> known_statistics() const {
-    return state_->numbers.empty() ? state_->from.known_statistics() : std::nullopt;
+    return state_->numbers.empty() ? state_->wrapped.known_statistics() : std::nullopt;
   }
 
  private:
   struct state : detail::source_facts {
-    any_record_source from;
+    any_record_source wrapped;
     std::size_t classes;
-    std::vector<float> numbers;  // of the classes of `from`
+    std::vector<float> numbers;  // new numbers for the classes of `wrapped`
   };
   std::shared_ptr<const state> state_;
 };
 
 void require_label(const any_record_source& source) {
   if (!source.schema().labels.empty()) return;
-  throw configuration_error(std::string(source.name()) + " has no labels (classes were asked for); name its labels");
+  throw configuration_error(std::string(source.name()) + " has no labels (classes require labels); name its labels");
 }
 
 }  // namespace
@@ -121,17 +122,15 @@ any_record_source with_classes(any_record_source source, const std::vector<std::
   const std::vector<std::string> own = source.schema().classes;
   std::vector<float> numbers;
   if (own.empty()) {
-    log(log_level::warning, std::string(source.name()) +
-                                " has no names of classes (its labels are taken for the numbers "
-                                "of " +
-                                std::to_string(names.size()) + " classes as they are)");
+    log(log_level::warning, std::string(source.name()) + " has no class names (its labels are used as the numbers of " +
+                                std::to_string(names.size()) + " classes)");
   } else if (own != names) {
     for (const std::string& name : own) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end()) {
         constexpr std::size_t most = 5;
         throw data_error({std::string(source.name())},
-                         "has the class '" + name + "' (the classes here are " +
+                         "has the class '" + name + "' (the expected classes are " +
                              detail::joined(std::span(names).first(std::min(most, names.size())), ", ") +
                              (names.size() > most ? ", ..." : "") + "); leave it out, or train with it");
       }

@@ -39,28 +39,30 @@ void check_row(const detail::samples& samples, std::size_t row) {
   if (wrong != end) {
     ++wrong;
   } else if (begin == end || end[-1] < samples.features) {
-    return;  // they ascend, and the largest is a feature
+    return;  // the indices ascend, and the largest index is a feature
   } else {
     wrong = end - 1;
   }
   throw configuration_error("feature index " + std::to_string(*wrong) + " of sample " + std::to_string(row) +
-                            " is out of order or range (they ascend and are below " + std::to_string(samples.features) +
-                            "); sort the entries of each sample");
+                            " is out of order or range (indices must ascend and be below " +
+                            std::to_string(samples.features) + "); sort the entries of each sample");
 }
 
 void check_rows(const detail::samples& samples, int threads) {
   const auto offsets = samples.offsets.span();
   if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
       !std::is_sorted(offsets.begin(), offsets.end())) {
-    throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
-                              std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
+    throw configuration_error("the offsets of a sparse dataset are inconsistent (they must ascend from 0 to " +
+                              std::to_string(samples.values.size()) +
+                              ", the number of entries); fill all elements of offsets()");
   }
   constexpr std::size_t rows_of_task = 1 << 14;
   const auto indices = samples.indices.span();
   detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
     const std::size_t first = task * rows_of_task;
     const std::size_t last = std::min(samples.size, first + rows_of_task);
-    // Most rows are right: steps down are counted without a branch, then those from one row to the next taken off.
+    // Most rows are valid. Count the descents in all indices without a branch, and subtract the descents from one row
+    // to the next.
     std::int64_t descents = 0;
     for (std::size_t i = offsets[first] + 1; i < offsets[last]; ++i) descents += indices[i - 1] >= indices[i] ? 1 : 0;
     std::uint32_t largest = 0;
@@ -119,7 +121,7 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
       bad->push_back(*found);
     }
   }
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   for (std::size_t k = 0; k < ids.size(); ++k) {
     if (!rows.labels.empty()) rows.labels[k] = label(ids[k]);
     if (rows.bytes.empty()) continue;
@@ -127,13 +129,13 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
       const sparse_row row = sparse(ids[k]);
       for (std::size_t j = 0; j < row.indices.size(); ++j) {
         const sparse_entry entry{row.indices[j], row.values[j]};
-        std::memcpy(to, &entry, sizeof entry);
-        to += sizeof entry;
+        std::memcpy(output, &entry, sizeof entry);
+        output += sizeof entry;
       }
     } else {
       const auto bytes = std::as_bytes(row(ids[k]));
-      std::memcpy(to, bytes.data(), bytes.size());
-      to += bytes.size();
+      std::memcpy(output, bytes.data(), bytes.size());
+      output += bytes.size();
     }
   }
 }

@@ -1,4 +1,4 @@
-// Whether a file of this host is what it was; private to muster's own sources.
+// Detection of changes to a file on this host. Private to muster's own sources.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,36 +13,37 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Tells the states of a file on this host apart by size, times, inode and device: no user can set the time of a change
-/// back. After a copy, and on another host, it differs.
-[[nodiscard]] inline std::uint64_t state_of(const struct stat& of) noexcept {
+/// Returns a value that distinguishes states of a file on this host, from size, times, inode and device. No user can
+/// set a file's change time back. The value differs after a copy and on another host.
+[[nodiscard]] inline std::uint64_t state_of(const struct stat& status) noexcept {
   const auto number = [](auto value) { return static_cast<std::uint64_t>(value); };
   return digest()
-      .add(number(of.st_size))
-      .add(number(of.st_mtim.tv_sec))
-      .add(number(of.st_mtim.tv_nsec))
-      .add(number(of.st_ctim.tv_sec))
-      .add(number(of.st_ctim.tv_nsec))
-      .add(number(of.st_ino))
-      .add(number(of.st_dev))
+      .add(number(status.st_size))
+      .add(number(status.st_mtim.tv_sec))
+      .add(number(status.st_mtim.tv_nsec))
+      .add(number(status.st_ctim.tv_sec))
+      .add(number(status.st_ctim.tv_nsec))
+      .add(number(status.st_ino))
+      .add(number(status.st_dev))
       .value();
 }
 
-/// The same of what lies at a path now; nothing where that is nothing.
+/// Returns the state of the file that is currently at a path, or nothing if there is no file.
 [[nodiscard]] inline std::optional<std::uint64_t> state_of(const std::string& path) noexcept {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) return std::nullopt;
   return state_of(found);
 }
 
-/// Waits until a change of a file that changed at `changed` would have another time. The clock of files has steps of
-/// some milliseconds: a file may change twice within one, and its state would be the same.
+/// Waits until a change to a file would have a later time than `changed`. The clock for file times has steps of some
+/// milliseconds. Two changes to a file within a step would result in the same state.
 inline void wait_for_next_tick(const struct timespec& changed) noexcept {
   constexpr long step = 1'000'000, longest = 20'000'000;  // nanoseconds
   for (long waited = 0; waited < longest; waited += step) {
-    struct timespec now {};
-    if (::clock_gettime(CLOCK_REALTIME_COARSE, &now) != 0) return;
-    if (now.tv_sec > changed.tv_sec || (now.tv_sec == changed.tv_sec && now.tv_nsec > changed.tv_nsec)) return;
+    struct timespec current {};
+    if (::clock_gettime(CLOCK_REALTIME_COARSE, &current) != 0) return;
+    if (current.tv_sec > changed.tv_sec || (current.tv_sec == changed.tv_sec && current.tv_nsec > changed.tv_nsec))
+      return;
     const struct timespec pause { 0, step };
     (void)::nanosleep(&pause, nullptr);
   }

@@ -16,10 +16,10 @@ std::uint32_t rounded(double pixels, std::uint32_t most) {
   return static_cast<std::uint32_t>(std::clamp(std::round(pixels), 1.0, static_cast<double>(most)));
 }
 
-// Of the form of the output, in the middle.
+// Returns the largest window in the middle that has the output's aspect ratio.
 detail::image_window middle_of(const detail::image_window& all, const jpeg_options& options) {
   double shrunk = std::min(static_cast<double>(all.width) / options.width,
-                           static_cast<double>(all.height) / options.height);  // pixels to one of the output
+                           static_cast<double>(all.height) / options.height);  // input pixels for each output pixel
   if (options.resize != 0)
     shrunk = std::min(shrunk, static_cast<double>(std::min(all.width, all.height)) / options.resize);
   const std::uint32_t width = rounded(shrunk * options.width, all.width);
@@ -45,19 +45,19 @@ detail::image_window random_window(const detail::image_window& all, const jpeg_o
 
 }  // namespace
 
-void detail::set_jpeg_functions(const jpeg_functions* known) noexcept { functions = known; }
+void detail::set_jpeg_functions(const jpeg_functions* new_functions) noexcept { functions = new_functions; }
 
 record_schema detail::jpeg_reader::output(const record_schema& in) const {
   if (in.form != record_form::bytes) {
     throw configuration_error("records of " + to_string(in) +
-                              " are no JPEG (they are not bytes); use normalise for images that are decoded");
+                              " are not JPEG files (they are not bytes); use normalise for decoded images");
   }
   if (functions.load() == nullptr) {
     throw configuration_error(
         "JPEG cannot be read (this program was built without muster's jpeg component); link muster::jpeg");
   }
   if (options_.height == 0 || options_.width == 0)
-    throw configuration_error("an image cannot be made of a JPEG (it would have no pixel); give both its sides");
+    throw configuration_error("cannot decode a JPEG to an image without pixels (its height or width is 0); set both");
   return {
       record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels, in.classes};
 }
@@ -70,17 +70,17 @@ std::uint64_t decode_jpeg::version() const noexcept {
       .value();
 }
 
-void decode_jpeg::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
+void decode_jpeg::operator()(std::span<const std::byte> input, std::span<std::byte> result) const {
   const auto& jpeg = *functions.load();
-  jpeg.decode(from, middle_of(jpeg.size(from), options_), options_.height, options_.width, false, to.data());
+  jpeg.decode(input, middle_of(jpeg.size(input), options_), options_.height, options_.width, false, result.data());
 }
 
-void random_jpeg_crop::operator()(std::span<const std::byte> from, std::span<std::byte> to,
+void random_jpeg_crop::operator()(std::span<const std::byte> input, std::span<std::byte> result,
                                   random_stream& random) const {
   const auto& jpeg = *functions.load();
-  const auto window = random_window(jpeg.size(from), options_, random);
+  const auto window = random_window(jpeg.size(input), options_, random);
   const bool flip = options_.flip && random.uniform() < 0.5;
-  jpeg.decode(from, window, options_.height, options_.width, flip, to.data());
+  jpeg.decode(input, window, options_.height, options_.width, flip, result.data());
 }
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// JPEG by libjpeg-turbo, a library of its own so that the core does not need it.
+// JPEG decoding with libjpeg-turbo, in a separate library so that the core does not depend on libjpeg-turbo.
 #include <muster/data/jpeg.hpp>
 
 #include <algorithm>
@@ -21,32 +21,35 @@ namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
-constexpr std::uint64_t most_work = std::uint64_t{1} << 28;  // scans times pixels: less than a second
-constexpr std::uint64_t most_coefficients = std::uint64_t{192}
-                                            << 20;  // bytes of them, which several scans need at once
+// Number of scans times number of pixels: less than a second.
+constexpr std::uint64_t most_work = std::uint64_t{1} << 28;
+// In bytes; several scans require the coefficients of the whole image in memory.
+constexpr std::uint64_t most_coefficients = std::uint64_t{192} << 20;
 
-// Returns the name of the format that bytes begin like; null: not known.
+// Returns the name of the format whose signature `bytes` have, or null if it is unknown.
 const char* other_format(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  constexpr std::pair<std::string_view, const char*> known[] = {
+  constexpr std::pair<std::string_view, const char*> signatures[] = {
       {"\x89PNG", "a PNG"}, {"GIF8", "a GIF"}, {"BM", "a BMP"}, {"II*", "a TIFF"}, {"MM", "a TIFF"}, {"<", "a text"}};
-  for (const auto& [begin, name] : known) {
+  for (const auto& [begin, name] : signatures) {
     if (text.starts_with(begin)) return name;
   }
   if (text.starts_with("RIFF") && text.size() > 8 && text.substr(8).starts_with("WEBP")) return "a WebP";
-  if (text.size() > 4 && text.substr(4).starts_with("ftyp")) return "an image of HEIF or AVIF";
+  if (text.size() > 4 && text.substr(4).starts_with("ftyp")) return "a HEIF or AVIF image";
   return nullptr;
 }
 
 std::string no_whole_jpeg(const std::string& why) {
-  return "is no whole JPEG (" + why + "); copy it again, or leave it out by on_bad_record";
+  return "is not a complete JPEG (" + why + "); copy it again, or leave it out with on_bad_record";
 }
 
 std::string too_much(const std::string& why) {
-  return "takes too much to decode (" + why + "); save it with fewer pixels or scans, or leave it out by on_bad_record";
+  return "is too expensive to decode (" + why +
+         "); save it with fewer pixels or scans, or leave it out with on_bad_record";
 }
 
-// How many scans there are; a progressive file of few bytes may have many, each as costly as an image.
+// Returns the number of scans. A progressive file of few bytes may have many scans, and each scan costs as much as a
+// whole image.
 std::uint64_t scans_of(std::span<const std::byte> jpeg) {
   const auto byte = [&](std::size_t at) { return std::to_integer<unsigned>(jpeg[at]); };
   std::uint64_t scans = 0;
@@ -54,7 +57,7 @@ std::uint64_t scans_of(std::span<const std::byte> jpeg) {
     const unsigned marker = byte(at) == 0xFF ? byte(at + 1) : 0;
     if (marker == 0xD9) break;
     if (marker == 0 || marker == 0xFF || marker == 1 || (marker >= 0xD0 && marker <= 0xD8)) {
-      ++at;  // in a scan, or without a length
+      ++at;  // within a scan, or a marker without a length
       continue;
     }
     scans += marker == 0xDA ? 1 : 0;
@@ -63,33 +66,35 @@ std::uint64_t scans_of(std::span<const std::byte> jpeg) {
   return scans;
 }
 
-// libjpeg leaves by a jump from its depths to run(), past frames that own nothing.
+// The state of libjpeg for one JPEG. On an error libjpeg jumps from nested calls back to run(), past stack frames that
+// own no resources.
 class decompressor {
  public:
   explicit decompressor(std::span<const std::byte> jpeg) : jpeg_(jpeg) {
     constexpr std::byte begin[] = {std::byte{0xFF}, std::byte{0xD8}};
     if (jpeg.size() >= 2 && !std::ranges::equal(jpeg.first(2), begin)) {
-      const char* const other = other_format(jpeg);
-      throw data_error({"", 0, 0, 0}, std::string("is no JPEG (it ") +
-                                          (other != nullptr ? std::string("is ") + other : "begins as another file") +
-                                          ", whatever its name says); convert it, or leave it out by on_bad_record");
+      const char* const format = other_format(jpeg);
+      throw data_error({"", 0, 0, 0},
+                       std::string("is not a JPEG (it ") +
+                           (format != nullptr ? std::string("is ") + format : "begins like another format") +
+                           ", despite its name); convert it, or leave it out with on_bad_record");
     }
-    // What is cut may be whole where it is shown.
+    // A truncated file may still be complete within the decoded window. It is refused nevertheless.
     constexpr std::byte end[] = {std::byte{0xFF}, std::byte{0xD9}};
     if (std::find_end(jpeg.begin(), jpeg.end(), std::begin(end), std::end(end)) == jpeg.end()) {
-      throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end"));
+      throw data_error({"", 0, 0, jpeg.size()}, no_whole_jpeg("it has no end marker"));
     }
     info_.err = jpeg_std_error(&errors_);
     info_.client_data = this;
-    errors_.error_exit = [](j_common_ptr info) { of(info).leave(info); };
+    errors_.error_exit = [](j_common_ptr info) { decompressor_of(info).fail(info); };
     errors_.emit_message = [](j_common_ptr info, int level) {
       const int code = info->err->msg_code;
       const bool harmless = code == JWRN_EXTRANEOUS_DATA || code == JWRN_ADOBE_XFORM || code == JWRN_JFIF_MAJOR;
-      if (level < 0 && !harmless) of(info).leave(info);
+      if (level < 0 && !harmless) decompressor_of(info).fail(info);
     };
     progress_.progress_monitor = [](j_common_ptr info) {
       if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_scans) {
-        of(info).leave(info, "it has more scans than its markers");
+        decompressor_of(info).fail(info, "it has more scans than its markers");
       }
     };
     run([&] {
@@ -105,13 +110,13 @@ class decompressor {
 
   [[nodiscard]] jpeg_decompress_struct& info() noexcept { return info_; }
 
-  /// Calls body(), which owns nothing that is destroyed at its end.
+  /// Calls body(), which must not own objects with destructors.
   template <class Body>
   void run(const Body& body) {
     if (setjmp(jump_) == 0) return body();
-    const std::size_t left = info_.src != nullptr ? info_.src->bytes_in_buffer : jpeg_.size();
-    const std::size_t at = jpeg_.size() - std::min(left, jpeg_.size());
-    jpeg_destroy_decompress(&info_);  // again is harmless
+    const std::size_t unread = info_.src != nullptr ? info_.src->bytes_in_buffer : jpeg_.size();
+    const std::size_t at = jpeg_.size() - std::min(unread, jpeg_.size());
+    jpeg_destroy_decompress(&info_);  // a second call is harmless
     throw data_error({"", 0, 0, at}, no_whole_jpeg(why_));
   }
 
@@ -131,8 +136,8 @@ class decompressor {
       refuse("it is progressive and has " + std::to_string(pixels) + " pixels");
   }
 
-  static decompressor& of(j_common_ptr info) { return *static_cast<decompressor*>(info->client_data); }
-  [[noreturn]] void leave(j_common_ptr info, const char* why = nullptr) {
+  static decompressor& decompressor_of(j_common_ptr info) { return *static_cast<decompressor*>(info->client_data); }
+  [[noreturn]] void fail(j_common_ptr info, const char* why = nullptr) {
     if (why == nullptr) {
       errors_.format_message(info, why_);
     } else {
@@ -154,7 +159,7 @@ detail::image_window size_of_jpeg(std::span<const std::byte> jpeg) {
   return {0, 0, reader.info().image_width, reader.info().image_height};
 }
 
-// Adobe's CMYK is stored inverted: what is left of white.
+// Adobe's CMYK is stored inverted: 255 means no ink.
 void cmyk_to_rgb(std::uint8_t* row, std::size_t pixels) {
   for (std::size_t k = 0; k < pixels; ++k) {
     const unsigned black = row[4 * k + 3];
@@ -162,23 +167,23 @@ void cmyk_to_rgb(std::uint8_t* row, std::size_t pixels) {
   }
 }
 
-// By how many eighths the window is decoded: as few as have the pixels that are asked for.
-unsigned eighths_of(const detail::image_window& shown, std::uint32_t height, std::uint32_t width) {
+// Returns the scale in eighths for decoding the window: the smallest scale with enough pixels for the output.
+unsigned eighths_of(const detail::image_window& window, std::uint32_t height, std::uint32_t width) {
   for (const unsigned eighths : {1u, 2u, 4u}) {
-    if (shown.width * std::uint64_t{eighths} >= width * std::uint64_t{8} &&
-        shown.height * std::uint64_t{eighths} >= height * std::uint64_t{8}) {
+    if (window.width * std::uint64_t{eighths} >= width * std::uint64_t{8} &&
+        window.height * std::uint64_t{eighths} >= height * std::uint64_t{8}) {
       return eighths;
     }
   }
   return 8;
 }
 
-void decode(std::span<const std::byte> jpeg, const detail::image_window& shown, std::uint32_t height,
-            std::uint32_t width, bool flip, std::byte* to) {
+void decode(std::span<const std::byte> jpeg, const detail::image_window& window, std::uint32_t height,
+            std::uint32_t width, bool flip, std::byte* pixels) {
   decompressor reader(jpeg);
   auto& info = reader.info();
   const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
-  const unsigned eighths = eighths_of(shown, height, width);
+  const unsigned eighths = eighths_of(window, height, width);
   reader.run([&] {
     info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     info.scale_num = eighths;
@@ -186,21 +191,21 @@ void decode(std::span<const std::byte> jpeg, const detail::image_window& shown, 
     jpeg_start_decompress(&info);
   });
   const double scale = eighths / 8.0;
-  const detail::resampled_axis down(shown.y * scale, shown.height * scale, info.output_height, height);
-  const detail::resampled_axis across(shown.x * scale, shown.width * scale, info.output_width, width);
-  detail::resampler<3> made(down, across, flip, reinterpret_cast<std::uint8_t*>(to));
-  JDIMENSION left = across.first.front();
-  JDIMENSION taken = std::min(across.first.back() + 2, info.output_width) - left;
+  const detail::resampled_axis down(window.y * scale, window.height * scale, info.output_height, height);
+  const detail::resampled_axis across(window.x * scale, window.width * scale, info.output_width, width);
+  detail::resampler<3> resized(down, across, flip, reinterpret_cast<std::uint8_t*>(pixels));
+  JDIMENSION first_column = across.first.front();
+  JDIMENSION columns = std::min(across.first.back() + 2, info.output_width) - first_column;
   std::vector<std::uint8_t> row(std::size_t{info.output_width} * 4 + 4);
   JSAMPROW rows[] = {row.data()};
   reader.run([&] {
-    jpeg_crop_scanline(&info, &left, &taken);
-    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(made.first_row()));
-    while (!made.done()) {
+    jpeg_crop_scanline(&info, &first_column, &columns);
+    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(resized.first_row()));
+    while (!resized.done()) {
       const std::size_t number = info.output_scanline;
       jpeg_read_scanlines(&info, rows, 1);
-      if (cmyk) cmyk_to_rgb(row.data(), taken);
-      made.take(number, row.data(), left);
+      if (cmyk) cmyk_to_rgb(row.data(), columns);
+      resized.take(number, row.data(), first_column);
     }
   });
 }

@@ -12,7 +12,7 @@
 
 namespace muster { inline namespace v0 {
 
-bool detail::settle_labels(std::span<float> labels) noexcept {
+bool detail::canonicalize_labels(std::span<float> labels) noexcept {
   bool finite = true;
   for (float& label : labels) {
     label += 0.0f;
@@ -31,12 +31,12 @@ void any_record_source::refuse(std::span<const sample_id> ids, const record_rows
   std::vector<std::uint64_t> bytes(rows.bytes.empty() ? 0 : ids.size());
   if (!bytes.empty()) sizes(ids, bytes);
   std::vector<bad_record> all;
-  std::size_t known = bad_before, at = 0;
+  std::size_t next_known = bad_before, at = 0;
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto labels = rows.labels.subspan(k * schema().labels.size(), schema().labels.size());
     const std::size_t size = bytes.empty() ? 0 : bytes[k];
-    if (bad != nullptr && known < bad->size() && (*bad)[known].id == ids[k]) {
-      all.push_back(std::move((*bad)[known++]));
+    if (bad != nullptr && next_known < bad->size() && (*bad)[next_known].id == ids[k]) {
+      all.push_back(std::move((*bad)[next_known++]));
     } else if (const std::string wrong = problem ? problem(labels) : not_finite(labels); !wrong.empty()) {
       const data_error error(where(ids[k]), wrong);
       if (bad == nullptr) throw error;

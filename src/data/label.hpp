@@ -1,4 +1,4 @@
-// Conversion of numbers to labels; private to muster's own sources.
+// Conversion of numbers to labels. Private to muster's own sources.
 #pragma once
 
 #include <cmath>
@@ -26,16 +26,16 @@ template <class T>
   }
 }
 
-/// Returns the problem of a record with such a label: problem (why) suggestion.
-[[nodiscard]] inline std::string no_label(std::string_view label, std::string_view of = "") {
-  return "label " + std::string(label) + std::string(of) +
-         " cannot be kept (a label is finite, and a float32 that is no other whole number); correct it, or leave the "
-         "record out as a bad one";
+/// Returns the description of a record with an invalid label: problem (why) suggestion.
+[[nodiscard]] inline std::string no_label(std::string_view label, std::string_view owner = "") {
+  return "label " + std::string(label) + std::string(owner) +
+         " cannot be used (a label must be finite, and conversion to float32 must not change a whole number); correct "
+         "it, or leave the record out as a bad record";
 }
 
-/// The problem of a record without a label.
+/// The description of a record without a label.
 inline constexpr const char* missing_label =
-    "the label is missing (a label is never made up, also where missing features are); give it one, or leave the "
-    "record out as a bad one";
+    "the label is missing (missing labels are never filled in, even if missing features are); add a label, or leave "
+    "the record out as a bad record";
 
 }}}  // namespace muster::v0::detail

@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t records_of_task = 256;
 
-// Reads tasks of consecutive records and their labels at the same time; each(first id, run) for each task.
+// Reads tasks of consecutive records and their labels in parallel. Calls each(first id, run) for each task.
 template <class Each>
-std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& to,
+std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& output,
                                  Each each) {
   const std::size_t count = source.size();
   const std::size_t labels_each = source.schema().labels.size();
@@ -31,7 +31,7 @@ std::vector<bad_record> read_all(const any_record_source& source, const read_opt
     detail::record_run run;
     run.read(source, first, std::min<std::size_t>(records_of_task, count - first), options.keep_bad_records);
     for (std::size_t k = 0; k < run.sizes.size(); ++k)
-      to.labels()[first + k] = labels_each != 0 ? run.labels[k * labels_each] : 0;
+      output.labels()[first + k] = labels_each != 0 ? run.labels[k * labels_each] : 0;
     each(first, run);
     bad[task] = std::move(run.bad);
   });
@@ -47,13 +47,13 @@ dataset load_fixed(const any_record_source& source, const read_options& options)
   const std::size_t width = std::max<std::size_t>(features, options.min_features);
   dataset_builder builder = dataset_builder::dense(std::string(source.name()), source.size(), width);
   builder.set_bad(read_all(source, options, builder, [&](sample_id first, const detail::record_run& run) {
-    const std::byte* from = run.bytes.data();
+    const std::byte* input = run.bytes.data();
     for (std::size_t k = 0; k < run.sizes.size(); ++k) {
-      float* to = builder.row(first + k).data();
+      float* output = builder.row(first + k).data();
       for (const record_field& field : schema.fields) {
         const auto convert = detail::float_reader(field.type);
         const std::size_t size = size_of(field.type);
-        for (std::uint64_t n = field.elements(); n > 0; --n, from += size) *to++ = convert(from);
+        for (std::uint64_t n = field.elements(); n > 0; --n, input += size) *output++ = convert(input);
       }
     }
   }));
@@ -81,7 +81,7 @@ dataset load_sparse(const any_record_source& source, const read_options& options
       builder.values()[offsets[first] + at] = entry.value;
     }
   });
-  // A bad record is zeros, and its indices do not ascend: number them, as zeros of the first features.
+  // The indices of a bad record are zeros and do not ascend. Number them as the first features, with values of zero.
   for (const bad_record& record : bad) {
     const auto indices = builder.indices().subspan(offsets[record.id], offsets[record.id + 1] - offsets[record.id]);
     std::iota(indices.begin(), indices.end(), std::uint32_t{0});
@@ -90,7 +90,7 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   return builder.finish(options.threads);
 }
 
-// Makes a record bad, or throws: its bytes and labels become zeros.
+// Throws `wrong`, or marks the record as bad and sets its bytes and labels to zero.
 void refuse(const data_error& wrong, sample_id id, bool keep_bad, std::span<std::byte> bytes, std::span<float> labels,
             std::vector<bad_record>& bad) {
   if (!keep_bad) throw wrong;
@@ -99,9 +99,9 @@ void refuse(const data_error& wrong, sample_id id, bool keep_bad, std::span<std:
   std::ranges::fill(labels, 0.0f);
 }
 
-// Whether indices ascend, and are of features that there are.
+// Returns true if the indices ascend and are below `features`.
 bool has_right_indices(std::span<const std::byte> record, std::uint64_t features) {
-  std::uint64_t least = 0;  // that the next one may be
+  std::uint64_t least = 0;  // least valid index of the next entry
   for (; !record.empty(); record = record.subspan(sizeof(sparse_entry))) {
     sparse_entry entry;
     std::memcpy(&entry, record.data(), sizeof entry);
@@ -111,7 +111,8 @@ bool has_right_indices(std::span<const std::byte> record, std::uint64_t features
   return true;
 }
 
-// A file may have any bytes: what uses sparse records takes them as sparse_entry says, and has room for whole entries.
+// Checks sparse records. A file may contain any bytes, but users of sparse records rely on the rules of sparse_entry
+// and on whole entries.
 void check_entries(const any_record_source& source, sample_id first, bool keep_bad, detail::record_run& run) {
   const record_schema& schema = source.schema();
   const std::size_t width = schema.labels.size();
@@ -121,13 +122,13 @@ void check_entries(const any_record_source& source, sample_id first, bool keep_b
     const sample_id id = first + k;
     if (record.size() % sizeof(sparse_entry) != 0) {
       throw data_error(source.where(id), "has " + std::to_string(record.size()) +
-                                             " bytes (an entry of a sparse record has 8); make the file anew");
+                                             " bytes (an entry of a sparse record has 8); write the file again");
     }
     if (has_right_indices(record, schema.features)) continue;
-    if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // is zeros
+    if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // the record is already zeros
     const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
                                                  std::to_string(schema.features) +
-                                                 " (those of a sparse record do); make the file anew");
+                                                 " (the indices of a sparse record must); write the file again");
     refuse(wrong, id, keep_bad && record.size() / sizeof(sparse_entry) <= schema.features, record,
            std::span(run.labels).subspan(k * width, width), run.bad);
   }
@@ -160,8 +161,8 @@ void check_numbers(const any_record_source& source, sample_id first, bool keep_b
         const data_error wrong(source.where(first + k),
                                detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) +
                                    field.name +
-                                   " (a feature is a float32, which reaches 3.4e38); scale it, or leave "
-                                   "the record out as a bad one");
+                                   " (a feature is a float32, whose maximum is 3.4e38); scale it, or leave the record "
+                                   "out as a bad record");
         refuse(wrong, first + k, keep_bad, record, std::span(run.labels).subspan(k * width, width), run.bad);
       }
     });
@@ -191,13 +192,13 @@ dataset load(const any_record_source& source, const read_options& options) {
   const std::string name(source.name());
   if (form == record_form::bytes) {
     throw configuration_error("the records of " + name +
-                              " cannot become features (they are bytes that only their user can read); open it as a "
-                              "record source and take them apart");
+                              " cannot become features (they are bytes in a user-defined format); open it as a record "
+                              "source and parse the records");
   }
-  const layout other = form == record_form::fixed ? layout::sparse : layout::dense;
-  if (options.layout == other) {
+  const layout unsupported = form == record_form::fixed ? layout::sparse : layout::dense;
+  if (options.layout == unsupported) {
     throw configuration_error("the records of " + name + " are " + (form == record_form::fixed ? "dense" : "sparse") +
-                              " (the other layout was asked for); leave the layout");
+                              " (the other layout was requested); do not set the layout");
   }
   return form == record_form::fixed ? load_fixed(source, options) : load_sparse(source, options);
 }

@@ -16,7 +16,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The start of the epochs of a source, as its order and batches were asked for.
+// Returns the start of a source's first epoch for the requested order and batches.
 cursor start_of(const detail::loader_source& source, const std::optional<shuffle>& order, const batch& batches) {
   if (batches.size == 0) {
     throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
@@ -27,8 +27,8 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
   if (!order) return start;
   start.seed = order->seed;
   const std::uint64_t record = source.ids_alone ? 0 : source.records->schema().record_bytes();
-  // Too many to count on them being in memory. Never a matter of how much memory this machine has: the order would be
-  // another one elsewhere.
+  // Sources above this size are assumed not to fit into memory. The limit does not depend on this machine's memory,
+  // because the order must be the same on every machine.
   constexpr std::uint64_t warm = std::uint64_t{4} << 30;
   const std::uint64_t together = source.ids_alone ? 0 : source.records->block_records();
   const bool cold = together != 0 || (record != 0 && source.size > warm / record);
@@ -45,14 +45,14 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
 
 [[noreturn]] void refuse_without_records() {
   throw configuration_error(
-      "there is nothing to read (the source has samples, but no records); leave out the steps behind batch(), or give "
+      "there is nothing to read (the source has samples, but no records); leave out the steps after batch(), or use "
       "another source");
 }
 
-// Leaves the bad records of a slot out of it: the others move together, in their order.
+// Removes the bad records from a slot. The remaining records are moved together, in their order.
 void leave_out_bad(detail::batch_slot& slot) {
   const std::size_t count = slot.ids.size();
-  std::size_t kept = 0;
+  std::size_t kept_count = 0;
   std::size_t used = 0;
   for (std::size_t k = 0; k < count; ++k) {
     if (std::ranges::find(slot.bad, slot.ids[k], &bad_record::id) != slot.bad.end()) continue;
@@ -60,18 +60,18 @@ void leave_out_bad(detail::batch_slot& slot) {
     const std::size_t size = slot.begin_of(k + 1) - begin;
     std::memmove(slot.bytes.data() + used, slot.bytes.data() + begin, size);
     std::copy_n(slot.labels.data() + k * slot.label_width, slot.label_width,
-                slot.labels.data() + kept * slot.label_width);
-    slot.ids[kept] = slot.ids[k];
-    if (!slot.offsets.empty()) slot.offsets[kept] = used;
+                slot.labels.data() + kept_count * slot.label_width);
+    slot.ids[kept_count] = slot.ids[k];
+    if (!slot.offsets.empty()) slot.offsets[kept_count] = used;
     used += size;
-    ++kept;
+    ++kept_count;
   }
-  slot.left_out = count - kept;
-  slot.ids.resize(kept);
+  slot.left_out = count - kept_count;
+  slot.ids.resize(kept_count);
   slot.used = used;
   if (slot.offsets.empty()) return;
-  slot.offsets.resize(kept + 1);
-  slot.offsets[kept] = used;
+  slot.offsets.resize(kept_count + 1);
+  slot.offsets[kept_count] = used;
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ struct loader::engine {
     reserve_ids();
   }
 
-  /// Has the chain begin with another version of its source.
+  /// Replaces the source at the start of the chain by another version, and returns its digest.
   std::uint64_t open_version(std::uint64_t size) {
     any_record_source version = last->source().version(size);
     const std::uint64_t digest = version.digest();
@@ -97,11 +97,11 @@ struct loader::engine {
   }
   void replace(any_record_source source) {
     ring.reset();
-    told_of_cache = {};  // it is another one
+    reported_cache = {};  // the statistics of the new chain start at zero
     const any_record_source before = last->source();
     try {
       last->replace(std::move(source));
-    } catch (...) {  // a step refuses it, and those before it have it already
+    } catch (...) {  // a step refuses the source, and the steps before it have already been changed
       last->replace(before);
       throw;
     }
@@ -109,49 +109,52 @@ struct loader::engine {
     deal_by({});
   }
 
-  /// Samples go to the ranks that hold them; of none: what they hold is not known, which matters unless all is here.
+  /// Assigns samples to the ranks that hold them. If `ranks` is empty, the shards of the other ranks are unknown, which
+  /// is an error if this rank lacks a shard.
   void deal_by(std::vector<held_shards> ranks) {
-    const held_shards mine = last ? last->source().held() : held_shards();
+    const held_shards own = last ? last->source().held() : held_shards();
     for (const held_shards& rank : ranks) {
-      if (rank.here.size() == mine.names.size() && !mine.names.empty()) continue;
-      throw configuration_error("a loader of " + std::to_string(mine.names.size()) +
-                                " shards cannot be dealt by what a rank has of " + std::to_string(rank.here.size()) +
-                                " (it is of other data); pass the held() of each rank's loader");
+      if (rank.here.size() == own.names.size() && !own.names.empty()) continue;
+      throw configuration_error("the samples of " + std::to_string(own.names.size()) +
+                                " shards cannot be assigned by a list of " + std::to_string(rank.here.size()) +
+                                " shards (the list is for other data); pass the held() of each rank's loader");
     }
     ring.reset();
-    lost.clear();
-    of_ranks = ranks.size();
-    for (std::size_t shard = 0; shard < mine.names.size(); ++shard) {
+    missing_shards.clear();
+    reporting_ranks = ranks.size();
+    for (std::size_t shard = 0; shard < own.names.size(); ++shard) {
       const auto is_there = [&](const held_shards& rank) { return rank.here[shard] != 0; };
-      if (ranks.empty() ? !is_there(mine) : std::ranges::none_of(ranks, is_there)) lost.push_back(mine.names[shard]);
+      if (ranks.empty() ? !is_there(own) : std::ranges::none_of(ranks, is_there))
+        missing_shards.push_back(own.names[shard]);
     }
     plan.deal_by(std::move(ranks));
   }
-  [[noreturn]] void refuse_lost() const {
+  [[noreturn]] void refuse_missing_shards() const {
     const std::string which =
-        "shard " + lost.front() + (lost.size() > 1 ? " and " + std::to_string(lost.size() - 1) + " others" : "") + " ";
-    if (of_ranks == 0) {
+        "shard " + missing_shards.front() +
+        (missing_shards.size() > 1 ? " and " + std::to_string(missing_shards.size() - 1) + " others" : "") + " ";
+    if (reporting_ranks == 0) {
       throw configuration_error(std::string(last->source().name()) + " cannot be read by this rank alone (" + which +
-                                "is not here); let the ranks agree what each of them holds: add followed_data(loader) "
-                                "to the state");
+                                "is not at this rank); let the ranks agree on the shards that they hold: add "
+                                "followed_data(loader) to the state");
     }
     throw data_error({std::string(last->source().name())},
-                     which + "is at none of the " + std::to_string(of_ranks) +
-                         " ranks; start one where it is, or copy its file to where one is");
+                     which + "is at none of the " + std::to_string(reporting_ranks) +
+                         " ranks; start a rank on a host that has the shard, or copy its file to a rank");
   }
 
   void reserve_ids() {
     if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
   }
 
-  /// From now on records are read; what was made ahead is dropped.
-  void want_records() {
+  /// Makes next() read records from now on. Prepared batches are dropped.
+  void require_records() {
     if (!last) refuse_without_records();
     ring.reset();
     reads = true;
   }
 
-  /// Lets threads begin with the part of the batch at `where`.
+  /// Lets threads start to prepare the part of the batch at `where`.
   void begin(const muster::cursor& where, batch_shard part) {
     auto slot = ring->take();
     slot->where = where;
@@ -161,7 +164,8 @@ struct loader::engine {
     expect(where, part);
   }
 
-  /// Has records come from afar that a batch will want when the blocks are used up that are mixed now.
+  /// Announces the records of a later batch, which follows the blocks that are currently mixed, so that remote records
+  /// are fetched in time.
   void expect(muster::cursor where, batch_shard part) {
     if (last->source().block_records() == 0) return;
     where = detail::batch_sampler::after(where, std::max(where.block * where.window, where.batch));
@@ -169,13 +173,13 @@ struct loader::engine {
     last->source().expect(expected);
   }
 
-  /// Lets threads begin with what follows, as far as there is memory.
+  /// Lets threads start to prepare the following batches, within the limits for number and memory.
   void begin_ahead(batch_shard part) {
-    const std::size_t one = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
-    const std::size_t most = std::min(ahead.batches, ahead.bytes / one);
-    if (most == 0 && ahead.batches != 0 && !told) {
-      told = true;
-      muster::log(log_level::warning, "nothing is prefetched (a batch takes " + std::to_string(one) +
+    const std::size_t batch_bytes = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
+    const std::size_t most = std::min(ahead.batches, ahead.bytes / batch_bytes);
+    if (most == 0 && ahead.batches != 0 && !warned) {
+      warned = true;
+      muster::log(log_level::warning, "nothing is prefetched (a batch takes " + std::to_string(batch_bytes) +
                                           " bytes and prefetch_options::bytes is " + std::to_string(ahead.bytes) +
                                           "); raise it or make batches smaller");
     }
@@ -186,9 +190,9 @@ struct loader::engine {
     }
   }
 
-  /// Reports what is bad in the first slot and leaves it out, once.
-  void settle(detail::batch_slot& slot) {
-    if (slot.settled) return;
+  /// Reports the bad records in the first slot and removes them, once.
+  void report_bad_records(detail::batch_slot& slot) {
+    if (slot.bad_records_reported) return;
     if (!slot.bad.empty()) {
       std::sort(slot.bad.begin(), slot.bad.end(), [&](const bad_record& a, const bad_record& b) {
         const auto place = [&](sample_id id) { return std::find(slot.ids.begin(), slot.ids.end(), id); };
@@ -202,10 +206,10 @@ struct loader::engine {
       }
       leave_out_bad(slot);
     }
-    slot.settled = true;
+    slot.bad_records_reported = true;
   }
 
-  /// The slot of the batch at the cursor, complete; what follows it is under way.
+  /// Returns the complete slot of the batch at the cursor. The following batches are being prepared.
   detail::batch_slot& make(batch_shard part) {
     if (refused) std::rethrow_exception(refused);
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
@@ -219,44 +223,44 @@ struct loader::engine {
     begin_ahead(part);
     try {
       ring->finish_first();
-      settle((*ring)[0]);
+      report_bad_records((*ring)[0]);
     } catch (...) {
-      ring->pop(ring->size());  // so that the next call tries again
+      ring->pop(ring->size());  // so that the next call retries
       throw;
     }
-    tell_of_cache();
+    report_cache();
     return (*ring)[0];
   }
 
-  /// Tells the thread's sink what the cache did since the last time.
-  void tell_of_cache() noexcept {
+  /// Reports the cache's activity since the last call to the thread's event sink.
+  void report_cache() noexcept {
     event_sink* const sink = current_event_sink();
     if (sink == nullptr) return;
-    const cache_statistics now = last->cache();
+    const cache_statistics current = last->cache();
     const auto at = clock::now();
-    if (const auto bytes = now.hit_bytes - told_of_cache.hit_bytes; bytes != 0) {
+    if (const auto bytes = current.hit_bytes - reported_cache.hit_bytes; bytes != 0) {
       sink->record({activity::cache_hit, "cache", at, at, bytes});
     }
-    if (const auto bytes = now.miss_bytes - told_of_cache.miss_bytes; bytes != 0) {
+    if (const auto bytes = current.miss_bytes - reported_cache.miss_bytes; bytes != 0) {
       sink->record({activity::cache_miss, "cache", at, at, bytes});
     }
-    told_of_cache = now;
+    reported_cache = current;
   }
 
   detail::batch_sampler plan;
-  std::unique_ptr<detail::record_step> last;  // of the chain; null for a source without records
-  bool reads;                                 // or ids alone
-  std::vector<sample_id> ids;                 // of the latter
+  std::unique_ptr<detail::record_step> last;  // last step of the chain; null for a source without records
+  bool reads;                                 // if false, the loader yields ids alone
+  std::vector<sample_id> ids;                 // used if the loader yields ids alone
   std::vector<sample_id> expected;
   prefetch_options ahead;
   bool skips_bad = false;
   bad_record_log log;
-  cache_statistics told_of_cache;
-  std::exception_ptr refused;  // more bad records than may be: that does not pass by asking again
-  bool told = false;
-  std::size_t of_ranks = 0;                // how many have told what they hold
-  std::vector<std::string> lost;           // shards that none of them has
-  std::optional<detail::batch_ring> ring;  // its threads use the chain
+  cache_statistics reported_cache;
+  std::exception_ptr refused;  // exceeding the limit of bad records is permanent: later calls rethrow this exception
+  bool warned = false;
+  std::size_t reporting_ranks = 0;          // number of ranks that have reported their shards; 0: unknown
+  std::vector<std::string> missing_shards;  // shards that no known rank has
+  std::optional<detail::batch_ring> ring;   // last member: its threads use the chain
 };
 
 loader::loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches) {
@@ -268,31 +272,31 @@ loader& loader::operator=(loader&&) noexcept = default;
 loader::~loader() = default;
 
 loader loader::with(std::unique_ptr<detail::record_step> step) && {
-  engine_->want_records();
+  engine_->require_records();
   step->follow(std::move(engine_->last));
   engine_->last = std::move(step);
   return std::move(*this);
 }
-loader operator|(loader from, cache step) {
-  return std::move(from).with(detail::make_cache_step(std::move(step.options)));
+loader operator|(loader pipeline, cache step) {
+  return std::move(pipeline).with(detail::make_cache_step(std::move(step.options)));
 }
-loader operator|(loader from, prefetch step) {
-  from.engine_->want_records();
-  from.engine_->ahead = step.options;
-  return from;
+loader operator|(loader pipeline, prefetch step) {
+  pipeline.engine_->require_records();
+  pipeline.engine_->ahead = step.options;
+  return pipeline;
 }
-loader operator|(loader from, on_bad_records step) {
-  from.engine_->want_records();
-  from.engine_->skips_bad = step.options.policy != bad_record_policy::fail;
-  from.engine_->log = bad_record_log(std::move(step.options));
-  return from;
+loader operator|(loader pipeline, on_bad_records step) {
+  pipeline.engine_->require_records();
+  pipeline.engine_->skips_bad = step.options.policy != bad_record_policy::fail;
+  pipeline.engine_->log = bad_record_log(std::move(step.options));
+  return pipeline;
 }
 
-void loader::open(const muster::cursor& there) { engine_->plan.open(there); }
+void loader::open(const muster::cursor& target) { engine_->plan.open(target); }
 void loader::commit() { engine_->plan.commit(); }
 void loader::next_epoch() { engine_->plan.next_epoch(); }
 std::uint64_t loader::newest() const { return engine_->last ? engine_->last->source().newest() : 0; }
-source_statistics statistics(const loader& of, int threads) { return statistics(of.source(), threads); }
+source_statistics statistics(const loader& pipeline, int threads) { return statistics(pipeline.source(), threads); }
 bool loader::follows() const noexcept { return engine_->plan.follows(); }
 void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
 held_shards loader::held() const { return engine_->last ? engine_->last->source().held() : held_shards(); }
@@ -334,13 +338,13 @@ minibatch loader::next(batch_shard part) {
   batch.epoch = at.epoch;
   batch.position = at.position;
   batch.schema = &schema();
-  const index_range mine = part_of(batch.global_size, part);
-  e.plan.deal_to(part.world);
-  if (batch.global_size == 0) return batch;  // what was made ahead is of the next epoch and stays
+  const index_range own = part_of(batch.global_size, part);
+  e.plan.set_world(part.world);
+  if (batch.global_size == 0) return batch;  // prepared batches belong to the next epoch and are kept
 
-  if (!e.lost.empty()) e.refuse_lost();
+  if (!e.missing_shards.empty()) e.refuse_missing_shards();
   const scoped_event event(activity::data_wait, "next",
-                           mine.size() * (e.reads ? batch.schema->record_bytes() : sizeof(sample_id)));
+                           own.size() * (e.reads ? batch.schema->record_bytes() : sizeof(sample_id)));
   if (!e.reads) {
     e.plan.ids_of(at, part, e.ids);
     batch.samples = e.ids;
@@ -355,28 +359,28 @@ minibatch loader::next(batch_shard part) {
   return batch;
 }
 
-minibatch minibatch::part(index_range of) const {
-  minibatch made = *this;
+minibatch minibatch::part(index_range range) const {
+  minibatch result = *this;
   const std::size_t n = samples.size();
-  const auto first = static_cast<std::size_t>(of.first);
-  const auto size = static_cast<std::size_t>(of.size());
+  const auto first = static_cast<std::size_t>(range.first);
+  const auto size = static_cast<std::size_t>(range.size());
   const auto rows = [&](auto all) {
     const std::size_t each = n == 0 ? 0 : all.size() / n;
     return all.subspan(first * each, size * each);
   };
-  made.samples = samples.subspan(first, size);
-  made.labels = rows(labels);
+  result.samples = samples.subspan(first, size);
+  result.labels = rows(labels);
   if (offsets.empty())
-    made.bytes = rows(bytes);
+    result.bytes = rows(bytes);
   else
-    made.offsets = offsets.subspan(first, size + 1);  // into the bytes of all
-  return made;
+    result.offsets = offsets.subspan(first, size + 1);  // offsets into the bytes of the whole batch
+  return result;
 }
 
 std::vector<minibatch> minibatch::split(int count) const {
   if (count < 1) {
     throw configuration_error("a batch cannot be split into " + std::to_string(count) +
-                              " (it needs one part); give 1 or more");
+                              " parts (at least 1 is required); give 1 or more");
   }
   std::vector<minibatch> parts;
   for (int k = 0; k < count; ++k) {

@@ -19,7 +19,7 @@ namespace {
   throw configuration_error("the sources cannot be mixed (" + why + "); " + suggestion);
 }
 
-// Whole numbers in the proportions of the weights, as small as they can be.
+// Returns the smallest integers in the proportions of the weights.
 std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts) {
   constexpr double fineness = 1e6;
   std::vector<std::uint64_t> weights;
@@ -41,7 +41,7 @@ std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts)
 
 struct mixture::state : detail::source_facts {
   explicit state(std::vector<mixture_part> all) : parts(std::move(all)) {
-    if (parts.empty()) refuse("there are none", "name some, such as mix:a=0.7,b=0.3");
+    if (parts.empty()) refuse("there are no sources", "name some, such as mix:a=0.7,b=0.3");
     const auto weights = whole_weights(parts);
     muster::digest content;
     std::vector<std::uint64_t> counts;
@@ -55,7 +55,7 @@ struct mixture::state : detail::source_facts {
       if (source.schema() != parts[0].source.schema()) {
         refuse(std::string(source.name()) + " has records of " + to_string(source.schema()) + ", and " +
                    std::string(parts[0].source.name()) + " of " + to_string(parts[0].source.schema()),
-               "convert one of them");
+               "convert the records");
       }
       if (source.size() == 0) refuse(std::string(source.name()) + " has no records", "leave it out");
       size += source.size();
@@ -111,7 +111,7 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
   std::vector<sample_id> own;
   std::vector<std::uint64_t> bytes;
   record_rows rest = rows;
-  for (std::size_t k = 0; k < ids.size();) {  // run by run of records of one part
+  for (std::size_t k = 0; k < ids.size();) {  // one run of records in the same part at a time
     const std::size_t part = state_->order->part_of(ids[k]);
     const any_record_source& source = state_->parts[part].source;
     own.clear();

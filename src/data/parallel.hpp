@@ -1,5 +1,5 @@
-// Work that is cut into tasks, on the threads of oneTBB; private to muster's own sources. Where muster is compiled
-// without oneTBB (muster::headers), the caller does all of it.
+// Functions that divide work into tasks for the threads of oneTBB. Private to muster's own sources. If muster is
+// compiled without oneTBB (muster::headers), the caller does all work.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,19 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Threads to use when `asked` were asked for (0: as many as this process may use) and there are `tasks` to share.
-inline std::size_t thread_count(int asked, std::size_t tasks) noexcept {
-  const std::size_t most = asked > 0 ? static_cast<std::size_t>(asked) : std::thread::hardware_concurrency();
+/// Returns the number of threads to use for `tasks` tasks if the user requested `requested` threads (0: as many as this
+/// process may use).
+inline std::size_t thread_count(int requested, std::size_t tasks) noexcept {
+  const std::size_t most = requested > 0 ? static_cast<std::size_t>(requested) : std::thread::hardware_concurrency();
   return std::clamp<std::size_t>(tasks, 1, std::max<std::size_t>(most, 1));
 }
 
-/// Up to `threads` threads of oneTBB besides the caller, which run tasks while the caller does something else. A task
-/// may as well not run before the end of this: the caller can do all of the work. Tasks do not throw.
+/// Up to `threads` threads of oneTBB, besides the caller, that run tasks concurrently with the caller. A task may also
+/// not run before this object is destroyed, so the caller must be able to do all work itself. Tasks do not throw.
 class background_tasks {
 #ifdef MUSTER_HAVE_TBB
  public:
-  // oneTBB would have no more threads than there are cores; but these also wait for files.
+  // The library oneTBB limits the number of threads to the number of cores, but these threads also wait for files.
   explicit background_tasks(std::size_t threads)
       : limit_(tbb::global_control::max_allowed_parallelism,
                std::max<std::size_t>(std::thread::hardware_concurrency(), threads + 1)),
@@ -56,8 +57,8 @@ class background_tasks {
 #endif
 };
 
-/// Calls body(0) .. body(tasks - 1), each once, on several threads of which the caller is one. When calls throw, the
-/// exception of the lowest task is the one that comes out, so that the outcome does not depend on the threads.
+/// Calls body(0) .. body(tasks - 1), each once, on several threads including the caller. If calls throw, the exception
+/// of the lowest task is rethrown, so that the outcome does not depend on the threads.
 template <class Body>
 void parallel_for(std::size_t tasks, int threads, const Body& body) {
   std::atomic<std::size_t> next{0};
@@ -66,7 +67,7 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
   std::size_t failed_task = tasks;
   std::exception_ptr failure;
   const auto work = [&] {
-    // Tasks are handed out in order: whatever has failed, every task before it was begun and will be finished.
+    // Tasks are started in order. When a task fails, all earlier tasks have been started and will finish.
     while (!failed) {
       const std::size_t task = next++;
       if (task >= tasks) return;
@@ -83,10 +84,10 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
     }
   };
   {
-    std::optional<background_tasks> others;
+    std::optional<background_tasks> helper_tasks;
     const std::size_t helpers = thread_count(threads, tasks) - 1;
-    if (helpers > 0) others.emplace(helpers);
-    for (std::size_t n = 0; n < helpers; ++n) others->start(work);
+    if (helpers > 0) helper_tasks.emplace(helpers);
+    for (std::size_t n = 0; n < helpers; ++n) helper_tasks->start(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);

@@ -31,12 +31,13 @@ std::string to_string(const record_schema& schema) {
   }
   for (const std::string& label : schema.labels) {
     constexpr std::size_t most = 3;
-    const auto shown = std::span(schema.classes).first(std::min(most, schema.classes.size()));
-    const bool has_classes = &label == schema.labels.data() && !shown.empty();
+    const auto listed_classes = std::span(schema.classes).first(std::min(most, schema.classes.size()));
+    const bool has_classes = &label == schema.labels.data() && !listed_classes.empty();
     add("label " + label +
-        (has_classes ? " of " + std::to_string(schema.classes.size()) + " classes (" + detail::joined(shown, ", ") +
-                           (shown.size() < schema.classes.size() ? ", ...)" : ")")
-                     : ""));
+        (has_classes
+             ? " of " + std::to_string(schema.classes.size()) + " classes (" + detail::joined(listed_classes, ", ") +
+                   (listed_classes.size() < schema.classes.size() ? ", ...)" : ")")
+             : ""));
   }
   return text;
 }

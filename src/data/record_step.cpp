@@ -13,38 +13,38 @@ namespace muster { inline namespace v0 { namespace detail {
 void record_step::follow(std::unique_ptr<record_step> before) {
   before_ = std::move(before);
   depth_ = before_->depth_ + 1;
-  see();
+  refresh();
 }
 
 void record_step::replace(any_record_source source) {
   before_->replace(std::move(source));
-  see();
+  refresh();
 }
 
-void record_step::see() {
-  look();
+void record_step::refresh() {
+  set_properties();
   record_bytes_ = schema_.record_bytes();
 }
 
 void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
-  if (record_bytes_ == 0) return source().sizes(ids, out);  // what makes other records makes fixed ones
+  if (record_bytes_ == 0) return source().sizes(ids, out);  // steps that compute new records produce fixed records
   std::fill_n(out.begin(), ids.size(), record_bytes_);
 }
 
 void record_step::read(const chain_request& request, chain_scratch& scratch) const {
-  auto& mine = level_of(scratch);
+  auto& level = level_of(scratch);
   const std::size_t count = request.ids.size();
-  mine.copied.resize(count);
-  views(request, mine.copied, scratch);
-  if (std::ranges::all_of(mine.copied, [](const auto& view) { return view.empty(); })) return;
-  mine.sizes.resize(count);
-  sizes(request.ids, mine.sizes);
-  std::byte* to = request.room.data();
-  for (std::size_t k = 0; k < count; to += mine.sizes[k++]) {
-    if (mine.copied[k].empty() || mine.copied[k].data() == to) continue;
-    // Where records lie is known before they are copied: the next one is on its way meanwhile.
-    if (k + 1 < count) fetch_ahead(mine.copied[k + 1]);
-    std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
+  level.copied.resize(count);
+  views(request, level.copied, scratch);
+  if (std::ranges::all_of(level.copied, [](const auto& view) { return view.empty(); })) return;
+  level.sizes.resize(count);
+  sizes(request.ids, level.sizes);
+  std::byte* output = request.output.data();
+  for (std::size_t k = 0; k < count; output += level.sizes[k++]) {
+    if (level.copied[k].empty() || level.copied[k].data() == output) continue;
+    // The positions of the records are known before they are copied, so the next record is prefetched during the copy.
+    if (k + 1 < count) fetch_ahead(level.copied[k + 1]);
+    std::memcpy(output, level.copied[k].data(), level.sizes[k]);
   }
 }
 
@@ -52,38 +52,38 @@ namespace {
 
 class source_step final : public record_step {
  public:
-  explicit source_step(any_record_source source) : source_(std::move(source)) { see(); }
+  explicit source_step(any_record_source source) : source_(std::move(source)) { refresh(); }
 
   const any_record_source& source() const override { return source_; }
   cache_statistics cache() const override { return {}; }
   void replace(any_record_source source) override {
     source_ = std::move(source);
-    see();
+    refresh();
   }
 
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
-    if (source_.mapped() && (request.room.empty() || record_bytes_ != 0)) return views_of_memory(request, out);
-    if (!request.room.empty()) {
+    if (source_.mapped() && (request.output.empty() || record_bytes_ != 0)) return views_of_memory(request, out);
+    if (!request.output.empty()) {
       std::ranges::fill(out, std::span<const std::byte>());
-      return source_.read(request.ids, {request.room, request.labels}, request.bad);
+      return source_.read(request.ids, {request.output, request.labels}, request.bad);
     }
-    auto& mine = level_of(scratch);
-    mine.sizes.resize(request.ids.size());
-    source_.sizes(request.ids, mine.sizes);
-    std::span<std::byte> bytes = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
+    auto& level = level_of(scratch);
+    level.sizes.resize(request.ids.size());
+    source_.sizes(request.ids, level.sizes);
+    std::span<std::byte> bytes = level.reserve(std::accumulate(level.sizes.begin(), level.sizes.end(), std::size_t{0}));
     source_.read(request.ids, {bytes, request.labels}, request.bad);
-    for (std::size_t k = 0; k < out.size(); bytes = bytes.subspan(mine.sizes[k++]))
-      out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>() : bytes.first(mine.sizes[k]);
+    for (std::size_t k = 0; k < out.size(); bytes = bytes.subspan(level.sizes[k++]))
+      out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>() : bytes.first(level.sizes[k]);
   }
 
  private:
-  void look() override { schema_ = source_.schema(); }
+  void set_properties() override { schema_ = source_.schema(); }
 
   void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out) const {
     source_.views(request.ids, out, request.bad);
     if (request.labels.empty()) return;
-    std::vector<bad_record> found;  // those of views() are among them
+    std::vector<bad_record> found;  // includes the bad records of views()
     source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &found);
     for (bad_record& record : found) {
       if (!request.is_bad(record.id)) request.bad->push_back(std::move(record));
@@ -102,7 +102,7 @@ std::unique_ptr<record_step> make_source_step(any_record_source source) {
   return std::make_unique<source_step>(std::move(source));
 }
 
-void transform_step::look() {
+void transform_step::set_properties() {
   const record_schema& in = before().schema();
   schema_ = output(in);
   if (schema_.form != record_form::fixed || schema_.record_bytes() == 0) {
@@ -120,14 +120,14 @@ void transform_step::look() {
 
 void transform_step::views(const chain_request& request, std::span<std::span<const std::byte>> out,
                            chain_scratch& scratch) const {
-  auto& mine = level_of(scratch);
-  const auto bytes = request.room.empty() ? mine.room(request.ids.size() * record_bytes_) : request.room;
+  auto& level = level_of(scratch);
+  const auto bytes = request.output.empty() ? level.reserve(request.ids.size() * record_bytes_) : request.output;
   const std::size_t bad_before = request.bad == nullptr ? 0 : request.bad->size();
-  chain_request from = request;
-  from.room = {};
-  mine.views.resize(request.ids.size());
-  before().views(from, mine.views, scratch);
-  apply(request, mine.views, bytes, mine.aligned);
+  chain_request input = request;
+  input.output = {};
+  level.views.resize(request.ids.size());
+  before().views(input, level.views, scratch);
+  apply(request, level.views, bytes, level.aligned);
   const bool any_bad = request.bad != nullptr && request.bad->size() != bad_before;
   for (std::size_t k = 0; k < out.size(); ++k) {
     out[k] = bytes.subspan(k * record_bytes_, record_bytes_);
@@ -140,7 +140,7 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
     throw;
   } catch (const data_error& error) {
     data_location where = error.where();
-    if (where.file.empty()) {  // a function sees a record, and not where that lies
+    if (where.file.empty()) {  // a function receives a record without its location
       where = source().where(id);
       if (!where.offset) where.offset = error.where().offset;
     }
@@ -149,7 +149,7 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
   } catch (const std::exception& error) {
     std::throw_with_nested(data_error({std::string(source().name())},
                                       "record " + std::to_string(id) + " made " + std::string(name_) + "() fail (" +
-                                          error.what() + "); mend the function or the record"));
+                                          error.what() + "); correct the function or the record"));
   }
 }
 

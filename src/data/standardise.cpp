@@ -13,9 +13,11 @@ record_schema standardise::output(const record_schema& in) {
   const auto& columns = statistics_.columns;
   const auto refuse = [&](const std::string& why) {
     throw configuration_error("cannot standardise records of " + to_string(in) + " (" + why +
-                              "); give it the statistics of this source");
+                              "); use the statistics of the source");
   };
-  const auto deviation_of = [](const column_statistics& of) { return of.deviation() > 0 ? of.deviation() : 1.0; };
+  const auto deviation_of = [](const column_statistics& column) {
+    return column.deviation() > 0 ? column.deviation() : 1.0;
+  };
   if (const auto shape = detail::shape_of_image(in)) {
     if (columns.size() != shape->channels) refuse("the statistics have " + std::to_string(columns.size()) + " columns");
     image_options options{.output = layout_};
@@ -28,9 +30,9 @@ record_schema standardise::output(const record_schema& in) {
   }
   if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::float32 ||
       in.fields[0].shape.size() != 1 || in.fields[0].elements() != columns.size()) {
-    refuse("it takes images of bytes, or one row of float32 with a column of statistics for each");
+    refuse("supported are images of bytes, and a row of float32 with a column of statistics for each element");
   }
-  mean_.clear();  // it is asked anew when the source is another one
+  mean_.clear();  // output() is called again when the source is replaced
   scale_.clear();
   for (const column_statistics& column : columns) {
     mean_.push_back(static_cast<float>(column.mean));
@@ -45,16 +47,16 @@ std::uint64_t standardise::version() const noexcept {
   return digest().add(current).add(std::as_bytes(std::span(mean_))).add(std::as_bytes(std::span(scale_))).value();
 }
 
-void standardise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
-  if (image_) return (*image_)(from, to);
-  const auto* const in = reinterpret_cast<const float*>(from.data());
-  auto* const out = reinterpret_cast<float*>(to.data());
+void standardise::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
+  if (image_) return (*image_)(input, result);
+  const auto* const in = reinterpret_cast<const float*>(input.data());
+  auto* const out = reinterpret_cast<float*>(result.data());
   for (std::size_t k = 0; k < mean_.size(); ++k) out[k] = (in[k] - mean_[k]) * scale_[k];
 }
 
-loader operator|(loader from, standardise_by_source step) {
-  source_statistics found = statistics(from, step.threads);
-  return std::move(from) | map(standardise(std::move(found), step.output));
+loader operator|(loader pipeline, standardise_by_source step) {
+  source_statistics found = statistics(pipeline, step.threads);
+  return std::move(pipeline) | map(standardise(std::move(found), step.output));
 }
 
 }}  // namespace muster::v0

@@ -39,7 +39,7 @@ TEST_CASE("bad records are counted once each, by file, up to the limit") {
   CHECK(log.count_by_file() == std::map<std::string, std::uint64_t>{{"a", 2}, {"b", 2}});
   log.note("one", some({1}, "a"));
   CHECK_THROWS_WITH(log.note("one", some({9}, "a")),
-                    contains("a: byte 90: ") && contains("more than the 4 bad records"));
+                    contains("a: byte 90: ") && contains("exceeds its limit of 4 bad records"));
 }
 
 TEST_CASE("a quarantine has a line of JSON for each bad record") {

@@ -90,7 +90,7 @@ TEST_CASE("classes are matched by name, wherever the records lie") {
   CHECK(muster::with_classes(train, train.schema().classes).digest() == train.digest());
   const auto more = muster::open_source("images:" + folder / "more");
   CHECK_THROWS_WITH(muster::with_classes(more, train.schema().classes),
-                    contains("more: has the class 'eel' (the classes here are ant, cat, dog)"));
+                    contains("more: has the class 'eel' (the expected classes are ant, cat, dog)"));
 
   // The names are kept with records, and matched from there.
   const std::string path = folder / "val.muster";
@@ -111,7 +111,7 @@ TEST_CASE("classes are matched by name, wherever the records lie") {
                     contains("has the class 'eel'"));
 }
 
-TEST_CASE("a label that is no class is a bad record, with its place") {
+TEST_CASE("a label that is not a class is a bad record, with its place") {
   const float wrong[] = {2.5f, -1, 10, 16777216, std::nextafter(10.0f, 0.0f)};
   for (const float label : wrong) {
     CAPTURE(label);
@@ -120,7 +120,7 @@ TEST_CASE("a label that is no class is a bad record, with its place") {
     std::vector<float> labels(3);
     std::vector<std::byte> bytes(12);
     const std::vector<muster::sample_id> ids = {2, 1, 0, 1};
-    CHECK_THROWS_WITH(source.read(ids, {{}, labels}), contains("made, record 1: label ") && contains("is no class"));
+    CHECK_THROWS_WITH(source.read(ids, {{}, labels}), contains("made, record 1: label ") && contains("is not a class"));
     std::vector<muster::bad_record> bad;
     labels.resize(4);
     bytes.resize(16);
@@ -129,7 +129,8 @@ TEST_CASE("a label that is no class is a bad record, with its place") {
     CHECK(labels == std::vector<float>{0, 0, 9, 0});
     std::span<const std::byte> view;
     CHECK_THROWS_AS(source.views({&ids[1], 1}, {&view, 1}), muster::data_error);
-    CHECK_THROWS_WITH(muster::class_of(label, 10), contains("label ") && contains("is no class") && !contains(": :"));
+    CHECK_THROWS_WITH(muster::class_of(label, 10),
+                      contains("label ") && contains("is not a class") && !contains(": :"));
   }
   CHECK(muster::class_of(9, 10) == 9);
   CHECK_THROWS_AS(muster::class_of(std::nanf(""), 10), muster::data_error);

@@ -300,9 +300,9 @@ TEST_CASE("an image of another format is called by its format, whatever its name
       {"....ftypheic", "HEIF"},           {"II*.....", "a TIFF"},  {"<html></html>", "a text"}};
   for (const auto& [begin, format] : formats) {
     CAPTURE(begin);
-    CHECK_THAT(refusal(begin), contains("is no JPEG (it is ") && contains(format) && !contains("copy it again"));
+    CHECK_THAT(refusal(begin), contains("is not a JPEG (it is ") && contains(format) && !contains("copy it again"));
   }
-  CHECK_THAT(refusal("abcdefgh"), contains("is no JPEG (it begins as another file"));
+  CHECK_THAT(refusal("abcdefgh"), contains("is not a JPEG (it begins like another format"));
 }
 
 TEST_CASE("a JPEG is prepared for serving as its training evaluated it") {

@@ -161,7 +161,7 @@ TEST_CASE("an epoch keeps the version that it began with, and the next one has w
   CHECK_FALSE(plain.follows());
   CHECK(plain.newest() == 0);
   CHECK_THROWS_WITH(muster::open_source("records:" + muster::record_files(folder / "set").files()[0].path + "?follow"),
-                    contains("is no folder of records"));
+                    contains("is not a folder of records"));
   CHECK_THROWS_AS(muster::open_source("csv:" + folder.write("table", "1,2\n")).version(1), muster::configuration_error);
 }
 

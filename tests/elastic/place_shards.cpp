@@ -81,7 +81,7 @@ TEST_CASE("shards are not placed over other records, nor without data, nor by a 
     });
   };
   CHECK_THROWS_WITH(place(0, "range"), contains("has no data to cut"));
-  CHECK_THROWS_WITH(place(100, "weights:1,2,3"), contains("3 weights are not of 2 shards"));
+  CHECK_THROWS_WITH(place(100, "weights:1,2,3"), contains("3 weights were given for 2 shards"));
   place(100, "range");
   CHECK_THROWS_WITH(place(101, "range"), contains("has other records already"));
   std::filesystem::remove_all(folder / "host-1");  // a host that was lost gets its shard again

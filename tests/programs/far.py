@@ -293,7 +293,7 @@ def check_files(folder, server, base):
     encrypted = f"https://127.0.0.1:{server.tls}/files/table.csv"
     refused(f"csv:{encrypted}{short}", f"{encrypted}: ", "certificate")
     assert digest_of(f"csv:{encrypted}{short}", SSL_CERT_FILE=str(folder / "certificate")) == digest_of(csv)
-    assert "names no file" in run("inspect", "csv:https://server?header=1", status=2).stderr
+    assert "lists no file" in run("inspect", "csv:https://server?header=1", status=2).stderr
     reader = subprocess.Popen([program, "verify", slow.replace("cache-of", "cache-changed-of")], stderr=subprocess.PIPE, text=True)
     begun(folder / "cache-changed-of-files")
     server.kill()
@@ -435,7 +435,7 @@ def test_nginx(folder):
                     file, other = broken / names[1], names[2]
                 shutil.copy(folder / "set" / other, file)
             words = {"shorter": "bytes, and the manifest says", "longer": "bytes, and the manifest says",
-                     "other": "is not the file that the manifest means", "missing": "404"}
+                     "other": "does not match the manifest", "missing": "404"}
             refused(f"{base}/{change}?cache={folder}/cache-{change}&timeout=1", f"{base}/{change}/{file.name}", words[change])
     finally:
         server.kill()

@@ -49,7 +49,7 @@ TEST_CASE("parts by weights are disjoint, in order, whole, and as large as their
     CHECK(before == count);
   }
   CHECK_THROWS_WITH(muster::part_of(8, {0, 3, 0, weights_of({1, 2})}),
-                    "a batch cannot be shared by 2 weights (of 3 ranks); give each rank one");
+                    "a batch cannot be divided by 2 weights (there are 3 ranks); give every rank a weight");
 }
 
 TEST_CASE("weights by speed: an unknown one is a mean one, none is 0, and small changes are none") {

@@ -1,4 +1,4 @@
-// Records that cannot be used: how they are found and counted, and how many are too many.
+// Records that cannot be used: their detection and counting, and the limit on their number.
 #pragma once
 
 #include <cstdint>
@@ -15,45 +15,45 @@
 
 namespace muster { inline namespace v0 {
 
-/// A record that cannot be used, as the source tells it: damaged on disk, or a line that says no sample. It keeps its
-/// id and its place in the order of the epoch, so that leaving it out pulls no other record forward.
+/// A record that cannot be used, as reported by the source: damaged on disk, or an invalid line of text. It keeps its
+/// id and its place in the order of the epoch, so leaving it out does not shift other records.
 struct bad_record {
   sample_id id = 0;
-  data_location where;  ///< its file with its line, or its first byte
-  std::string problem;  ///< what is wrong with it, without the place: problem (why) suggestion
+  data_location where;  ///< its file, with the line or the first byte
+  std::string problem;  ///< description of the error without the place: problem (why) suggestion
 };
 
-/// What to do about bad records.
+/// The policy for bad records.
 enum class bad_record_policy {
   fail,       ///< the first one ends the run
   skip,       ///< leave them out, up to a limit
   quarantine  ///< leave them out, up to a limit, and write each into a file
 };
 
-/// The policy for bad records, and its limits.
+/// The policy for bad records with its limits.
 struct bad_record_options {
   bad_record_policy policy = bad_record_policy::fail;
-  /// So many different records may be left out; one more ends the run.
+  /// Number of different records that may be left out. The next bad record ends the run.
   std::uint64_t limit = std::numeric_limits<std::uint64_t>::max();
-  /// quarantine: the file to append to, one JSON object a line {"source", "id", "file", "line" or "offset", "problem"}.
-  /// Several processes may share it.
+  /// For quarantine: the file to which bad records are appended, one JSON object a line {"source", "id", "file", "line"
+  /// or "offset", "problem"}. Several processes may share the file.
   std::string file = {};
 };
 
-/// Counts the bad records of a run and enforces the options. A record that is met again, in the next epoch or by
-/// another thread, counts once. Copies share one count; any thread may call any function.
+/// Counts the bad records of a run and enforces the options. A record that is found again, in the next epoch or by
+/// another thread, counts once. Copies share one count. Any thread may call any function.
 class bad_record_log {
  public:
-  /// Throws configuration_error for a quarantine without a file, or one that cannot be written.
+  /// Throws configuration_error for a quarantine without a file, or with a file that cannot be written.
   explicit bad_record_log(bad_record_options options = {});
 
-  /// Takes note of bad records of the source of this name. Throws data_error for the first one that is not allowed,
-  /// with its file and place, and configuration_error when the quarantine cannot be written.
+  /// Records bad records of the source with this name. Throws data_error, with file and place, for the first record
+  /// that the policy does not allow. Throws configuration_error if the quarantine file cannot be written.
   void note(std::string_view source, std::span<const bad_record> found);
 
-  /// Different records noted so far.
+  /// Returns the number of different records noted so far.
   [[nodiscard]] std::uint64_t count() const;
-  /// The same by file.
+  /// Returns the number of different records noted so far, by file.
   [[nodiscard]] std::map<std::string, std::uint64_t> count_by_file() const;
 
  private:

@@ -1,4 +1,4 @@
-// The part of a global batch that each rank has.
+// The division of a global batch among the ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,27 @@
 
 namespace muster { inline namespace v0 {
 
-/// How much each rank gets of what is cut into parts, by rank: numbers of which one at least is not 0, and only their
-/// proportions matter. Null: as much each.
+/// The proportions of the ranks' parts, indexed by rank. At least one weight is not 0. Null: equal parts.
 using rank_weights = std::shared_ptr<const std::vector<std::uint32_t>>;
 
-/// One rank's share of every batch: the `rank`-th of `world` parts. Names no group, so that data needs no comm.
+/// A rank's part of every batch: the `rank`-th of `world` parts. It refers to no group, so that the data library does
+/// not depend on comm.
 struct batch_shard {
   int rank = 0;
   int world = 1;
-  /// The batch is cut into so many parts, the same for every world, of which each rank has whole ones; 0: into `world`.
+  /// Number of parts into which the batch is divided, the same for every world. Each rank has whole parts. 0: `world`
+  /// parts.
   int virtual_shards = 0;
-  rank_weights weights{};  ///< the same at all ranks of a step
+  rank_weights weights{};  ///< the same at all ranks in a step
 
   friend bool operator==(const batch_shard&, const batch_shard&) = default;
 };
 
-/// What a rank has of data in shards, which need not lie at every rank.
+/// The shards that a rank has, for data in shards. A shard need not be present at every rank.
 struct held_shards {
-  std::vector<std::string> names{};  ///< of all shards, the same at every rank; empty: the data are not in shards
-  std::vector<std::uint8_t> here{};  ///< of each, 1 if this rank can read it, else 0
-  std::uint64_t weight = 1;          ///< how much this rank takes of what others have too; below 2^31
+  std::vector<std::string> names{};  ///< the shards' names, the same at every rank; empty: the data are not in shards
+  std::vector<std::uint8_t> here{};  ///< for each shard, 1 if this rank can read the shard, else 0
+  std::uint64_t weight = 1;          ///< this rank's proportion for shards that several ranks have; below 2^31
 
   friend bool operator==(const held_shards&, const held_shards&) = default;
 };
@@ -43,25 +44,26 @@ struct index_range {
   friend bool operator==(const index_range&, const index_range&) = default;
 };
 
-/// The part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded down. The
-/// parts of all ranks are disjoint, in the order of the ranks, make up the whole, and differ in size by at most one;
-/// one may be empty. With weights they differ in size as these do. With virtual shards it is those of
-/// [0, virtual_shards) that make up a rank's part so. Throws configuration_error unless 0 <= rank < world, and for
-/// weights that are not so many.
+/// Returns the part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded
+/// down. The ranks' parts are disjoint, in rank order, and cover the whole range. Their sizes differ by at most
+/// one, and a part may be empty. With weights the sizes are in proportion to the weights. With virtual shards, [0,
+/// virtual_shards) is divided in this way, and a rank's part consists of its virtual shards. Throws configuration_error
+/// unless 0 <= rank < world, and if the number of weights differs from `world`.
 [[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard part) {
   if (part.rank < 0 || part.rank >= part.world) {
     throw configuration_error("there is no shard " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
-                              " (ranks count from 0 to world - 1); pass the rank and size of one group");
+                              " (ranks count from 0 to world - 1); pass the rank and the size of the same group");
   }
   if (part.weights && part.weights->size() != static_cast<std::size_t>(part.world)) {
-    throw configuration_error("a batch cannot be shared by " + std::to_string(part.weights->size()) + " weights (of " +
-                              std::to_string(part.world) + " ranks); give each rank one");
+    throw configuration_error("a batch cannot be divided by " + std::to_string(part.weights->size()) +
+                              " weights (there are " + std::to_string(part.world) +
+                              " ranks); give every rank a weight");
   }
-  const auto share = [](std::uint64_t whole, std::uint64_t nth, std::uint64_t parts) {
+  const auto share = [](std::uint64_t total, std::uint64_t nth, std::uint64_t parts) {
     __extension__ using wide = unsigned __int128;
-    return static_cast<std::uint64_t>(wide{whole} * nth / parts);
+    return static_cast<std::uint64_t>(wide{total} * nth / parts);
   };
-  const auto before = [&](int rank) {  // the weights of the ranks before that one
+  const auto before = [&](int rank) {  // total weight of the ranks below `rank`
     if (!part.weights) return static_cast<std::uint64_t>(rank);
     std::uint64_t found = 0;
     for (int r = 0; r < rank; ++r) found += (*part.weights)[static_cast<std::size_t>(r)];

@@ -1,4 +1,4 @@
-// The step of a pipeline that keeps what the steps before it made.
+// A pipeline step that caches the results of the previous steps.
 #pragma once
 
 #include <cstddef>
@@ -11,48 +11,50 @@
 
 namespace muster { inline namespace v0 {
 
-/// Where a cache keeps records, and for how long.
+/// The storage of a cache: its places, sizes and time limit.
 struct cache_options {
-  /// Bytes of records in the memory of this process; 0: none. When not all fit, the first ones alone are kept: an epoch
-  /// asks for each once, so that their share is the share of hits, and the least recently used would be none.
+  /// Memory of this process for records, in bytes. 0: none. If not all records fit, only the first records are kept. An
+  /// epoch uses each record once, so keeping the first records gives a hit rate equal to their share, whereas evicting
+  /// the least recently used records would give no hits.
   std::size_t memory = 0;
-  /// A folder for records on disk, which the ranks of a host and later runs share; empty: none. It is made if missing.
+  /// Folder for records on disk, shared by the ranks of a host and by later runs. Empty: none. The folder is created if
+  /// missing.
   std::string folder = {};
-  /// Bytes of all caches in the folder: the least recently used other ones go, and if that is not enough the first
-  /// records alone are kept.
+  /// Limit for all caches in the folder, in bytes. The least recently used other caches are deleted. If that is not
+  /// enough, only the first records are kept.
   std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
-  /// On disk, records that were made longer ago are made anew. A source that does not know whether it has changed (a
-  /// query) is kept on disk only with a limit here.
+  /// Maximum age of records on disk. Older records are computed again. A source that cannot detect changes (a query) is
+  /// cached on disk only if a limit is set.
   seconds fresh_for{std::numeric_limits<double>::infinity()};
 };
 
-/// What a cache did so far, in this process.
+/// The counters of a cache in this process.
 struct cache_statistics {
-  std::uint64_t hits = 0;        ///< records that were there
-  std::uint64_t misses = 0;      ///< records that had to be made
-  std::uint64_t hit_bytes = 0;   ///< of the hits
-  std::uint64_t miss_bytes = 0;  ///< of the misses
-  std::uint64_t bytes = 0;       ///< of records that this process keeps in memory and put on disk
+  std::uint64_t hits = 0;        ///< records that were found in the cache
+  std::uint64_t misses = 0;      ///< records that had to be computed
+  std::uint64_t hit_bytes = 0;   ///< size of the hits
+  std::uint64_t miss_bytes = 0;  ///< size of the misses
+  std::uint64_t bytes = 0;       ///< size of the records that this process keeps in memory or has written to disk
 };
 
-/// Says that a cache is in memory, of any size: `cache(in_memory)`.
+/// A tag for a cache in memory without a size limit: `cache(in_memory)`.
 struct in_memory_t {
   explicit in_memory_t() = default;
 };
 inline constexpr in_memory_t in_memory{};
 
-/// A step of a pipeline: records are made by the steps before it once, and kept. Behind map() it keeps what that made,
-/// else the records as they were read. Behind augment() it is a configuration_error.
+/// A step of a pipeline: records are computed by the previous steps once, and cached. After map() the step caches the
+/// results of map(), else the records of the source. After augment() the step is a configuration_error.
 ///
-/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. The state of
-/// the source's files on this host (any_record_source::host_state) is part of its version. Each record has a checksum,
-/// so that a process that is killed at any moment leaves nothing that is taken for more than it is, and what was kept
-/// is used again.
+/// On disk a cache is a file for each combination of source, steps and their versions, shared by the ranks of a host.
+/// The version includes the state of the source's files on this host (any_record_source::host_state). Each record has a
+/// checksum. A process that is killed at any moment leaves no invalid record that would be accepted, and its complete
+/// records are reused.
 struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}
   explicit cache(std::string folder) : options{.folder = std::move(folder)} {}
-  explicit cache(cache_options asked) : options(std::move(asked)) {}
+  explicit cache(cache_options requested) : options(std::move(requested)) {}
 };
 
 }}  // namespace muster::v0

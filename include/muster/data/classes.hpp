@@ -17,10 +17,10 @@ namespace muster { inline namespace v0 {
 /// record with any other label is bad.
 [[nodiscard]] any_record_source with_classes(any_record_source source, std::size_t classes);
 
-/// The same for classes with names: class k has the name names[k]. If the source has names of its own
-/// (record_schema::classes), its classes are matched by name and its labels numbered anew; the digest changes if a
-/// number does. Throws data_error for a class of the source that is not in `names`. If the source has no names, its
-/// labels stay as they are, and a warning is logged.
+/// Returns the records of a source with named classes: class k has the name names[k]. If the source has names
+/// (record_schema::classes), its classes are matched by name and its labels are renumbered. The digest changes if a
+/// number changes. Throws data_error for a class of the source that is not in `names`. If the source has no names, its
+/// labels are unchanged, and a warning is logged.
 [[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
 
 }}  // namespace muster::v0

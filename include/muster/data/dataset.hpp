@@ -15,33 +15,33 @@
 
 namespace muster { inline namespace v0 {
 
-/// How the features of a dataset lie in memory.
+/// The storage format of a dataset's features in memory.
 enum class layout {
-  automatic,  ///< dense when at least half of the values are given, sparse otherwise: whichever takes less memory
+  automatic,  ///< dense if at least half of the values are given, sparse otherwise: the format with less memory
   dense,
   sparse
 };
 
-/// What every reader of feature files can be asked for.
+/// Options of every reader of feature files.
 struct read_options {
   muster::layout layout = muster::layout::automatic;
-  /// The dataset has at least so many features; the columns that a file never names are zero. Lets a test set have the
+  /// Minimum number of features of the dataset. Columns that a file never names are zero. Lets a test set have the
   /// width of its training set.
   std::size_t min_features = 0;
-  /// Threads to read with; 0 means as many as this process may use. The result is the same for any number.
+  /// Number of threads for reading. 0: as many as this process may use. The result is the same for any number.
   int threads = 0;
-  /// Whether a line that says no sample ends the reading (a data_error), or keeps its id as a bad record: a sample
-  /// whose values and label are zero, of which dataset::read() tells. Only such lines: a file that has no lines at all
-  /// is an error either way.
+  /// If false, a line that is not a valid sample ends the reading with a data_error. If true, the line keeps its id as
+  /// a bad record: a sample whose values and label are zero, reported by dataset::read(). Applies to such lines only. A
+  /// file without lines is an error in both cases.
   bool keep_bad_records = false;
-  /// Whether records that are parsed when they are read will do, for text that is large. What open_source() asks for;
-  /// readers of datasets do not look at it.
+  /// Set if records of a large text may be parsed at the time of reading. open_source() sets it. Readers of datasets
+  /// ignore it.
   bool on_demand = false;
-  /// Of a file on a server.
+  /// Options for a file on a server.
   http_options http{};
 };
 
-/// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
+/// The non-zero features of a sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
 struct sparse_row {
   std::span<const std::uint32_t> indices;
   std::span<const float> values;
@@ -49,7 +49,7 @@ struct sparse_row {
 
 namespace detail {
 
-// What a dataset shares between its copies. Dense: `values` are `size` rows of `stride` floats. Sparse: row i has the
+// The state that copies of a dataset share. Dense: `values` holds `size` rows of `stride` floats. Sparse: row i has the
 // entries offsets[i] .. offsets[i + 1] of `indices` and `values`.
 struct samples : source_facts {
   std::size_t features = 0;
@@ -59,41 +59,42 @@ struct samples : source_facts {
   buffer<float> values;
   buffer<std::uint64_t> offsets;
   buffer<std::uint32_t> indices;
-  std::vector<bad_record> bad;  // by id
+  std::vector<bad_record> bad;  // ascending by id
 };
 
 }  // namespace detail
 
-/// Samples that never change: a copy shares them (O(1)), and any number of threads may read them at once.
-/// Made by a reader such as read_libsvm(), by synthetic_epsilon(), or by hand with a dataset_builder.
+/// Samples that never change. A copy shares the samples (O(1)), and any number of threads may read them at once.
+/// Created by a reader such as read_libsvm(), by synthetic_epsilon(), or by the user with a dataset_builder.
 class dataset : public detail::source_with_facts {
  public:
-  /// A dataset without samples.
+  /// Creates a dataset without samples.
   dataset();
-  /// Takes over what a dataset_builder made.
+  /// Takes ownership of the samples of a dataset_builder.
   explicit dataset(std::shared_ptr<const detail::samples> samples) noexcept : samples_(std::move(samples)) {
     facts_ = samples_.get();
   }
 
-  /// The number of features of every sample.
+  /// Returns the number of features of every sample.
   [[nodiscard]] std::size_t features() const noexcept { return samples_->features; }
-  /// Which of row() and sparse() is there.
+  /// Returns true if sparse() is available, and false if row() is available.
   [[nodiscard]] bool is_sparse() const noexcept { return samples_->sparse; }
 
-  /// The label of sample `i` < size(), as the file has it: -1 / +1, 0 / 1, a class number or a target of regression.
+  /// Returns the label of sample `i` < size(), as in the file: -1 / +1, 0 / 1, a class number or a regression target.
   [[nodiscard]] float label(std::size_t i) const noexcept { return labels()[i]; }
   [[nodiscard]] std::span<const float> labels() const noexcept { return samples_->labels.span(); }
 
-  /// The features() values of sample `i` < size() of a dense dataset. The row starts on a 64-byte boundary, and what
-  /// lies between its end and the next row is zero, so that a kernel may run over stride() floats.
+  /// Returns the features() values of sample `i` < size() of a dense dataset. The row starts on a 64-byte boundary. The
+  /// padding between its end and the next row is zero, so a kernel may process stride() floats.
   [[nodiscard]] std::span<const float> row(std::size_t i) const noexcept {
     assert(!is_sparse() && i < size());
     return {samples_->values.data() + i * samples_->stride, samples_->features};
   }
-  /// Floats from the start of one dense row to that of the next: features() rounded up to a multiple of 16.
+  /// Returns the number of floats from the start of a dense row to the start of the next row: features() rounded up to
+  /// a multiple of 16.
   [[nodiscard]] std::size_t stride() const noexcept { return samples_->stride; }
 
-  /// The features of sample `i` < size() of a sparse dataset.
+  /// Returns the features of sample `i` < size() of a sparse dataset.
   [[nodiscard]] sparse_row sparse(std::size_t i) const noexcept {
     assert(is_sparse() && i < size());
     const std::uint64_t first = samples_->offsets[i];
@@ -101,22 +102,23 @@ class dataset : public detail::source_with_facts {
     return {{samples_->indices.data() + first, count}, {samples_->values.data() + first, count}};
   }
 
-  /// The distinct labels, ascending. Sorts all of them: O(n log n) at every call.
+  /// Returns the distinct labels in ascending order. Sorts all labels: O(n log n) at every call.
   [[nodiscard]] std::vector<float> classes() const;
-  /// The lines that say no sample, by id; none unless read_options::keep_bad_records let them in.
+  /// Returns the invalid lines as bad records, ascending by id. There are none unless read_options::keep_bad_records is
+  /// set.
   [[nodiscard]] std::span<const bad_record> bad() const noexcept { return samples_->bad; }
 
-  // As a record_source: a dense sample is a record of features() floats, a sparse one of as many sparse_entry as it has
-  // values; either has one label. Dense records are mapped. The digest is of labels, features and layout, not of the
-  // name, which is what it was made from: "libsvm:PATH", "epsilon:1000".
+  // The functions of record_source. A dense sample is a record of features() floats. A sparse sample is a record with a
+  // sparse_entry for each value. Both have one label. Dense records are mapped. The digest covers labels, features and
+  // layout, but not the name. The name is the origin of the dataset: "libsvm:PATH", "epsilon:1000".
 
-  /// Bytes of each record.
+  /// Writes the size in bytes of every record.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
-  /// Copies records and labels; see record_source.
+  /// Copies records and labels. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
-  /// Whether view() may be called: the dataset is dense.
+  /// Returns true if view() may be called: the dataset is dense.
   [[nodiscard]] bool mapped() const noexcept { return !is_sparse(); }
-  /// row() as bytes. Throws data_error for a bad record.
+  /// Returns row() as bytes. Throws data_error for a bad record.
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
 
  private:
@@ -126,12 +128,12 @@ class dataset : public detail::source_with_facts {
 };
 static_assert(mapped_record_source<dataset>);
 
-/// Reads all records of a source into a dataset: the numbers of a fixed record, whatever their types, become its
-/// features, field after field; a sparse record stays one. The label is the first one, or 0 where there are none. Bad
-/// records are errors, or kept with read_options::keep_bad_records.
+/// Reads all records of a source into a dataset. The numbers of a fixed record, of any type, become its features, field
+/// after field. A sparse record stays sparse. The label is the record's first label, or 0 if the record has no labels.
+/// Bad records are errors, or kept with read_options::keep_bad_records.
 ///
 /// Throws configuration_error for records of bytes, which have no numbers, and for a layout that the records do not
-/// have; data_error for the first bad record.
+/// have. Throws data_error for the first bad record.
 [[nodiscard]] dataset load(const any_record_source& source, const read_options& options = {});
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// How readers and generators make a dataset: say its shape, fill it in place, finish.
+// The way in which readers and generators create a dataset: declare the shape, fill the memory in place, call finish().
 #pragma once
 
 #include <cstddef>
@@ -13,32 +13,33 @@
 
 namespace muster { inline namespace v0 {
 
-/// The memory of a dataset to be, zeroed. Threads may fill different samples at once; nothing is copied by finish().
+/// The memory of a future dataset, initially zero. Threads may fill different samples at once. finish() copies nothing.
 class dataset_builder {
  public:
-  /// For `rows` samples of `features` values each.
+  /// Creates a builder for `rows` samples of `features` values each.
   [[nodiscard]] static dataset_builder dense(std::string name, std::size_t rows, std::size_t features);
-  /// For `rows` samples that have `entries` values in total, with indices below `features` (at most 2^32 - 1). Throws
-  /// configuration_error for more features.
+  /// Creates a builder for `rows` samples that have `entries` values in total, with indices below `features` (at most
+  /// 2^32 - 1). Throws configuration_error for more features.
   [[nodiscard]] static dataset_builder sparse(std::string name, std::size_t rows, std::size_t features,
                                               std::size_t entries);
 
-  /// One label a sample.
+  /// Returns the labels in the order of the samples.
   [[nodiscard]] std::span<float> labels() noexcept { return samples_->labels.span(); }
-  /// Dense: the features of sample `i`.
+  /// Returns the features of sample `i`, in a dense dataset.
   [[nodiscard]] std::span<float> row(std::size_t i) noexcept {
     return {samples_->values.data() + i * samples_->stride, samples_->features};
   }
-  /// Dense: floats from the start of one row to that of the next.
+  /// Returns the number of floats from the start of one row to the start of the next, in a dense dataset.
   [[nodiscard]] std::size_t stride() const noexcept { return samples_->stride; }
-  /// Sparse: rows + 1 offsets into indices() and values(); the first is 0, the last the number of entries.
+  /// Returns rows + 1 offsets into indices() and values(), in a sparse dataset. The first offset must be 0, and the
+  /// last offset must be the number of entries.
   [[nodiscard]] std::span<std::uint64_t> offsets() noexcept { return samples_->offsets.span(); }
-  /// Sparse: from 0, ascending within a sample.
+  /// Returns the indices, in a sparse dataset. Indices count from 0 and must ascend within a sample.
   [[nodiscard]] std::span<std::uint32_t> indices() noexcept { return samples_->indices.span(); }
-  /// Sparse: the value of each index.
+  /// Returns the values in the order of the indices, in a sparse dataset.
   [[nodiscard]] std::span<float> values() noexcept { return samples_->values.span(); }
 
-  /// The samples that say nothing, ascending by id; theirs are zeros. See dataset::bad().
+  /// Sets the invalid samples, ascending by id. Their values and labels are zero. See dataset::bad().
   void set_bad(std::vector<bad_record> bad) { samples_->bad = std::move(bad); }
 
   /// Sets the names of a table's columns, and the notes of its reader; see any_record_source::notes().
@@ -47,8 +48,8 @@ class dataset_builder {
     samples_->notes = std::move(notes);
   }
 
-  /// The dataset; the builder is empty afterwards and only good for destruction. Computes the digest on `threads`
-  /// threads (0: as many as this process may use). Throws configuration_error when offsets or indices break the rules
+  /// Returns the dataset. Afterwards the builder is empty and may only be destroyed. Computes the digest on `threads`
+  /// threads (0: as many as this process may use). Throws configuration_error if offsets or indices violate the rules
   /// above.
   [[nodiscard]] dataset finish(int threads = 0);
 

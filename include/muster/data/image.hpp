@@ -1,4 +1,4 @@
-// Images of bytes to tensors of floats: crop, flip, normalise and cutout in one go.
+// Functions from images of bytes to tensors of floats: crop, flip, normalise and cutout in a single pass.
 #pragma once
 
 #include <array>
@@ -13,70 +13,72 @@
 
 namespace muster { inline namespace v0 {
 
-/// Which index of an image runs fastest in memory.
+/// The memory layout of an image: the order of its dimensions.
 enum class image_layout : std::uint8_t {
-  hwc,  ///< height, width, channel: the values of a pixel lie together ("NHWC" of a batch)
-  chw   ///< channel, height, width: planes, as CIFAR's files have them ("NCHW" of a batch)
+  hwc,  ///< height, width, channel: the values of a pixel are adjacent ("NHWC" of a batch)
+  chw   ///< channel, height, width: planes, as in CIFAR's files ("NCHW" of a batch)
 };
 
-/// Mean and standard deviation of each channel of CIFAR-10's training images, of values in [0, 1].
+/// Mean and standard deviation per channel of CIFAR-10's training images, for values in [0, 1].
 inline constexpr std::array<float, 3> cifar10_mean = {0.4914f, 0.4822f, 0.4465f};
 inline constexpr std::array<float, 3> cifar10_deviation = {0.2470f, 0.2435f, 0.2616f};
 
-/// How bytes become floats: (byte / 255 - mean) / deviation, each channel with its own, of which grey images use the
-/// first. The result is the same bits on every machine.
+/// The conversion from bytes to floats: (byte / 255 - mean) / deviation, with a separate mean and deviation for each
+/// channel. Grey images use the first mean and deviation. The result has the same bits on every machine.
 struct image_options {
   std::array<float, 3> mean = {0, 0, 0};
   std::array<float, 3> deviation = {1, 1, 1};
   image_layout output = image_layout::hwc;
 };
 
-/// What is left to chance.
+/// The random changes of an augmentation.
 struct augment_options {
-  /// Zero pixels put around the image before a window of its size is cut out of it anywhere, every place equally
-  /// likely; 0: no crop.
+  /// Width in pixels of the zero border that is added to each side before a window of the original size is cut out at a
+  /// uniformly random position. 0: no crop.
   unsigned pad = 0;
-  /// Left and right are swapped in half of the cases.
+  /// Set if left and right are swapped with probability 1/2.
   bool flip = false;
-  /// Side of a square that is set to 0 after normalising, its centre anywhere in the image, what is outside cut off
-  /// (DeVries and Taylor 2017, https://arxiv.org/abs/1708.04552); 0: none.
+  /// Side length in pixels of a square that is set to 0 after normalising. Its centre is anywhere in the image, and the
+  /// part outside the image is ignored (DeVries and Taylor 2017, https://arxiv.org/abs/1708.04552). 0: no cutout.
   unsigned cutout = 0;
 };
 
 namespace detail {
 
-/// An image as its schema tells it.
+/// The dimensions of an image, as derived from a schema.
 struct image_shape {
   std::size_t channels = 0, height = 0, width = 0;
   image_layout layout = image_layout::chw;
 };
 
-/// The image that a record of this schema is; nothing where it is none that the functions below take.
+/// Returns the image that a record with this schema is, or nothing if the functions below do not support the record.
 [[nodiscard]] std::optional<image_shape> shape_of_image(const record_schema& schema);
 
-/// What the random numbers of a sample say.
+/// The random choices for one sample.
 struct image_choice {
-  int down = 0, right = 0;  ///< of the window: rows and columns of the image that it begins behind, less than 0 before
+  /// Position of the window's first row and column in the image; negative positions are in the border.
+  int down = 0, right = 0;
   bool flip = false;
-  int top = 0, bottom = 0, left = 0, end = 0;  ///< of the cutout; empty if they are equal
+  int top = 0, bottom = 0, left = 0, end = 0;  ///< the cutout's rows and columns; empty if the bounds are equal
 };
 
-/// What becomes of every image: `scale` and `shift` are those of each channel.
+/// The conversion that is applied to every image. `scale` and `shift` have one value for each channel.
 struct image_conversion {
   image_shape shape = {};
   image_layout output = image_layout::hwc;
   std::array<float, 3> scale{}, shift{};
 };
 
-/// The whole kernel: reads bytes of the shape, writes as many floats; `plainly`: without the processor's wider
-/// instructions.
-void convert_image(const image_conversion& how, const image_choice& choice, const std::byte* from, float* to,
-                   bool plainly = false) noexcept;
+/// Converts one image: reads bytes of the shape and writes the same number of floats. If `plainly` is true, it uses no
+/// wide vector instructions.
+void convert_image(const image_conversion& conversion, const image_choice& choice, const std::byte* input,
+                   float* output, bool plainly = false) noexcept;
 
-/// What the functions on images share.
+/// The common base class of the functions on images.
 class image_converter {
  public:
-  /// Throws configuration_error for records that are not one image of uint8 with 1 or 3 channels.
+  /// Returns the schema of the results. Throws configuration_error for records that are not a single uint8 image with 1
+  /// or 3 channels.
   [[nodiscard]] record_schema output(const record_schema& in);
 
  protected:
@@ -92,34 +94,34 @@ class image_converter {
 
 }  // namespace detail
 
-/// A function for map(): records of one uint8 image, {height, width}, {channels, height, width} or
-/// {height, width, channels}, become normalised float32. For data that is evaluated and not trained on.
+/// A function for map(): records of a single uint8 image, {height, width}, {channels, height, width} or {height, width,
+/// channels}, become normalised float32. For evaluation, not for training.
 class normalise : public detail::image_converter {
  public:
-  /// Mean and deviation are of channel values in [0, 1].
+  /// Takes mean and deviation of channel values in [0, 1].
   constexpr explicit normalise(const image_options& options = {}) noexcept : image_converter(options) {}
-  /// As record_transform has them: a digest of the options, and the conversion of one record.
+  /// The functions of record_transform: a digest of the options, and the conversion of a record.
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 };
 static_assert(record_transform<normalise>);
 
-/// A function for augment(): the same with a random crop, flip and cutout.
+/// A function for augment(): normalises like `normalise`, with a random crop, flip and cutout.
 class image_augmentation : public detail::image_converter {
  public:
-  /// What is random about it, and the normalisation after that.
+  /// Takes the random changes, and the options of the normalisation that follows.
   constexpr explicit image_augmentation(const augment_options& chance, const image_options& options = {}) noexcept
       : image_converter(options), chance_(chance) {}
-  /// As record_augmentation has it.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random) const noexcept;
+  /// The function of record_augmentation.
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const noexcept;
 
  private:
   augment_options chance_;
 };
 static_assert(record_augmentation<image_augmentation>);
 
-/// The usual for CIFAR (He et al. 2015, https://arxiv.org/abs/1512.03385): a crop of the image padded by four, a flip,
-/// and CIFAR-10's mean and deviation.
+/// The usual augmentation for CIFAR (He et al. 2015, https://arxiv.org/abs/1512.03385): a random crop of the image
+/// padded by four pixels, a flip, and normalisation with CIFAR-10's mean and deviation.
 inline constexpr image_augmentation crop_flip({.pad = 4, .flip = true},
                                               {.mean = cifar10_mean, .deviation = cifar10_deviation});
 

@@ -1,4 +1,5 @@
-// Images of bytes to images of bytes, and the text by which what serves a model prepares samples as its training did.
+// Steps from images of bytes to images of bytes, and the text form of the steps, by which a server prepares samples
+// exactly as the training did.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +18,15 @@
 
 namespace muster { inline namespace v0 {
 
-/// A function for map(): images of uint8 of another size, bilinearly, in the layout that they have.
+/// A function for map(): resizes uint8 images bilinearly and keeps their layout.
 class resize_image {
  public:
-  /// To so many pixels.
+  /// Resizes to this number of pixels.
   resize_image(std::uint32_t height, std::uint32_t width) : height_(height), width_(width) {}
-  /// As record_transform has them. `output` throws configuration_error for what is no image of uint8.
+  /// The functions of record_transform. `output` throws configuration_error if the records are not uint8 images.
   [[nodiscard]] record_schema output(const record_schema& in);
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
 
  private:
   std::uint32_t height_, width_;
@@ -33,56 +34,57 @@ class resize_image {
 };
 static_assert(record_transform<resize_image>);
 
-/// A function for map(): the luma (ITU-R BT.601) of images of three channels, as uint8[height x width].
+/// A function for map(): computes the luma (ITU-R BT.601) of images with three channels, as uint8[height x width].
 class greyscale {
  public:
-  /// As record_transform has them. `output` throws configuration_error for what has no three channels.
+  /// The functions of record_transform. `output` throws configuration_error if the records do not have three channels.
   [[nodiscard]] record_schema output(const record_schema& in);
   [[nodiscard]] std::uint64_t version() const noexcept { return 0x67726579; }
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 
  private:
   detail::image_shape from_;
 };
 static_assert(record_transform<greyscale>);
 
-/// Steps of a pipeline as text, to be saved with a model: `loader | prepare{text}` adds map() of each.
+/// Steps of a pipeline as text, which is saved with a model. `loader | prepare{text}` adds a map() step for each:
 ///
 ///     jpeg:224x224,resize=256|normalise,mean=0.485/0.456/0.406,deviation=0.229/0.224/0.225,layout=hwc
 ///     resize:28x28|greyscale|normalise,mean=0.1307,deviation=0.3081
 ///     standardise:STATISTICS
 ///
-/// Numbers are written so that they are read as they were: the same record becomes the same bits. Adding it throws
-/// configuration_error for text that is none, and what the steps throw.
+/// Numbers are written so that reading them yields the same values: the same record becomes the same bits. Adding the
+/// steps to a loader throws configuration_error for invalid text, and all errors of the steps.
 struct prepare {
-  std::string text;  ///< empty: nothing is done
+  std::string text;  ///< empty: no steps
 
-  /// Of nothing, or of a text, which is read when it is added to a loader.
+  /// Creates an empty text, or takes a text, which is parsed when it is added to a loader.
   prepare() = default;
   explicit prepare(std::string steps) : text(std::move(steps)) {}
-  /// The text of each step.
+  /// Creates the text of a single step.
   explicit prepare(const jpeg_options& jpeg);
   explicit prepare(const image_options& normalised);
   explicit prepare(const source_statistics& standardised, image_layout output = image_layout::hwc);
 
-  /// These steps and others behind them.
-  [[nodiscard]] friend prepare operator|(const prepare& first, const prepare& then) {
-    return prepare(first.text.empty() || then.text.empty() ? first.text + then.text : first.text + "|" + then.text);
+  /// Returns the steps of `first` followed by the steps of `second`.
+  [[nodiscard]] friend prepare operator|(const prepare& first, const prepare& second) {
+    return prepare(first.text.empty() || second.text.empty() ? first.text + second.text
+                                                             : first.text + "|" + second.text);
   }
 };
-[[nodiscard]] loader operator|(loader from, const prepare& steps);
+[[nodiscard]] loader operator|(loader pipeline, const prepare& steps);
 
-/// The steps of a text for records outside of a pipeline, such as a server gets: they become the same bits. Used by one
-/// thread at a time.
+/// The steps of a text, for records outside a pipeline, such as the requests of a server. The results have the same
+/// bits as in a pipeline. Used by one thread at a time.
 class preparation {
  public:
-  /// Throws what adding the steps to a loader of such records throws.
+  /// Throws the errors of adding the steps to a loader of such records.
   preparation(const prepare& steps, const record_schema& records);
 
-  /// Of what it makes.
+  /// Returns the schema of the prepared records.
   [[nodiscard]] const record_schema& output() const noexcept { return output_; }
-  /// Writes all of `to`. Throws data_error for a bad record, with a byte of it as its place.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to);
+  /// Writes all bytes of `result`. Throws data_error for a bad record. The place in the error is a byte of the record.
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result);
 
  private:
   struct step {

@@ -1,4 +1,4 @@
-// JPEG files to images of one size, in muster::jpeg.
+// Functions from JPEG files to images of a fixed size, in muster::jpeg.
 #pragma once
 
 #include <cstddef>
@@ -11,47 +11,50 @@
 
 namespace muster { inline namespace v0 {
 
-/// The image that a JPEG becomes, and the part of the JPEG that it shows. The defaults are those of ImageNet.
+/// The size of the decoded image, and the part of the JPEG that it shows. The defaults are the usual values for
+/// ImageNet.
 struct jpeg_options {
   std::uint32_t height = 224;
   std::uint32_t width = 224;
-  /// To evaluate: the middle is shown, as if the shorter side had so many pixels; 0: as large a part as there is.
+  /// For evaluation: the image shows the middle of the JPEG, as if the shorter side had been resized to this number of
+  /// pixels. 0: the largest part with the image's aspect ratio.
   std::uint32_t resize = 256;
-  /// To train: a window of this share of the area up to all of it, with sides of 3 to 4 up to 4 to 3 (Szegedy et al.
-  /// 2014, https://arxiv.org/abs/1409.4842), and its mirror image in half of the cases.
+  /// For training: the image shows a random window with at least this share of the JPEG's area and an aspect ratio from
+  /// 3:4 to 4:3 (Szegedy et al. 2014, https://arxiv.org/abs/1409.4842). With `flip` it is mirrored with probability
+  /// 1/2.
   double least_area = 0.08;
   bool flip = true;
 };
 
 namespace detail {
 
-/// A part of an image, in its pixels.
+/// A rectangle in an image, in pixels.
 struct image_window {
   std::uint32_t x = 0, y = 0, width = 0, height = 0;
 };
 
-/// What is known of JPEG. Both throw data_error with a byte of the record as its place.
+/// The functions of a JPEG library. Both throw data_error. The place in the error is a byte of the record.
 struct jpeg_functions {
-  /// Width and height; x and y are 0.
+  /// Returns width and height. x and y are 0.
   image_window (*size)(std::span<const std::byte> jpeg);
-  /// Writes height x width pixels of three bytes; mirrored if `flip`.
-  void (*decode)(std::span<const std::byte> jpeg, const image_window& shown, std::uint32_t height, std::uint32_t width,
-                 bool flip, std::byte* to);
+  /// Writes height x width pixels of three bytes each. The image is mirrored if `flip` is true.
+  void (*decode)(std::span<const std::byte> jpeg, const image_window& window, std::uint32_t height, std::uint32_t width,
+                 bool flip, std::byte* pixels);
 };
-/// Sets what reads JPEG. Thread safe.
-void set_jpeg_functions(const jpeg_functions* known) noexcept;
-/// Makes JPEG known, and returns true; defined in muster::jpeg.
+/// Sets the functions for reading JPEG. Thread safe.
+void set_jpeg_functions(const jpeg_functions* functions) noexcept;
+/// Registers the JPEG functions and returns true. Defined in muster::jpeg.
 bool register_jpeg() noexcept;
 #ifdef MUSTER_HAS_JPEG
 [[maybe_unused]] static const bool jpeg_is_registered =
-    register_jpeg();  // takes the object file out of the static archive
+    register_jpeg();  // pulls the object file out of the static archive
 #endif
 
-/// What the functions on JPEG share.
+/// The common base class of the functions on JPEG.
 class jpeg_reader {
  public:
-  /// Of records of bytes: uint8[height x width x 3]. Throws configuration_error for others, and where muster was built
-  /// without JPEG.
+  /// Returns the schema uint8[height x width x 3] for records of bytes. Throws configuration_error for other records,
+  /// and if muster was built without JPEG.
   [[nodiscard]] record_schema output(const record_schema& in) const;
 
  protected:
@@ -61,26 +64,26 @@ class jpeg_reader {
 
 }  // namespace detail
 
-/// A function for map(): the middle of a JPEG. The JPEG is decoded at an eighth, a quarter or half of its size where
-/// that has pixels enough, only where it is shown, and then resized bilinearly; baseline and progressive, grey and CMYK
-/// too. A JPEG that is cut or damaged is a bad record.
+/// A function for map(): decodes the middle of a JPEG. The JPEG is decoded at an eighth, a quarter or half of its size
+/// if that has enough pixels, and only within the visible part. The result is then resized bilinearly. Supports
+/// baseline and progressive, grey and CMYK JPEGs. A truncated or damaged JPEG is a bad record.
 class decode_jpeg : public detail::jpeg_reader {
  public:
-  /// Of what `options` say for evaluation.
+  /// Uses the options for evaluation.
   explicit decode_jpeg(const jpeg_options& options = {}) : jpeg_reader(options) {}
-  /// As record_transform has them.
+  /// The functions of record_transform.
   [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
 };
 static_assert(record_transform<decode_jpeg>);
 
-/// A function for augment(): a random window of a JPEG, perhaps mirrored.
+/// A function for augment(): decodes a random window of a JPEG, which is mirrored at random.
 class random_jpeg_crop : public detail::jpeg_reader {
  public:
-  /// Of what `options` say for training.
+  /// Uses the options for training.
   explicit random_jpeg_crop(const jpeg_options& options = {}) : jpeg_reader(options) {}
-  /// As record_augmentation has it.
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random) const;
+  /// The function of record_augmentation.
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const;
 };
 static_assert(record_augmentation<random_jpeg_crop>);
 

@@ -1,4 +1,5 @@
-// source | shuffle(seed) | batch(global) | ...: what each rank trains on, step by step.
+// The loader: the pipeline `source | shuffle(seed) | batch(global) | ...` that yields each rank's training samples,
+// step by step.
 #pragma once
 
 #include <concepts>
@@ -21,76 +22,81 @@
 
 namespace muster { inline namespace v0 {
 
-/// What a loader orders: something that holds a known number of samples and can be told from others. Cheap to copy.
+/// The requirements on a source of samples: it has a known number of samples and a digest that distinguishes it from
+/// other sources. Copies are cheap.
 template <class T>
 concept sample_source = std::copyable<T> && requires(const T& source) {
   { source.size() } -> std::convertible_to<std::uint64_t>;
   { source.digest() } -> std::convertible_to<std::uint64_t>;
 };
 
-/// How an epoch is ordered, as asked for.
+/// The requested order of an epoch.
 struct shuffle_options {
-  /// Nothing: `shuffled` for data in memory, `block_window` for data that is not.
+  /// Order of the samples. If not set: `shuffled` for data in memory, `block_window` for other data.
   std::optional<sample_order> order{};
-  /// Samples of a block in block_window order; 0: as many as make 4 MiB.
+  /// Number of samples in a block in block_window order. 0: as many samples as fill 4 MiB.
   std::uint64_t block = 0;
-  /// Blocks that are in memory at a time, and mixed, in block_window order; 0: 16.
+  /// Number of blocks that are in memory and mixed at a time in block_window order. 0: 16.
   std::uint32_t window = 0;
 };
 
-/// How samples become batches, as asked for.
+/// The requested grouping of samples into batches.
 struct batch_options {
-  /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
+  /// If true, the last batch of an epoch is left out when the batch is not full. The samples left out are in other
+  /// batches of other epochs.
   bool drop_last = false;
-  /// The size is that of each rank's part: a step takes so many times the number of ranks. Where ranks come
-  /// and go each keeps its batch, and the global one changes.
+  /// If true, the size is the size of a rank's part, and a step uses the size times the number of ranks. When ranks
+  /// join and leave, each rank keeps its batch size, and the global batch size changes.
   bool per_rank = false;
 };
 
-/// How many batches are made before they are asked for.
+/// The number of batches that are prepared ahead of next(), and the resources for this work.
 struct prefetch_options {
   std::size_t batches = 0;
-  /// Threads that make them, besides the caller: it helps with the batch that it waits for, and makes all of them when
-  /// there are no others.
+  /// Number of threads that prepare batches, besides the caller. The caller helps with the batch that it waits for, and
+  /// prepares all batches itself when there are no other threads.
   int threads = 1;
-  /// Memory for batches ahead: fewer are made where so many would take more. The one in use is not counted.
+  /// Memory for prepared batches, in bytes. Fewer batches are prepared when `batches` batches would need more memory.
+  /// The batch in use is not counted.
   std::size_t bytes = std::size_t{256} << 20;
 };
 
-/// A step of a pipeline: a new order of the samples in every epoch.
+/// A step of a pipeline: orders the samples anew in every epoch.
 struct shuffle {
   std::uint64_t seed;
   shuffle_options options;
-  explicit constexpr shuffle(std::uint64_t value, shuffle_options asked = {}) noexcept : seed(value), options(asked) {}
+  explicit constexpr shuffle(std::uint64_t value, shuffle_options requested = {}) noexcept
+      : seed(value), options(requested) {}
 };
 
-/// A step of a pipeline: `size` samples at a time, over all ranks.
+/// A step of a pipeline: groups `size` samples, over all ranks, into one batch.
 struct batch {
   std::uint64_t size;
   batch_options options;
-  explicit constexpr batch(std::uint64_t value, batch_options asked = {}) noexcept : size(value), options(asked) {}
+  explicit constexpr batch(std::uint64_t value, batch_options requested = {}) noexcept
+      : size(value), options(requested) {}
 };
 
-/// A step of a pipeline: up to `batches` batches are made ahead, by threads; it comes last.
+/// A step of a pipeline: threads prepare up to `batches` batches ahead. It is the last step of a pipeline.
 struct prefetch {
   prefetch_options options;
   explicit constexpr prefetch(std::size_t batches) noexcept : options{.batches = batches} {}
-  explicit constexpr prefetch(const prefetch_options& asked) noexcept : options(asked) {}
+  explicit constexpr prefetch(const prefetch_options& requested) noexcept : options(requested) {}
 };
 
-/// A step of a pipeline: what to do about bad records. Without it the first one ends the run.
+/// A step of a pipeline: sets the policy for bad records. Without this step the first bad record ends the run.
 struct on_bad_records {
   bad_record_options options;
-  explicit on_bad_records(bad_record_options asked) : options(std::move(asked)) {}
+  explicit on_bad_records(bad_record_options requested) : options(std::move(requested)) {}
 };
 
 namespace detail {
 
 class record_step;
 
-/// What a loader needs to know of a source, whatever it is.
+/// The properties of a source that a loader uses, independent of the type of the source.
 struct loader_source {
-  // In this order: whether it is itself a source must not depend on whether it is one.
+  // The order of the requirements matters: the test for being a source must not depend on its own result.
   template <class Source>
   requires(!std::same_as<Source, loader_source> && sample_source<Source>) explicit loader_source(Source source)
       : size(source.size()),
@@ -101,19 +107,21 @@ struct loader_source {
 
   std::uint64_t size;
   std::uint64_t digest;
-  bool ids_alone;  ///< what is in the samples is in memory, or not known, and not read unless a step wants it
+  /// True if the contents of the samples are in memory or unknown. Records are then read only if a step requires the
+  /// records.
+  bool ids_alone;
   std::optional<any_record_source> records;
 };
 
 }  // namespace detail
 
-/// A source with an order, to be followed by a batch.
+/// A source with an order. A batch step must follow.
 struct shuffled_source {
   detail::loader_source source;
   shuffle step;
 };
 
-/// Deals a source's samples out in global batches, epoch after epoch, whatever the source and the steps are:
+/// Divides the samples of any source into global batches, epoch after epoch:
 ///
 ///     muster::loader loader = cifar10(dir) | shuffle(seed) | batch(256) | augment(crop_flip) | prefetch(4);
 ///     for (; loader.epoch() < epochs; loader.next_epoch()) {
@@ -123,101 +131,112 @@ struct shuffled_source {
 ///       }
 ///     }
 ///
-/// The order is a function of (seed, epoch), and the only state is a cursor: all ranks have the same one, step for
-/// step, and each names its shard at every step, so that a change of world needs no new loader. The cursor moves when a
-/// step commits and never ahead of it; what was made ahead for another shard is dropped. Every sample is used exactly
-/// once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the batch does
-/// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or shards.
+/// The order is a function of (seed, epoch), and the only state is a cursor. All ranks have the same cursor at every
+/// step, and each rank names its shard at every step, so a change of world needs no new loader. The cursor moves when a
+/// step commits and never earlier. Batches that were prepared for another shard are dropped. Every sample is used
+/// exactly once an epoch, for every world and every change of the world. The last batch of an epoch is smaller if the
+/// batch size does not divide the number of samples. The contents of a record after map() and augment() do not depend
+/// on threads, ranks or shards.
 ///
-/// From a `dataset`, which has its samples in memory, and from a source without records it gives ids alone, until one
-/// more step wants the records.
+/// For a `dataset`, which has its samples in memory, and for a source without records the loader yields ids alone,
+/// until another step requires the records.
 ///
-/// Owns the memory of its batches; allocates nothing in the steady state, except for records of unlike sizes that
-/// outgrow what was there. Moved, not copied. Used by one thread at a time; its threads sleep while nothing is to do.
+/// The loader owns the memory of its batches. It allocates nothing in the steady state, except when records of
+/// different sizes outgrow the present buffers. A loader can be moved but not copied. It is used by one thread at a
+/// time. Its threads sleep while there is no work.
 class loader {
  public:
-  /// In shuffled order when there is an order, else in the source's own; write `source | shuffle(seed) |
-  /// batch(global)`. Throws configuration_error for a batch of 0.
+  /// Uses `order` if given, else the source's own order. Usually written `source | shuffle(seed) | batch(global)`.
+  /// Throws configuration_error for a batch size of 0.
   loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches);
   loader(loader&&) noexcept;
   loader& operator=(loader&&) noexcept;
   ~loader();
 
-  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
-  /// seed, batch or version, naming what differs, or no place between two batches. O(1).
-  void open(const muster::cursor& there);
+  /// Moves the loader to the position of `target`. Throws configuration_error, and does not move, if `target` is a
+  /// cursor of another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The
+  /// error names the difference. O(1).
+  void open(const muster::cursor& target);
 
-  /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
-  /// step that failed asks again, perhaps with another shard. Waits until the part is made, which is the event
-  /// data_wait; O(size) at the first call of a `shuffled` epoch. Throws configuration_error unless 0 <= rank < world;
-  /// what the source, map() and augment() throw, with the record named; data_error for a bad record that the policy
-  /// does not allow. After an exception it may be called again, and tries again; but more bad records than the limit
-  /// stay an error.
+  /// Returns the part of the batch at the cursor that belongs to `part`, or false at the end of the epoch. Does not
+  /// move the cursor: after a failed step the caller calls next() again, perhaps with another shard. Waits until the
+  /// part is ready, recorded as the event data_wait. O(size) at the first call of a `shuffled` epoch. Throws
+  /// configuration_error unless 0 <= rank < world. Rethrows exceptions of the source, map() and augment() with the
+  /// record named. Throws data_error for a bad record that the policy does not allow. After an exception next() may be
+  /// called again and retries. The error for exceeding the limit of bad records persists.
   [[nodiscard]] minibatch next(batch_shard part);
 
-  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
+  /// Moves the cursor past the current batch, after the step has used the batch. Throws configuration_error at the end
+  /// of an epoch.
   void commit();
 
-  /// Goes to the start of the next epoch, also when this one is not over. Throws, and stays, where a version that
-  /// grow_to() named cannot be opened.
+  /// Moves to the start of the next epoch, also before the end of the current epoch. Throws, and does not move, if a
+  /// version that grow_to() named cannot be opened.
   void next_epoch();
-  /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all. What
-  /// was made ahead of it is dropped. Throws configuration_error, and stays, for one without records where steps want
-  /// them, or with records that a step refuses.
+  /// Moves to the start of the next epoch with a source that has grown. The current epoch keeps the samples with which
+  /// it began, and the next epoch has all samples. Batches of the next epoch that were already prepared are dropped.
+  /// Throws configuration_error, and does not move, if `grown` has no records although steps require records, or if a
+  /// step refuses the records.
   template <sample_source Source>
   void next_epoch(Source grown) {
     replace(detail::loader_source(std::move(grown)));
   }
 
-  /// Whether its source is followed (`records:FOLDER?follow`): others may add to it meanwhile.
+  /// Returns true if the source is followed (`records:FOLDER?follow`): other processes may add records while the loader
+  /// runs.
   [[nodiscard]] bool follows() const noexcept;
-  /// Of a source that is followed: the records of its newest version, as it is now; 0 of others.
-  /// Before the commit of a batch that says may_grow(), ranks agree on one of them and call grow_to(); a training does.
-  /// open() takes cursors of every version.
+  /// Returns the current number of records in the newest version of a followed source, and 0 for other sources. Before
+  /// the commit of a batch for which may_grow() returns true, the ranks agree on a number and call grow_to(). A
+  /// training does this. open() accepts cursors of every version.
   [[nodiscard]] std::uint64_t newest() const;
-  /// The version of so many records, from the next epoch on; of a source opened with `every=N` from the commit of a
-  /// batch on that says may_grow(): its new records join the epoch and are used next. Nothing is opened yet.
+  /// Selects the version with `records` records, from the next epoch on. For a source opened with `every=N` the version
+  /// applies from the commit of a batch for which may_grow() returns true: the new records join the epoch and are used
+  /// next. This call opens no files.
   void grow_to(std::uint64_t records) noexcept;
-  /// Whether the batch at the cursor, of as many ranks as next() last dealt to, is the last one of its epoch, or, of a
-  /// source opened with `every=N`, of N batches.
+  /// Returns true if the batch at the cursor, for the number of ranks in the last call of next(), is the last batch of
+  /// its epoch or, for a source opened with `every=N`, the last of N batches.
   [[nodiscard]] bool may_grow() const noexcept;
-  /// Of a source in shards (`shards:FOLDER`): what this rank has of it. Names nothing for others.
+  /// Returns the shards that this rank has, for a source in shards (`shards:FOLDER`). Names no shards for other
+  /// sources.
   [[nodiscard]] held_shards held() const;
-  /// From the next batch on, each sample of a batch goes to a rank that holds its shard, and of those to the one that
-  /// has least for its weight. `ranks`: held() of each rank, in their order, the same list at every rank; agreed anew
-  /// when ranks come or go, and when the source has grown. Which samples a batch has does not depend on it. A training
-  /// does this. What was made ahead is dropped. Without it, next() gives equal parts, and throws where not all is here;
-  /// with it, it throws data_error where no rank has a shard. Throws configuration_error for what is not of its shards.
+  /// Assigns each sample, from the next batch on, to a rank that holds the sample's shard, and among these
+  /// ranks to the rank with the lowest load for its weight. `ranks` has every rank's held() in rank order, the same
+  /// list at every rank. The ranks agree on a new list when ranks join or leave, and when the source has grown. The
+  /// choice of samples for a batch does not depend on the list. A training calls this function. Batches that were
+  /// already prepared are dropped. Without deal_by(), next() returns equal parts and throws if a shard is missing at
+  /// this rank. With deal_by(), next() throws data_error if no rank has a shard. Throws configuration_error for a list
+  /// that does not match the source's shards.
   void deal_by(std::vector<held_shards> ranks);
 
-  /// Where it is: save it, send it, open() it elsewhere.
+  /// Returns the position of the loader. A cursor can be saved, sent, and opened elsewhere with open().
   [[nodiscard]] const muster::cursor& cursor() const noexcept;
-  /// The same for a `state`, which moves it.
+  /// Returns the same position as a handle for a `state`, which can move the loader.
   [[nodiscard]] live_cursor cursor() noexcept;
-  /// The current epoch, from 0.
+  /// Returns the current epoch, from 0.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
-  /// Committed steps of the current epoch.
+  /// Returns the number of committed steps of the current epoch.
   [[nodiscard]] std::uint64_t step() const noexcept;
-  /// Batches of an epoch, the last one perhaps smaller.
+  /// Returns the number of batches in an epoch. The last batch may be smaller.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
-  /// What records are behind all steps; of nothing for a source without records.
+  /// Returns the schema of the records after all steps. It is empty for a source without records.
   [[nodiscard]] const record_schema& schema() const noexcept;
-  /// What its records come from. Throws configuration_error for a source without records.
+  /// Returns the source of the records. Throws configuration_error for a source without records.
   [[nodiscard]] const any_record_source& source() const;
-  /// What the source was opened from; empty for a source without records.
+  /// Returns the specification from which the source was opened. It is empty for a source without records.
   [[nodiscard]] std::string_view name() const noexcept;
-  /// The bad records that were left out of the batches given so far.
+  /// Returns the log of bad records that were left out of the batches so far.
   [[nodiscard]] const bad_record_log& bad_records() const noexcept;
-  /// What the cache did, all zero without one.
+  /// Returns the counters of the cache, all zero without a cache.
   [[nodiscard]] cache_statistics cache() const;
 
-  /// The loader with one more step, at the same cursor: what map() and augment() do; see detail::record_step. Throws
-  /// configuration_error for a step that cannot follow those before it, and for a source without records.
+  /// Returns the loader with one more step, at the same cursor. map() and augment() use this function. See
+  /// detail::record_step. Throws configuration_error for a step that cannot follow the steps before it, and for a
+  /// source without records.
   [[nodiscard]] loader with(std::unique_ptr<detail::record_step> step) &&;
 
-  friend loader operator|(loader from, muster::cache step);
-  friend loader operator|(loader from, prefetch step);
-  friend loader operator|(loader from, on_bad_records step);
+  friend loader operator|(loader pipeline, muster::cache step);
+  friend loader operator|(loader pipeline, prefetch step);
+  friend loader operator|(loader pipeline, on_bad_records step);
 
  private:
   struct engine;
@@ -226,26 +245,27 @@ class loader {
   std::unique_ptr<engine> engine_;
 };
 
-/// Orders the samples; the source is kept by value.
+/// Orders the samples. The source is kept by value.
 template <sample_source Source>
 [[nodiscard]] shuffled_source operator|(Source source, shuffle step) {
   return {detail::loader_source(std::move(source)), step};
 }
 
-/// Batches in the source's own order. Throws configuration_error for a batch of 0.
+/// Groups samples into batches in the source's own order. Throws configuration_error for a batch size of 0.
 template <sample_source Source>
 [[nodiscard]] loader operator|(Source source, batch step) {
   return {detail::loader_source(std::move(source)), std::nullopt, step};
 }
 
-/// Batches in shuffled order. Throws configuration_error for a batch of 0.
-[[nodiscard]] inline loader operator|(shuffled_source from, batch step) {
-  return {std::move(from.source), from.step, step};
+/// Groups samples into batches in shuffled order. Throws configuration_error for a batch size of 0.
+[[nodiscard]] inline loader operator|(shuffled_source source, batch step) {
+  return {std::move(source.source), source.step, step};
 }
 
-/// The loader with one more step. Throws configuration_error where that step is not possible at this place.
-[[nodiscard]] loader operator|(loader from, cache step);
-[[nodiscard]] loader operator|(loader from, prefetch step);
-[[nodiscard]] loader operator|(loader from, on_bad_records step);
+/// Returns the loader with one more step. Throws configuration_error if the step is not possible at this position in
+/// the pipeline.
+[[nodiscard]] loader operator|(loader pipeline, cache step);
+[[nodiscard]] loader operator|(loader pipeline, prefetch step);
+[[nodiscard]] loader operator|(loader pipeline, on_bad_records step);
 
 }}  // namespace muster::v0

@@ -16,46 +16,48 @@
 
 namespace muster { inline namespace v0 {
 
-/// One rank's part of a global batch. False when the epoch is over; with `samples` empty when the other ranks alone
-/// have some.
+/// A rank's part of a global batch. It converts to false at the end of the epoch. It converts to true with `samples`
+/// empty if only other ranks have samples.
 ///
-/// It is a view of memory that the loader owns and uses again: valid until the loader's next() goes to another batch,
-/// or the loader is opened elsewhere, moved on by next_epoch(grown) or destroyed. The records of a fixed schema lie one
-/// behind another without gaps and begin on a 64-byte boundary, so that the whole is a row-major tensor of
-/// samples.size() x shape and an Eigen::Map over it copies nothing.
+/// It is a view of memory that the loader owns and reuses. It is valid until the loader's next() moves to another
+/// batch, or the loader is opened at another position, moved by next_epoch(grown) or destroyed. The records of a fixed
+/// schema are stored one after another without gaps and begin on a 64-byte boundary. The whole is a row-major tensor of
+/// samples.size() x shape, and an Eigen::Map over it copies nothing.
 ///
-/// `global_size` is the size of the step's global batch. Records that a policy leaves out are not in `samples` any
-/// more, here or at another rank, so that with such a policy the true count of a step is the sum of samples.size() over
+/// `global_size` is the size of the step's global batch. Records that a policy leaves out are not in `samples`, at this
+/// rank or another. With such a policy the number of samples used in a step is therefore the sum of samples.size() over
 /// the ranks.
 struct minibatch {
-  /// Ids of this rank's samples, in order; possibly none although the others have some.
+  /// Ids of this rank's samples, in order. May be empty although other ranks have samples.
   std::span<const sample_id> samples;
-  std::uint64_t global_size = 0;  ///< samples of all ranks together: what a mean over the batch divides by
+  std::uint64_t global_size = 0;  ///< number of samples at all ranks together: the divisor for a mean over the batch
   std::uint64_t epoch = 0;        ///< from 0
-  std::uint64_t position = 0;     ///< samples of the epoch before this batch
+  std::uint64_t position = 0;     ///< number of samples in the epoch before this batch
 
-  // What follows is empty from a loader that gives ids alone.
+  // The following members are empty if the loader yields ids alone.
 
-  std::span<const float> labels;           ///< schema->labels.size() of each sample
-  std::span<const std::byte> bytes;        ///< of all samples
-  std::span<const std::uint64_t> offsets;  ///< where each record begins in `bytes`, and the end; empty if all are fixed
-  const record_schema* schema = nullptr;   ///< what the pipeline makes
-  std::uint64_t left_out = 0;              ///< bad records of this part
+  std::span<const float> labels;     ///< schema->labels.size() labels for each sample
+  std::span<const std::byte> bytes;  ///< the samples' contents
+  /// the records' offsets in `bytes`, and the end; empty if all records have the same size
+  std::span<const std::uint64_t> offsets;
+  const record_schema* schema = nullptr;  ///< schema of the pipeline's results
+  std::uint64_t left_out = 0;             ///< number of bad records in this part
 
   [[nodiscard]] explicit operator bool() const noexcept { return global_size != 0; }
 
-  /// All elements of all samples, for records of one field. Throws mismatch_error if they are not of type T.
+  /// Returns the elements in all samples, for records with a single field. Throws mismatch_error if they are not of
+  /// type T.
   template <element T>
   [[nodiscard]] std::span<const T> values() const {
     if (schema->form != record_form::fixed || schema->fields.size() != 1 || schema->fields[0].type != dtype_of<T>()) {
-      throw mismatch_error("a batch of " + to_string(*schema) + " has no values of " +
-                           std::string(to_string(dtype_of<T>())) +
-                           " alone (records have one field of that type for that); use record(), or add a map");
+      throw mismatch_error(
+          "a batch of " + to_string(*schema) + " has no values of " + std::string(to_string(dtype_of<T>())) +
+          " (values() requires records with this type as their only field); use record(), or add a map");
     }
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 
-  /// The bytes of sample `i` < samples.size().
+  /// Returns the bytes of sample `i` < samples.size().
   [[nodiscard]] std::span<const std::byte> record(std::size_t i) const noexcept {
     assert(i < samples.size());
     if (!offsets.empty()) return bytes.subspan(offsets[i], offsets[i + 1] - offsets[i]);
@@ -63,10 +65,12 @@ struct minibatch {
     return bytes.subspan(i * size, size);
   }
 
-  /// The samples in this range, which ends at samples.size() at the latest; a view as this one is.
-  [[nodiscard]] minibatch part(index_range of) const;
-  /// Its samples in `count` micro-batches, in order, of sizes that differ by one at most; views as this one is. Some
-  /// are empty where there are fewer samples: every rank has as many. Throws configuration_error for a count below 1.
+  /// Returns the samples in this range, which must end at samples.size() or before. The result is a view like this
+  /// object.
+  [[nodiscard]] minibatch part(index_range range) const;
+  /// Divides the samples into `count` micro-batches, in order, whose sizes differ by at most one. They are views like
+  /// this object. Some are empty if there are fewer samples than micro-batches, so that every rank has the same number.
+  /// Throws configuration_error for a count below 1.
   [[nodiscard]] std::vector<minibatch> split(int count) const;
 };
 

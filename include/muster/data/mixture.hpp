@@ -1,4 +1,4 @@
-// Several sources in one, each with its part of every batch: `mix:a=0.7,b=0.3`.
+// Several sources combined into one, each with its proportion of every batch: `mix:a=0.7,b=0.3`.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,41 @@
 
 namespace muster { inline namespace v0 {
 
-/// One source of a mixture, and how much of it there is: in proportion to the weights of the others.
+/// A source in a mixture, with its weight. A source's proportion is its weight divided by the sum of the weights.
 struct mixture_part {
-  any_record_source source;  ///< of the schema that all have
-  double weight = 1;         ///< above 0; in millionths, what is finer is rounded
+  any_record_source source;  ///< must have the same schema as all other parts
+  double weight = 1;         ///< above 0; rounded to millionths
 };
 
-/// The records of several sources, one source behind another: a record_source. A loader takes of every source its
-/// proportion: up to any position of an epoch each is less than two samples ahead of its proportion or behind it (of
-/// two sources less than one), and a global batch in which all proportions are whole numbers has exactly these, where
-/// batches before it had. The order is a function of seed and epoch as always, whatever the world, and a cursor goes on
-/// in it. An epoch has as many samples as all sources together; a source goes through epochs of its own, shuffled anew
-/// each, and begins in an epoch of the mixture where it ended in the one before: none of its records is used again
-/// before all of them were. Its digest is of those of the parts, and of the weights. Parts with names of classes
-/// get the numbers of the first part; see with_classes().
+/// The records of several sources, concatenated: a record_source. A loader takes from every source its proportion. Up
+/// to any position of an epoch each source is less than two samples ahead of or behind its proportion (with two sources
+/// less than one sample). A global batch in which all proportions are whole numbers has exactly these numbers of
+/// samples if the batches before it had. The order is a function of seed and epoch in every world, and a cursor is a
+/// position in this order. An epoch has as many samples as all sources together. A source has epochs of its own, each
+/// shuffled anew, and continues in an epoch of the mixture at its position at the end of the previous epoch: no record
+/// of the source is used again before all its records were used. The digest covers the digests of the parts and the
+/// weights. Parts with class names are renumbered like the first part. See with_classes().
 class mixture : public detail::source_with_facts {
  public:
-  /// Throws configuration_error for no parts, weights that are no numbers from 0.000001 to 1000000000, and sources of
-  /// different schemas.
+  /// Throws configuration_error if there are no parts, for weights that are not numbers from 0.000001 to 1000000000,
+  /// and for sources of different schemas.
   explicit mixture(std::vector<mixture_part> parts);
 
-  /// Of the part that has most; see any_record_source.
+  /// Returns block_records() of the largest part. See any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
-  /// See record_source.
+  /// Writes the size of every record. See record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
-  /// See record_source. Each part reads its own at once.
+  /// Reads records and labels with one call for each part. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
-  /// As any_record_source has them.
+  /// Returns the state of the data on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// Whether the records of all parts lie in memory as they are.
+  /// Returns true if the records in all parts are in memory in their final form.
   [[nodiscard]] bool mapped() const noexcept;
-  /// See mapped_record_source.
+  /// Returns a view of the record. See mapped_record_source.
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
 
-  /// The order of the parts.
+  /// Returns the order of the parts in an epoch.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Data by name, as command lines give it: "libsvm:PATH", "csv:PATH?label=0", "cifar10:FOLDER".
+// Sources by specification, as on command lines: "libsvm:PATH", "csv:PATH?label=0", "cifar10:FOLDER".
 #pragma once
 
 #include <concepts>
@@ -15,54 +15,55 @@
 
 namespace muster { inline namespace v0 {
 
-/// One kind of source that open_source() and open_dataset() know.
+/// A kind of source that open_source() and open_dataset() support.
 struct source_info {
   std::string_view scheme;       ///< "libsvm"
-  std::string_view placeholder;  ///< what follows the colon: "PATH"
-  std::string_view options;      ///< what may follow a question mark: "features=N&layout=dense|sparse"
+  std::string_view placeholder;  ///< placeholder for the text after the colon: "PATH"
+  std::string_view options;      ///< options after the question mark: "features=N&layout=dense|sparse"
   std::string_view help;
 };
 
-/// All of them, for `--help`: the library's, then those that were registered.
+/// Returns all kinds of sources, for `--help`: the library's, then the registered kinds.
 [[nodiscard]] std::vector<source_info> source_table();
 
-/// Opens "SCHEME:PATH" or "SCHEME:PATH?OPTION=VALUE&OPTION=VALUE", as the table says. What follows the last '?' is
-/// options if there is a '=' in it, and part of the path otherwise; in values, %26 is an ampersand and so on. Options
-/// win over `options`. Throws configuration_error for a specification that is none, an unknown scheme or an option that
-/// it does not have, and what the source itself throws.
+/// Opens "SCHEME:PATH" or "SCHEME:PATH?OPTION=VALUE&OPTION=VALUE", as the table describes. The text after the last '?'
+/// is options if it contains a '=', and part of the path otherwise. In values %26 is an ampersand, and so on. Options
+/// in the specification have priority over `options`. Throws configuration_error for an invalid specification, an
+/// unknown scheme or an unknown option, and all errors of the source itself.
 [[nodiscard]] any_record_source open_source(std::string_view specification, const read_options& options = {});
 
-/// The same as samples in memory: what is text or a query anyway, and anything else through load().
+/// Opens a specification as samples in memory: text and queries directly, and other sources through load().
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
 
-/// What a specification is opened as: samples in memory, or records that are read when they are wanted.
+/// The result of opening a specification: samples in memory, or records that are read on request.
 struct opened_source {
-  std::optional<dataset> samples;            ///< if they are in memory
-  std::optional<any_record_source> records;  ///< if they are not
+  std::optional<dataset> samples;            ///< set if the samples are in memory
+  std::optional<any_record_source> records;  ///< set if they are not
 
-  /// Of samples, or of records of any type.
-  opened_source(dataset from) : samples(std::move(from)) {}  // NOLINT: meant to convert
+  /// Converts from a dataset, or from a source of any type.
+  opened_source(dataset source) : samples(std::move(source)) {}  // NOLINT: meant to convert
   template <class Source>
   requires(!std::same_as<Source, opened_source> && std::convertible_to<Source, any_record_source>)
-      opened_source(Source from)  // NOLINT: meant to convert
-      : records(std::move(from)) {}
+      opened_source(Source source)  // NOLINT: meant to convert
+      : records(std::move(source)) {}
 };
 
-/// Opens what a specification of its scheme says: `from.value("path")` is what is behind the colon, `from.take("key")`
-/// an option. What it leaves is refused.
-using source_opener = opened_source (*)(spec_reader& from, const read_options& options);
+/// Opens a specification of the function's scheme. `spec.value("path")` is the text after the colon, and
+/// `spec.take("key")` is an option. Options that the function does not take are refused.
+using source_opener = opened_source (*)(spec_reader& spec, const read_options& options);
 
-/// Makes "SCHEME:..." a source of the program's, for the functions above and so for its command line. Thread safe.
-/// Throws configuration_error for a scheme that is taken, or is none: lower-case letters, digits and underscores.
+/// Registers "SCHEME:..." as a source of the program, for the functions above and therefore for its command line.
+/// Thread safe. Throws configuration_error for a scheme that exists already or is invalid. A scheme consists of
+/// lower-case letters, digits and underscores.
 void register_source(const source_info& info, source_opener open);
 
 namespace detail {
 
-/// Makes "postgres:" known, and returns true; defined in muster::postgres.
+/// Registers "postgres:" and returns true. Defined in muster::postgres.
 bool register_postgres() noexcept;
 
 #ifdef MUSTER_HAS_POSTGRES
-// As for muster::zlib: the variable takes the object file out of the static archive.
+// Like muster::zlib, the variable pulls the object file out of the static archive.
 [[maybe_unused]] static const bool postgres_is_registered = register_postgres();
 #endif
 

@@ -1,4 +1,4 @@
-// source | shuffle(seed) | batch(global) | map(f) | cache(...) | augment(g) | prefetch(k): what a loader is made of.
+// The pipeline of a loader: source | shuffle(seed) | batch(global) | map(f) | cache(...) | augment(g) | prefetch(k).
 #pragma once
 
 #include <memory>
@@ -10,30 +10,31 @@
 
 namespace muster { inline namespace v0 {
 
-/// A step of a pipeline: every record becomes f(record), the same in every epoch. See record_transform and each().
+/// A step of a pipeline: replaces every record by f(record), the same in every epoch. See record_transform and each().
 template <record_transform F>
 struct map {
   F function;
   explicit map(F f) : function(std::move(f)) {}
 };
 
-/// A step of a pipeline: every record becomes g(record, random), another one in every epoch. See record_augmentation.
+/// A step of a pipeline: replaces every record by g(record, random), a different result in every epoch. See
+/// record_augmentation.
 template <record_augmentation G>
 struct augment {
   G function;
   explicit augment(G g) : function(std::move(g)) {}
 };
 
-/// The loader with one more step, as `loader::with`; throws the same errors.
+/// Returns the loader with one more step. See `loader::with` for the errors.
 template <record_transform F>
-[[nodiscard]] loader operator|(loader from, map<F> step) {
-  return std::move(from).with(std::make_unique<detail::function_step<F, false>>(std::move(step.function)));
+[[nodiscard]] loader operator|(loader pipeline, map<F> step) {
+  return std::move(pipeline).with(std::make_unique<detail::function_step<F, false>>(std::move(step.function)));
 }
 
-/// The same.
+/// Returns the loader with one more step. See `loader::with` for the errors.
 template <record_augmentation G>
-[[nodiscard]] loader operator|(loader from, augment<G> step) {
-  return std::move(from).with(std::make_unique<detail::function_step<G, true>>(std::move(step.function)));
+[[nodiscard]] loader operator|(loader pipeline, augment<G> step) {
+  return std::move(pipeline).with(std::make_unique<detail::function_step<G, true>>(std::move(step.function)));
 }
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// What the records of a source are made of.
+// The structure of the records of a source.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,27 @@
 
 namespace muster { inline namespace v0 {
 
-/// How records lie in memory; the numbers are part of files and stay.
+/// The format of records in memory. The numbers are part of file formats and must not change.
 enum class record_form : std::uint8_t {
-  fixed = 0,  ///< every record has the same bytes: its fields, one after another without a gap
-  bytes = 1,  ///< any number of bytes, which only the user can read
-  sparse = 2  ///< any number of sparse_entry
+  fixed = 0,  ///< every record has the same size: its fields, one after another without a gap
+  bytes = 1,  ///< any number of bytes, in a format that only the user's code reads
+  sparse = 2  ///< any number of sparse_entry values
 };
 
-/// One feature of a sparse record, as it lies in memory. Indices count from 0 and ascend within a record.
+/// A feature of a sparse record in memory. Indices count from 0 and ascend within a record.
 struct sparse_entry {
   std::uint32_t index;
   float value;
 };
 static_assert(sizeof(sparse_entry) == 8);
 
-/// One array of every record.
+/// An array that every record contains.
 struct record_field {
-  std::string name{};                  ///< "image"
-  dtype type = dtype::float32;         ///< of its elements
-  std::vector<std::uint64_t> shape{};  ///< row-major, {3, 32, 32}; empty for one number
+  std::string name{};                  ///< for example "image"
+  dtype type = dtype::float32;         ///< type of the elements
+  std::vector<std::uint64_t> shape{};  ///< row-major, for example {3, 32, 32}; empty for a single number
 
-  /// The product of the shape.
+  /// Returns the product of the extents.
   [[nodiscard]] std::uint64_t elements() const noexcept {
     std::uint64_t all = 1;
     for (const std::uint64_t extent : shape) all *= extent;
@@ -44,16 +44,16 @@ struct record_field {
   friend bool operator==(const record_field&, const record_field&) = default;
 };
 
-/// What every record of a source has. Labels are no part of the record's bytes: they are floats beside it, as in a
-/// dataset, so that a batch has them in one array whatever the records are.
+/// The contents of every record of a source. Labels are not part of the record's bytes. They are floats beside the
+/// record, as in a dataset, so that a batch has its labels in one array for every form of record.
 struct record_schema {
   record_form form = record_form::fixed;
-  std::vector<record_field> fields{};  ///< of a fixed record; none for others
-  std::uint64_t features = 0;          ///< of a sparse record: indices are below this
-  std::vector<std::string> labels{};   ///< the name of each label of a record: {"label"}, {"coarse", "fine"} or none
-  std::vector<std::string> classes{};  ///< names of the classes of the first label, from class 0 on; empty: not known
+  std::vector<record_field> fields{};  ///< fields of a fixed record; empty for other forms
+  std::uint64_t features = 0;          ///< number of features of a sparse record: indices are below this number
+  std::vector<std::string> labels{};   ///< names of a record's labels: {"label"}, {"coarse", "fine"} or none
+  std::vector<std::string> classes{};  ///< class names for the first label, from class 0 on; empty if unknown
 
-  /// Bytes of every record if they are fixed, else 0.
+  /// Returns the size in bytes of every record if records are fixed, else 0.
   [[nodiscard]] std::uint64_t record_bytes() const noexcept {
     std::uint64_t all = 0;
     for (const record_field& field : fields) all += field.bytes();
@@ -63,21 +63,23 @@ struct record_schema {
   friend bool operator==(const record_schema&, const record_schema&) = default;
 };
 
-/// "image uint8[3x32x32], label coarse", or "bytes, label label of 2 classes (cat, dog)", for people.
+/// Returns a description for people: "image uint8[3x32x32], label coarse", or "bytes, label label of 2 classes (cat,
+/// dog)".
 [[nodiscard]] std::string to_string(const record_schema& schema);
 
 namespace detail {
 
-/// Names of a table's columns: of its header, or else their numbers from 0.
+/// The names of a table's columns: the names in its header, or else their numbers from 0.
 struct table_names {
-  std::vector<std::string> features = {};  ///< in the order of their values in a record
+  std::vector<std::string> features = {};  ///< in the order of the values in a record
   std::string label = {};
 };
 
-/// What to_string() calls so; dtype::none for nothing.
+/// Returns the type to which to_string() gives this name, or dtype::none if there is no such type.
 [[nodiscard]] dtype dtype_named(std::string_view name) noexcept;
 
-/// first * the product of `extents`, which a file claims, or nothing when that does not fit into 64 bits.
+/// Returns first * the product of `extents`, values from a file that is not trusted. Returns nothing if the product
+/// does not fit into 64 bits.
 [[nodiscard]] std::optional<std::uint64_t> checked_product(std::uint64_t first, std::span<const std::uint64_t> extents);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// What every reader of records offers, and one type for all of them.
+// The interface of every reader of records, and one type for all readers.
 #pragma once
 
 #include <concepts>
@@ -25,10 +25,10 @@ namespace detail {
 
 class proportions;
 
-/// Replaces -0 by 0, and returns whether all labels are finite.
-[[nodiscard]] bool settle_labels(std::span<float> labels) noexcept;
+/// Replaces -0 by 0. Returns true if all labels are finite.
+[[nodiscard]] bool canonicalize_labels(std::span<float> labels) noexcept;
 
-/// What stays for the life of a source.
+/// The properties of a source that do not change during its life.
 struct source_facts {
   std::string name;
   std::uint64_t size = 0;
@@ -38,10 +38,10 @@ struct source_facts {
   table_names columns = {};
 };
 
-/// The part of a record_source that says so.
+/// A base class with the accessors of source_facts.
 class source_with_facts {
  public:
-  /// As record_source has them.
+  /// Accessors as required by record_source.
   [[nodiscard]] const std::string& name() const noexcept { return facts_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return facts_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return facts_->digest; }
@@ -50,32 +50,33 @@ class source_with_facts {
   [[nodiscard]] const table_names& columns() const noexcept { return facts_->columns; }
 
  protected:
-  const source_facts* facts_ = nullptr;  // a part of what copies of the source share
+  const source_facts* facts_ = nullptr;  // part of the state that copies of the source share
 };
 
 }  // namespace detail
 
-/// Where a batch of records goes. Either part may be empty, and then is not read.
+/// The destination of a batch of records. Either member may be empty. Then that part of the records is not read.
 struct record_rows {
-  std::span<std::byte> bytes;  ///< one record behind another, without a gap
-  std::span<float> labels;     ///< of record k: schema().labels.size() floats from k * that number on
+  std::span<std::byte> bytes;  ///< the records, one after another without gaps
+  /// labels of record k: schema().labels.size() floats from index k * schema().labels.size() on
+  std::span<float> labels;
 };
 
-/// Records that can be read in any order. A source is a value: a copy is cheap and shares what was opened; all of its
-/// functions may be called by any number of threads at once.
+/// The requirements on a source: records that can be read in any order. A source is a value. A copy is cheap and shares
+/// the opened state. Any number of threads may call its functions at once.
 ///
-/// - name(): what it was opened from, for messages: "cifar10:/data/cifar10".
-/// - size(): the number of records, frozen when it was opened.
-/// - digest(): tells data apart, and is of content alone. Two sources that hold the same records of the same schema
-/// have the same digest on every
-///   machine, wherever the files lie; how much of them it looks at is said by each source. O(1).
-/// - schema(): what a record is.
-/// - sizes(ids, out): the bytes of each record, out.size() == ids.size(). O(1) a record.
-/// - read(ids, rows, bad): copies records, and labels, in the order of `ids`, which may repeat. A record that cannot be
-///   used is appended to `*bad` (once for each time it is in `ids`, in that order), and its bytes and labels are zero;
-///   without a `bad` (null) it is a data_error that names file and place.
+/// - name(): the specification from which the source was opened, for messages: "cifar10:/data/cifar10".
+/// - size(): the number of records, fixed when the source is opened.
+/// - digest(): identifies the data by content alone. Two sources that hold the same records with the same schema have
+///   the same digest on every machine, wherever the files are stored. Each source documents the part of the content
+///   that enters its digest. O(1).
+/// - schema(): the structure of a record.
+/// - sizes(ids, out): writes the size in bytes of every record, out.size() == ids.size(). O(1) a record.
+/// - read(ids, rows, bad): copies records and labels in the order of `ids`, which may repeat. A record that cannot be
+///   used is appended to `*bad` (once for each time it is in `ids`, in that order), and its bytes and labels are zero.
+///   If `bad` is null, such a record is a data_error that names file and place.
 ///
-/// Ids are below size(), and the spans are large enough: neither is checked.
+/// Preconditions, which are not checked: ids are below size(), and the spans are large enough.
 template <class T>
 concept record_source = std::copyable<T> &&
     requires(const T& source, std::span<const sample_id> ids, const record_rows& rows, std::span<std::uint64_t> sizes,
@@ -88,95 +89,102 @@ concept record_source = std::copyable<T> &&
   source.read(ids, rows, bad);
 };
 
-/// A source with records that lie in memory as they are, if mapped() says so (the same for all of its life: a
-/// compressed file says no). Then view(id) is the record itself, valid as long as a copy of the source is, or a
-/// data_error that names file and place if it cannot be used. Views are aligned to the elements only where the format
-/// is: muster's own is; CIFAR's records of 3,073 bytes hold uint8 and need no alignment.
+/// A source whose records are in memory in their final form if mapped() returns true. The result of mapped() is
+/// constant (for a compressed file it is false). Then view(id) returns the record itself, valid as long as a copy of
+/// the source exists, or throws a data_error that names file and place if the record cannot be used. Views are aligned
+/// to the elements only if the format is aligned: muster's own format is; CIFAR's records of 3,073 bytes hold uint8 and
+/// need no alignment.
 template <class T>
 concept mapped_record_source = record_source<T> && requires(const T& source, sample_id id) {
   { source.mapped() } -> std::same_as<bool>;
   { source.view(id) } -> std::same_as<std::span<const std::byte>>;
 };
 
-/// Any record_source, chosen at run time: one virtual call a batch, not one a record. Cheap to copy.
+/// Any record_source, selected at run time. A batch costs one virtual call, not one a record. Copies are cheap.
 class any_record_source {
  public:
-  /// Owns the source; copies share it. The order of the requirements matters: whether this class is a source must not
-  /// depend on whether it is one.
+  /// Owns the source. Copies share it. The order of the requirements matters: the test for being a source must not
+  /// depend on its own result.
   template <class Source>
   requires(!std::same_as<Source, any_record_source> && record_source<Source>)
       any_record_source(Source source)  // NOLINT: meant to convert
       : source_(std::make_shared<const model<Source>>(std::move(source))) {}
 
-  /// As record_source has them. Name and schema are valid as long as a copy of this.
+  /// Accessors as required by record_source. Name and schema are valid as long as a copy of the object exists.
   [[nodiscard]] std::string_view name() const noexcept { return source_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return source_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return source_->digest; }
   [[nodiscard]] const record_schema& schema() const noexcept { return source_->schema; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { source_->sizes(ids, out); }
-  /// A record with a label that is not finite is bad, even if its source does not report it, and a label of -0 becomes
-  /// 0.
+  /// Reads records and labels as record_source requires. A record with a label that is not finite is bad, even if its
+  /// source does not report it. A label of -0 becomes 0.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const {
     const std::size_t bad_before = bad == nullptr ? 0 : bad->size();
     source_->read(ids, rows, bad);
-    if (!detail::settle_labels(rows.labels)) refuse(ids, rows, bad, bad_before, nullptr);
+    if (!detail::canonicalize_labels(rows.labels)) refuse(ids, rows, bad, bad_before, nullptr);
   }
 
-  /// Guesses that were made at opening, and entries that were left out: a sentence each, as they were logged.
+  /// Returns the assumptions made at opening and the entries left out: one sentence each, as logged.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return source_->notes; }
 
-  /// Names of the columns, if the source is a table.
+  /// Returns the names of the columns if the source is a table.
   [[nodiscard]] const detail::table_names& columns() const noexcept { return source_->columns; }
 
-  /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
+  /// Returns the number of records that cannot be used, if the number is known without reading records: for text that
+  /// was read in full.
   [[nodiscard]] std::optional<std::uint64_t> known_bad() const noexcept { return source_->known_bad; }
 
-  /// Statistics of the first records, where the source has them without reading any; see statistics().
+  /// Returns statistics of the first records, if the source has statistics without reading records. See statistics().
   [[nodiscard]] std::optional<source_statistics> known_statistics() const { return source_->known_statistics(); }
 
-  /// Records in the newest version of a source that others add to and that was opened to follow them, as it is now;
-  /// 0: it is not followed. Throws what looking for it throws.
+  /// Returns the current number of records in the newest version of a source that was opened to follow additions by
+  /// other processes. Returns 0 if the source is not followed. Throws errors of looking up the version.
   [[nodiscard]] std::uint64_t newest() const { return source_->newest(); }
-  /// Of a followed source: after so many batches new records join an epoch; 0: they are of the next one.
+  /// Returns the number of batches after which new records join an epoch of a followed source. 0: new records join at
+  /// the next epoch.
   [[nodiscard]] std::uint64_t follows_every() const { return source_->follows_every; }
-  /// The version of a followed source that has so many records, which are its first ones in every later version.
+  /// Returns the version of a followed source that has `records` records. Every later version begins with these
+  /// records.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
-  /// Tells the states of the data on this host apart, as they were opened, where the digest does not look at all of
-  /// them: what a cache or a conversion of this host has in its own key. Of the sizes, times, inodes and devices of
-  /// files, so it differs after a copy and on another host, where the digest is the same. Nothing where a change would
-  /// not be known: of a query. 0 for a source that has no host_state(), whose digest says all.
+  /// Returns a value that distinguishes states of the data on this host, as of opening, for data whose digest does not
+  /// cover all bytes. A cache or a conversion on this host includes it in its key. It is computed from the sizes,
+  /// times, inodes and devices of files. It therefore differs after a copy and on another host, where the digest is the
+  /// same. Returns nothing if a change would not be detected, as for a query. Returns 0 for a source without
+  /// host_state(), whose digest covers all bytes.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const noexcept { return source_->host_state; }
-  /// The same as it is now: another one than host_state() when the data have changed since they were opened.
+  /// Returns the current value of host_state(). It differs from host_state() if the data have changed since opening.
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return source_->host_state_now(); }
 
-  /// Where a record lies, for messages: what the source says, or its name and the record's number.
+  /// Returns the location of a record for messages: the location that the source reports, or else the source's name and
+  /// the record's number.
   [[nodiscard]] data_location where(sample_id id) const { return source_->where(id); }
 
-  /// Of a source in shards: which of them this process can read; see held_shards.
+  /// Returns the shards that this process can read, for a source in shards. See held_shards.
   [[nodiscard]] held_shards held() const { return source_->held(); }
 
-  /// Of a mixture, or shards: the order of its sources.
+  /// Returns the order of the component sources of a mixture, or of the shards of a source in shards.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept {
     return source_->mixture_order;
   }
 
-  /// For records that are read in blocks, as text is parsed: so many neighbours are best read one soon after another.
-  /// 0: none are.
+  /// Returns the number of neighbouring records that should be read close together in time, for records that are read
+  /// in blocks, such as text that is parsed. 0: no preference.
   [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
 
-  /// These records will be wanted: what has to be fetched from afar comes meanwhile.
+  /// Announces that these records will be read soon. The source starts to fetch remote data in the background.
   void expect(std::span<const sample_id> ids) const { source_->expect(ids); }
 
-  /// Makes records bad that were just read: each record for which `problem` returns a text for its labels, or, if
-  /// `problem` is null, each with a label that is not finite. `*bad` had `bad_before` entries before the read.
+  /// Marks records that were just read as bad: each record for whose labels `problem` returns a text, or, if `problem`
+  /// is null, each record with a label that is not finite. `bad_before` is the number of entries in `*bad` before the
+  /// read.
   void refuse(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad,
               std::size_t bad_before, const std::function<std::string(std::span<const float>)>& problem) const;
 
-  /// Whether views() works: records lie in memory as they are.
+  /// Returns true if views() works: the records are in memory in their final form.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
-  /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
-  /// `*bad` and has an empty view; without a `bad` it is a data_error.
+  /// Writes the views of the records in a mapped source to `out`, out.size() == ids.size(). A record that cannot be
+  /// used is appended to `*bad` and has an empty view. If `bad` is null, such a record is a data_error.
   void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
              std::vector<bad_record>* bad = nullptr) const {
     source_->views(ids, out, bad);
@@ -196,7 +204,7 @@ class any_record_source {
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     [[nodiscard]] virtual std::optional<std::uint64_t> host_state_now() const = 0;
-    // These stay, too.
+    // Constant during the life of the source, like source_facts.
     std::optional<std::uint64_t> known_bad, host_state = 0;
     std::uint64_t block_records = 0, follows_every = 0;
     std::shared_ptr<const detail::proportions> mixture_order;
@@ -242,8 +250,7 @@ class any_record_source {
     }
     any_record_source version(std::uint64_t records) const override {
       if constexpr (requires { source.version(records); }) return source.version(records);
-      throw configuration_error("there is one version of " + this->name +
-                                " alone (it is not followed); open it with follow=1");
+      throw configuration_error(this->name + " has a single version (it is not followed); open it with follow=1");
     }
     std::optional<std::uint64_t> host_state_now() const override {
       if constexpr (requires { source.host_state_now(); }) return source.host_state_now();
@@ -263,8 +270,7 @@ class any_record_source {
         }
       }
       if (!mapped) {
-        throw configuration_error("the records of " + this->name +
-                                  " do not lie in memory as they are (mapped() is false); use read()");
+        throw configuration_error("the records of " + this->name + " have no views (mapped() is false); use read()");
       }
     }
     Source source;
@@ -276,25 +282,25 @@ static_assert(record_source<any_record_source>);
 
 namespace detail {
 
-/// Neighbours, as they were read.
+/// A run of neighbouring records with their contents.
 struct record_run {
   std::vector<std::uint64_t> sizes;
   std::vector<std::byte> bytes;
   std::vector<float> labels;
   std::vector<bad_record> bad;
 
-  /// Reads `count` records from `first` on, into the memory that is there; bad ones are errors, or kept. A sparse
-  /// record with indices that are wrong is bad; one that ends amid an entry is an error. With
-  /// `as_features` a record with a number beyond float32 is bad, too.
+  /// Reads `count` records from `first` on, into the present buffers. Bad records are errors, or kept with `keep_bad`.
+  /// A sparse record with invalid indices is bad. A sparse record that ends within an entry is an error. With
+  /// `as_features` a record with a number beyond the range of float32 is bad, too.
   void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true,
             bool as_features = true);
 };
 
-/// Asks the processor for a record that comes next. In a shuffled order it lies anywhere, and the processor's own
-/// prefetcher, which begins anew at every page, would be late for most of it.
+/// Prefetches a record that is used next into the processor's cache. In a shuffled order the record may be anywhere.
+/// The processor's own prefetcher, which restarts at every page, would be late for most of the record.
 inline void fetch_ahead(std::span<const std::byte> record) noexcept {
   constexpr std::size_t line = 64;
-  constexpr std::size_t most = 64 * line;  // the rest is foreseen
+  constexpr std::size_t most = 64 * line;  // the hardware prefetcher loads the rest
   for (std::size_t at = 0; at < record.size() && at < most; at += line) __builtin_prefetch(record.data() + at, 0, 2);
 }
 

@@ -1,4 +1,4 @@
-// What makes one record of another: the functions of map() and augment().
+// The functions of map() and augment(), which compute one record from another.
 #pragma once
 
 #include <concepts>
@@ -16,42 +16,45 @@
 
 namespace muster { inline namespace v0 {
 
-/// A function from records to records that have the same bytes each, the same for the same record.
+/// The requirements on a function for map(). It computes output records, all of the same size, from input records.
+/// Equal input records yield equal output records.
 ///
-/// - output(in): what it makes of records of `in`, of fixed form; throws configuration_error for what it cannot use. A
-///   pipeline calls it on its own copy before any record comes, so that the function can remember what it will get.
-/// - version(): changes when what it makes does, for caches on disk; 0 is refused there.
-/// - operator()(from, to): writes all of `to`. Both are aligned for their elements. Called by several threads at once.
-/// A data_error says that the record is bad, and is treated as if the source had said so;
-///   any other exception ends the step, with the record named.
+/// - output(in): returns the schema of the results, of fixed form, for records of schema `in`. Throws
+///   configuration_error if the function cannot use such records. A pipeline calls output() on its own copy before the
+///   first record, so the function can store the input schema.
+/// - version(): changes whenever the function's results change, for caches on disk. Caches on disk refuse version 0.
+/// - operator()(input, result): writes all bytes of `result`. Both spans are aligned for their elements. Several
+///   threads call it at once. A data_error means that the record is bad, and is treated as if the source had reported
+///   the record as bad. Any other exception ends the step, with the record named.
 template <class F>
 concept record_transform = std::copy_constructible<F> &&
-    requires(F& own, const F& f, const record_schema& in, std::span<const std::byte> from, std::span<std::byte> to) {
+    requires(F& own, const F& f, const record_schema& in, std::span<const std::byte> input,
+             std::span<std::byte> result) {
   { own.output(in) } -> std::same_as<record_schema>;
   { f.version() } -> std::convertible_to<std::uint64_t>;
-  f(from, to);
+  f(input, result);
 };
 
-/// The same with chance: `random` is a stream of its own for each (seed, epoch, sample), so that what comes out does
-/// not depend on threads or ranks.
+/// The requirements on a function for augment(): a record_transform with randomness. `random` is a separate stream for
+/// each (seed, epoch, sample), so the result does not depend on threads or ranks.
 template <class G>
 concept record_augmentation = std::copy_constructible<G> &&
-    requires(G& own, const G& g, const record_schema& in, std::span<const std::byte> from, std::span<std::byte> to,
+    requires(G& own, const G& g, const record_schema& in, std::span<const std::byte> input, std::span<std::byte> result,
              random_stream& random) {
   { own.output(in) } -> std::same_as<record_schema>;
-  g(from, to, random);
+  g(input, result, random);
 };
 
-/// A callable as record_transform: `f(std::span<const From>, std::span<To>)`, from records of one field of From to
-/// records of `shape` of To; or as record_augmentation when it takes a random_stream& too. Made by each().
+/// A callable as a record_transform: `f(std::span<const From>, std::span<To>)`, from records with one field of From to
+/// records of `shape` of To. It is a record_augmentation if `f` also takes a random_stream&. Created by each().
 template <element From, element To, class F>
 class typed_transform {
  public:
-  /// `shape` is of a record of the output; `version` as record_transform has it.
+  /// Takes the shape of an output record, and the version for record_transform.
   typed_transform(std::vector<std::uint64_t> shape, F f, std::uint64_t version)
       : shape_(std::move(shape)), f_(std::move(f)), version_(version) {}
 
-  /// As record_transform has them.
+  /// The functions of record_transform.
   [[nodiscard]] record_schema output(const record_schema& in) const {
     if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype_of<From>()) {
       throw configuration_error("cannot map records of " + to_string(in) + " (the function takes one field of " +
@@ -61,12 +64,12 @@ class typed_transform {
   }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
-  /// Calls `f` with both spans typed; `random` is a random_stream or nothing.
+  /// Calls `f` with both spans typed. `random` is a random_stream or is absent.
   template <class... Random>
   requires std::invocable<const F&, std::span<const From>, std::span<To>, Random&...> void operator()(
-      std::span<const std::byte> from, std::span<std::byte> to, Random&... random) const {
-    f_(std::span(reinterpret_cast<const From*>(from.data()), from.size() / sizeof(From)),
-       std::span(reinterpret_cast<To*>(to.data()), to.size() / sizeof(To)), random...);
+      std::span<const std::byte> input, std::span<std::byte> result, Random&... random) const {
+    f_(std::span(reinterpret_cast<const From*>(input.data()), input.size() / sizeof(From)),
+       std::span(reinterpret_cast<To*>(result.data()), result.size() / sizeof(To)), random...);
   }
 
  private:
@@ -75,8 +78,9 @@ class typed_transform {
   std::uint64_t version_;
 };
 
-/// `each<std::uint8_t, float>({784}, [](std::span<const std::uint8_t> in, std::span<float> out) { ... })`: a function
-/// for map(), or with a random_stream& behind the two for augment(). What it makes is of `shape`, row-major.
+/// Returns a function for map(), or, if `f` also takes a random_stream& as its third parameter, for augment(). Its
+/// results have `shape`, row-major: `each<std::uint8_t, float>({784}, [](std::span<const std::uint8_t> in,
+/// std::span<float> out) { ... })`.
 template <element From, element To, class F>
 [[nodiscard]] typed_transform<From, To, F> each(std::vector<std::uint64_t> shape, F f, std::uint64_t version = 0) {
   return {std::move(shape), std::move(f), version};

@@ -1,4 +1,4 @@
-// Numbers of mean 0 and deviation 1, by the statistics of their source.
+// Conversion of numbers to mean 0 and deviation 1, with the statistics of their source.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,20 @@
 
 namespace muster { inline namespace v0 {
 
-/// A function for map(): every number less the mean of its column, over the column's deviation (1 where that is 0), as
-/// statistics() found them. Of images as of normalise, each channel with its own; of tables, which are records of one
-/// field of float32 with one extent, each feature.
+/// A function for map(): subtracts from every number the mean of its column and divides by the column's deviation (or
+/// by 1 if the deviation is 0), as computed by statistics(). For images the columns are the channels, as in normalise.
+/// For tables (records with a single float32 field with one extent) the columns are the features.
 class standardise {
  public:
-  /// `by` are of the same columns; of images, `output` is the layout of the result.
-  explicit standardise(source_statistics by, image_layout output = image_layout::hwc)
-      : statistics_(std::move(by)), layout_(output) {}
-  /// As record_transform has them. `output` throws configuration_error for records of other columns than the
-  /// statistics.
+  /// Takes the statistics of the same columns. For images, `output` is the layout of the result.
+  explicit standardise(source_statistics statistics, image_layout output = image_layout::hwc)
+      : statistics_(std::move(statistics)), layout_(output) {}
+  /// The functions of record_transform. `output` throws configuration_error if the records' columns differ from the
+  /// columns of the statistics.
   [[nodiscard]] record_schema output(const record_schema& in);
-  [[nodiscard]] std::uint64_t version() const noexcept;  ///< depends on the statistics: a cache knows others
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;  ///< thread safe
+  /// Returns a digest of the statistics, so that a cache distinguishes different statistics.
+  [[nodiscard]] std::uint64_t version() const noexcept;
+  void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;  ///< thread safe
 
  private:
   source_statistics statistics_;
@@ -37,14 +38,14 @@ class standardise {
 };
 static_assert(record_transform<standardise>);
 
-/// A step of a pipeline: map(standardise(...)) by the statistics of the loader's source, which are looked up or
-/// computed when the step is added: each rank reads all of the source where its manifest has none. In the source's
-/// order of columns, and of what the source has now: where data grow, or a training is resumed, give the statistics
-/// yourself.
+/// A step of a pipeline: map(standardise(...)) with the statistics of the loader's source. They are looked up or
+/// computed when the step is added: each rank reads the whole source if its manifest has no statistics. They use the
+/// source's order of columns and its current records. When data grow, or a training is resumed, pass the statistics
+/// explicitly instead.
 struct standardise_by_source {
   image_layout output = image_layout::hwc;
-  int threads = 0;  ///< to compute them
+  int threads = 0;  ///< number of threads for computing the statistics
 };
-[[nodiscard]] loader operator|(loader from, standardise_by_source step);
+[[nodiscard]] loader operator|(loader pipeline, standardise_by_source step);
 
 }}  // namespace muster::v0

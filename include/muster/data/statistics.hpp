@@ -1,4 +1,4 @@
-// What the numbers of a source are like: how many there are, their mean, deviation and range, and how often each label.
+// Statistics of the numbers of a source: count, mean, deviation and range, and the frequency of every label.
 #pragma once
 
 #include <cstdint>
@@ -12,64 +12,68 @@ namespace muster { inline namespace v0 {
 class any_record_source;
 class loader;
 
-/// Some numbers. Those that are not finite do not count.
+/// The statistics of a set of numbers. Numbers that are not finite are not counted.
 struct column_statistics {
   std::uint64_t count = 0;
   double mean = 0;
   double squares = 0;   ///< the sum of the squared differences from the mean
-  double least = 0;     ///< 0 of none
-  double greatest = 0;  ///< the same
+  double least = 0;     ///< minimum; 0 if there are no numbers
+  double greatest = 0;  ///< maximum; 0 if there are no numbers
 
-  /// The standard deviation of these numbers, which are all there are and no sample of more.
+  /// Returns the standard deviation of the whole population. The numbers are not treated as a sample of a larger
+  /// population.
   [[nodiscard]] double deviation() const noexcept;
-  /// One more (Welford 1962, https://doi.org/10.1080/00401706.1962.10490022).
+  /// Adds one number (Welford 1962, https://doi.org/10.1080/00401706.1962.10490022).
   void add(double value) noexcept;
-  /// These and others (Chan, Golub and LeVeque 1979).
-  void merge(const column_statistics& others) noexcept;
+  /// Adds the numbers of another set (Chan, Golub and LeVeque 1979).
+  void merge(const column_statistics& other) noexcept;
 
   friend bool operator==(const column_statistics&, const column_statistics&) = default;
 };
 
-/// The records of a source. A column is a channel of images of bytes, an element of a field of one extent, a feature of
-/// sparse records (which has zeros too), or else all of a field; and where there would be more than 65,536, all of it.
+/// The statistics of a source's records. A column is a channel of uint8 images, an element of a field with one extent,
+/// a feature of sparse records (zeros included), or else a whole field. If there would be more than 65,536 columns, the
+/// whole record is one column.
 struct source_statistics {
   std::uint64_t records = 0;
-  std::uint64_t left_out = 0;  ///< bad ones
+  std::uint64_t left_out = 0;  ///< bad records
   std::vector<column_statistics> columns = {};
-  column_statistics label = {};                   ///< of the first label, if there is one
-  std::map<float, std::uint64_t> histogram = {};  ///< of it; empty where there are more than 4,096 different ones
+  column_statistics label = {};  ///< statistics of the first label, if there is one
+  /// Frequency of the first label's values. Empty if there are more than 4,096 values.
+  std::map<float, std::uint64_t> histogram = {};
 
-  /// These records, and others behind them.
-  void merge(const source_statistics& others);
+  /// Adds the statistics of further records, which follow these records.
+  void merge(const source_statistics& other);
 
   friend bool operator==(const source_statistics&, const source_statistics&) = default;
 };
 
-/// Reads all records, on `threads` threads (0: all there are), except those of which the source knows the statistics: a
-/// folder of records has them in its manifest once `muster-data stats` was run. The same bits for any number of
-/// threads. Throws configuration_error for records of bytes, which have no numbers, and what reading them throws; bad
-/// records are left out.
+/// Reads all records on `threads` threads (0: all available). Records whose statistics the source has are not read: a
+/// folder of records has statistics in its manifest after `muster-data stats`. The result has the same bits for any
+/// number of threads. Throws configuration_error for records of bytes, which have no numbers, and all errors of
+/// reading. Bad records are left out.
 [[nodiscard]] source_statistics statistics(const any_record_source& source, int threads = 0);
-/// Of the source of a loader: what its first step gets.
-[[nodiscard]] source_statistics statistics(const loader& of, int threads = 0);
+/// Returns the statistics of the loader's source, the input of the loader's first step.
+[[nodiscard]] source_statistics statistics(const loader& pipeline, int threads = 0);
 
-/// Has a folder of records keep its statistics, in its manifest. Throws configuration_error when it cannot be written.
-void keep_statistics(const std::string& folder, const source_statistics& of);
+/// Writes the statistics of a folder of records into its manifest. Throws configuration_error if the manifest cannot be
+/// written.
+void keep_statistics(const std::string& folder, const source_statistics& statistics);
 
 namespace detail {
 
-/// A source is cut into so many parts, which are gone over one by one and merged in order: the same sums whatever
-/// threads and ranks do it.
+/// Number of parts into which a source is divided. The parts are processed one by one and merged in order, so that the
+/// sums are the same for any number of threads and ranks.
 inline constexpr int statistics_parts = 64;
-/// What the source keeps of its first records, if anything; it was written by others. Throws data_error where it has
-/// not the columns of the records.
+/// Returns the statistics that the source has stored for its first records, if any. The stored statistics are not
+/// trusted. Throws data_error if their columns differ from the columns of the records.
 [[nodiscard]] source_statistics kept_statistics(const any_record_source& source);
-/// Part `part` of the records from `first` on.
+/// Returns the statistics of part `part` of the records from `first` on.
 [[nodiscard]] source_statistics statistics_of_part(const any_record_source& source, std::uint64_t first, int part);
 
-/// In one line of text, every number as it is.
-[[nodiscard]] std::string to_text(const source_statistics& of);
-/// Throws data_error naming `path` for text that is none.
+/// Returns a line of text that represents every number exactly.
+[[nodiscard]] std::string to_text(const source_statistics& statistics);
+/// Parses text from to_text(). Throws data_error naming `path` for invalid text.
 [[nodiscard]] source_statistics statistics_from_text(std::string_view text, const std::string& path);
 
 }  // namespace detail

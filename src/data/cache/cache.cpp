@@ -21,7 +21,8 @@ class cache_step final : public record_step {
  public:
   explicit cache_step(cache_options options) : options_(std::move(options)) {
     if (options_.memory == 0 && options_.folder.empty()) {
-      throw configuration_error("the cache keeps nothing (cache_options has neither memory nor a folder); give it one");
+      throw configuration_error(
+          "the cache stores nothing (cache_options has neither memory nor a folder); set memory or folder");
     }
   }
 
@@ -29,44 +30,46 @@ class cache_step final : public record_step {
 
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
-    auto& mine = level_of(scratch);
-    mine.places.clear();
+    auto& level = level_of(scratch);
+    level.places.clear();
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
       out[k] = find(request.ids[k], request.labels_of(k));
-      if (out[k].data() == nullptr) mine.places.push_back(k);
+      if (out[k].data() == nullptr) level.places.push_back(k);
       bytes += out[k].size();
     }
-    // For a piece at once: an atomic addition would wait for what was loaded for its record.
-    hits_.fetch_add(request.ids.size() - mine.places.size(), std::memory_order_relaxed);
+    // One update for the whole piece: an atomic addition for every record would wait for the record's loads.
+    hits_.fetch_add(request.ids.size() - level.places.size(), std::memory_order_relaxed);
     hit_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    if (mine.places.empty()) return;
-    make(request, mine, scratch);
-    for (std::size_t j = 0; j < mine.places.size(); ++j) out[mine.places[j]] = mine.views[j];
+    if (level.places.empty()) return;
+    make(request, level, scratch);
+    for (std::size_t j = 0; j < level.places.size(); ++j) out[level.places[j]] = level.views[j];
   }
 
  private:
-  void look() override {
+  void set_properties() override {
     if (before().randoms() != 0) {
       throw configuration_error(
-          "a cache cannot follow augment() (it would give every epoch the chance of the first one); write ... | "
+          "a cache cannot follow augment() (every epoch would repeat the random changes of the first epoch); write ... "
+          "| "
           "cache(...) | augment(...)");
     }
     schema_ = before().schema();
     version_ = before().version();
     if (!options_.folder.empty() && version_ == 0) {
-      throw configuration_error("cannot keep what map() made in '" + options_.folder +
-                                "' (its function has version 0, so that a change of it would not be seen); give it a "
-                                "version");
+      throw configuration_error("cannot cache the results of map() in '" + options_.folder +
+                                "' (its function has version 0, so a change of the function would not be detected); "
+                                "give the function a version");
     }
     const auto state = source().host_state();
     if (!options_.folder.empty() && !state && !std::isfinite(options_.fresh_for.count())) {
-      throw configuration_error("cannot keep the records of " + std::string(source().name()) + " in '" +
-                                options_.folder + "' (nothing would tell that they have changed); say with " +
-                                "cache_options::fresh_for how long they are good, or keep them in memory");
+      throw configuration_error("cannot cache the records of " + std::string(source().name()) + " in '" +
+                                options_.folder +
+                                "' (a change of the records would not be detected); set a time limit with " +
+                                "cache_options::fresh_for, or cache the records in memory");
     }
     memory_.reset();
-    disk_.reset();  // before another one opens the same file
+    disk_.reset();  // before another record_store opens the same file
     for (auto* const count : {&hits_, &hit_bytes_, &misses_, &miss_bytes_, &bytes_}) *count = 0;
     records_ = {
         .name = std::string(source().name()),
@@ -87,18 +90,20 @@ class cache_step final : public record_step {
     if (!options_.folder.empty()) open(disk_, "'" + options_.folder + "'", options_, options_.disk);
   }
 
-  // What cannot be kept, because memory or disk are full or the folder may not be written, is made anew each time.
+  // Opens a store. If memory or the disk is full, or the folder may not be written, there is no store, and records are
+  // computed again each time.
   template <class... Where>
   void open(std::optional<record_store>& store, const std::string& name, const Where&... where) {
     try {
       store.emplace(records_, where...);
     } catch (const std::exception& error) {
-      muster::log(log_level::warning, "the records of " + records_.name + " are not kept in " + name + " (" +
-                                          error.what() + "); they are made anew each time");
+      muster::log(log_level::warning, "the records of " + records_.name + " are not cached in " + name + " (" +
+                                          error.what() + "); they are computed again each time");
     }
   }
 
-  // Where record `id` lies, which stays while this object does; null if it is not here. Writes its labels.
+  // Returns record `id`, which remains valid as long as this object, and writes its labels. Returns a null span if the
+  // record is not cached.
   std::span<const std::byte> find(sample_id id, std::span<float> labels) const {
     std::span<const std::byte> found;
     if (memory_) found = memory_->view(id, labels);
@@ -113,26 +118,26 @@ class cache_step final : public record_step {
     if (in && in->put(id, record, labels)) bytes_ += record.size() + labels.size_bytes();
   }
 
-  /// Makes the records at mine.places of the request, and keeps them: their views are mine.views.
-  void make(const chain_request& request, chain_scratch_level& mine, chain_scratch& scratch) const {
+  /// Computes the records at level.places of the request and stores them. Writes their views to level.views.
+  void make(const chain_request& request, chain_scratch_level& level, chain_scratch& scratch) const {
     const std::size_t width = request.labels.size() / std::max<std::size_t>(request.ids.size(), 1);
-    mine.ids.clear();
-    for (const std::size_t k : mine.places) mine.ids.push_back(request.ids[k]);
-    mine.views.resize(mine.ids.size());
-    mine.labels.resize(mine.ids.size() * width);
+    level.ids.clear();
+    for (const std::size_t k : level.places) level.ids.push_back(request.ids[k]);
+    level.views.resize(level.ids.size());
+    level.labels.resize(level.ids.size() * width);
     chain_request missing = request;
-    missing.ids = mine.ids;
-    missing.labels = mine.labels;
-    missing.room = {};
-    before().views(missing, mine.views, scratch);
-    for (std::size_t j = 0; j < mine.ids.size(); ++j) {
+    missing.ids = level.ids;
+    missing.labels = level.labels;
+    missing.output = {};
+    before().views(missing, level.views, scratch);
+    for (std::size_t j = 0; j < level.ids.size(); ++j) {
       const std::span<const float> labels = missing.labels_of(j);
-      std::copy(labels.begin(), labels.end(), request.labels_of(mine.places[j]).begin());
-      if (mine.views[j].data() == nullptr) continue;
+      std::copy(labels.begin(), labels.end(), request.labels_of(level.places[j]).begin());
+      if (level.views[j].data() == nullptr) continue;
       misses_.fetch_add(1, std::memory_order_relaxed);
-      miss_bytes_.fetch_add(mine.views[j].size(), std::memory_order_relaxed);
-      keep(memory_, mine.ids[j], mine.views[j], labels);
-      keep(disk_, mine.ids[j], mine.views[j], labels);
+      miss_bytes_.fetch_add(level.views[j].size(), std::memory_order_relaxed);
+      keep(memory_, level.ids[j], level.views[j], labels);
+      keep(disk_, level.ids[j], level.views[j], labels);
     }
   }
 

@@ -1,4 +1,4 @@
-// The digest of much memory on several threads; private to muster's own sources.
+// The digest of large memory areas, computed by several threads. Private to muster's own sources.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part of the digest's definition
 
-/// The digest of one block, at the speed of memory: two words a step are multiplied, and the halves of the product
-/// folded (the step of wyhash, https://github.com/wangyi-fudan/wyhash), in four chains, since one alone would wait for
-/// its own multiplications.
+/// Returns the digest of one block, at memory bandwidth. Two words a step are multiplied, and the halves of the product
+/// are combined (the step of wyhash, https://github.com/wangyi-fudan/wyhash). There are four independent chains,
+/// because a single chain would wait for its own multiplications.
 inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
   __extension__ using wide = unsigned __int128;
   std::array<std::uint64_t, 4> lanes{mix(1), mix(2), mix(3), mix(4)};
@@ -36,34 +36,35 @@ inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
   return all.add(bytes.subspan(16 * steps * lanes.size())).value();
 }
 
-/// Adds how many bytes there are, and `count` blocks of so many of them (the last perhaps shorter), block i from
-/// first(i) on.
+/// Adds the size of `bytes`, and the digests of `count` blocks of `size` bytes (the last block may be shorter). Block i
+/// begins at first(i).
 template <class First>
-void add_blocks(digest& to, std::span<const std::byte> bytes, int threads, std::size_t count, std::size_t size,
+void add_blocks(digest& result, std::span<const std::byte> bytes, int threads, std::size_t count, std::size_t size,
                 const First& first) {
   std::vector<std::uint64_t> blocks(count);
   parallel_for(count, threads, [&](std::size_t i) {
     blocks[i] = digest_block(bytes.subspan(first(i), std::min(size, bytes.size() - first(i))));
   });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  result.add(std::uint64_t{bytes.size()});
+  for (const std::uint64_t block : blocks) result.add(block);
 }
 
-/// Adds all of `bytes`.
-inline void add_content(digest& to, std::span<const std::byte> bytes, int threads) {
-  add_blocks(to, bytes, threads, (bytes.size() + digest_block_bytes - 1) / digest_block_bytes, digest_block_bytes,
+/// Adds the whole contents of `bytes`.
+inline void add_content(digest& result, std::span<const std::byte> bytes, int threads) {
+  add_blocks(result, bytes, threads, (bytes.size() + digest_block_bytes - 1) / digest_block_bytes, digest_block_bytes,
              [](std::size_t i) { return i * digest_block_bytes; });
 }
 
-/// Adds what tells one large file from another without reading all of it: its size, and its content up to 256 MiB, else
-/// that of 1,024 blocks of 64 KiB spread evenly over it, the first and the last among them.
-inline void add_sampled_content(digest& to, std::span<const std::byte> bytes, int threads) {
-  constexpr std::size_t whole = std::size_t{1} << 28;
+/// Adds a digest that distinguishes large files without reading them completely: the size, and the contents up to 256
+/// MiB. For larger files it adds the contents of 1,024 evenly spaced blocks of 64 KiB, including the first and the last
+/// block.
+inline void add_sampled_content(digest& result, std::span<const std::byte> bytes, int threads) {
+  constexpr std::size_t most_whole_bytes = std::size_t{1} << 28;
   constexpr std::size_t samples = 1024;
   constexpr std::size_t sample_bytes = std::size_t{1} << 16;
-  if (bytes.size() <= whole) return add_content(to, bytes, threads);
+  if (bytes.size() <= most_whole_bytes) return add_content(result, bytes, threads);
   const std::size_t step = (bytes.size() - sample_bytes) / (samples - 1);
-  add_blocks(to, bytes, threads, samples, sample_bytes,
+  add_blocks(result, bytes, threads, samples, sample_bytes,
              [&](std::size_t i) { return i + 1 == samples ? bytes.size() - sample_bytes : i * step; });
 }
 

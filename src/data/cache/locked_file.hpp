@@ -1,4 +1,4 @@
-// Files that processes write together; private to muster's own sources.
+// Functions for files that several processes write. Private to muster's own sources.
 #pragma once
 
 #include <sys/file.h>
@@ -11,8 +11,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Waits until no other process has the file locked. The kernel takes the lock back when the file is closed or the
-/// process dies. False, with errno, when that fails.
+/// Waits until no other process has the file locked, and locks it. The kernel releases the lock when the file is closed
+/// or the process ends. Returns false, with errno set, on failure.
 inline bool lock_file(int file) noexcept {
   while (::flock(file, LOCK_EX) != 0) {
     if (errno != EINTR) return false;
@@ -20,7 +20,7 @@ inline bool lock_file(int file) noexcept {
   return true;
 }
 
-/// Writes all of `bytes` at a place of the file. False, with errno, when that fails.
+/// Writes all of `bytes` at offset `at` of the file. Returns false, with errno set, on failure.
 inline bool write_at(int file, std::span<const std::byte> bytes, std::uint64_t at) noexcept {
   while (!bytes.empty()) {
     const ssize_t written = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(at));

@@ -1,4 +1,4 @@
-// Blocks of memory that were used of late; private to muster's own sources.
+// A cache of the most recently used blocks of memory. Private to muster's own sources.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Blocks by number, up to so many bytes (their size()): the least recently used go. Any thread may call any function;
-/// a block stays for as long as a caller holds it.
+/// Blocks by number, up to a total size of `budget` bytes (the sum of their size()). The least recently used blocks are
+/// evicted. Any thread may call any function. A block remains valid as long as a caller holds it.
 template <class Block>
 class lru_cache {
  public:
@@ -21,49 +21,50 @@ class lru_cache {
 
   explicit lru_cache(std::size_t budget) : budget_(budget) {}
 
-  /// Block `key`; if it is not here, make() makes it, or null. Threads that want the same one wait for the first.
+  /// Returns block `key`. If the block is absent, make() creates it or returns null. Threads that request the same
+  /// block wait for the first thread.
   template <class Make>
   [[nodiscard]] block get(std::uint64_t key, const Make& make) {
     if (block found = find(key)) return found;
-    const std::lock_guard lock(making_[key % making_.size()]);
+    const std::lock_guard lock(creation_mutexes_[key % creation_mutexes_.size()]);
     if (block found = find(key)) return found;
-    block made = make();
-    if (made) keep(key, made);
-    return made;
+    block created = make();
+    if (created) keep(key, created);
+    return created;
   }
 
-  /// Block `key`, or null.
+  /// Returns block `key`, or null if it is absent.
   [[nodiscard]] block find(std::uint64_t key) {
     const std::lock_guard lock(mutex_);
-    const auto found = places_.find(key);
-    if (found == places_.end()) return nullptr;
-    by_use_.splice(by_use_.begin(), by_use_, found->second);
+    const auto found = positions_.find(key);
+    if (found == positions_.end()) return nullptr;
+    by_last_use_.splice(by_last_use_.begin(), by_last_use_, found->second);
     return found->second->second;
   }
-  /// Keeps it as the one last used. Does nothing for a block that is larger than the budget.
-  void keep(std::uint64_t key, const block& made) {
-    const std::size_t size = made->size() + overhead;
+  /// Adds a block as the most recently used. Does nothing for a block that is larger than the budget.
+  void keep(std::uint64_t key, const block& created) {
+    const std::size_t size = created->size() + overhead;
     if (size > budget_) return;
     const std::lock_guard lock(mutex_);
-    for (; bytes_ + size > budget_; by_use_.pop_back()) {
-      bytes_ -= by_use_.back().second->size() + overhead;
-      places_.erase(by_use_.back().first);
+    for (; bytes_ + size > budget_; by_last_use_.pop_back()) {
+      bytes_ -= by_last_use_.back().second->size() + overhead;
+      positions_.erase(by_last_use_.back().first);
     }
-    by_use_.emplace_front(key, made);
-    places_[key] = by_use_.begin();
+    by_last_use_.emplace_front(key, created);
+    positions_[key] = by_last_use_.begin();
     bytes_ += size;
   }
 
  private:
   using entry = std::pair<std::uint64_t, block>;
-  static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for a block
+  static constexpr std::size_t overhead = 128;  // approximate size of a block's entries in list, table and allocator
 
   const std::size_t budget_;
   std::mutex mutex_;
-  std::size_t bytes_ = 0;
-  std::list<entry> by_use_;  // the last used first
-  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> places_;
-  std::array<std::mutex, 64> making_;  // of blocks of that number modulo theirs
+  std::size_t bytes_ = 0;         // size of all entries; guarded by mutex_
+  std::list<entry> by_last_use_;  // the most recently used entry is first; guarded by mutex_
+  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> positions_;  // guarded by mutex_
+  std::array<std::mutex, 64> creation_mutexes_;  // mutex k is held while a block with key % 64 == k is created
 };
 
 }}}  // namespace muster::v0::detail

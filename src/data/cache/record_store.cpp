@@ -19,12 +19,13 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::uint64_t words_at = 4096;  // of the file, behind the header
+constexpr std::uint64_t words_at = 4096;  // offset in the file, after the header
 constexpr std::uint64_t format = 3;
 constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
-constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in a word that says "here"
+constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in the word of a record that is present
 
-// The most of `most` things that fit, where fewer do if more do.
+// Returns the largest n up to `most` for which fits(n) is true. If fits(n) is true, it must be true for all smaller
+// numbers.
 template <class Fits>
 std::uint64_t most_that_fit(std::uint64_t most, const Fits& fits) {
   std::uint64_t least = 0;
@@ -35,8 +36,8 @@ std::uint64_t most_that_fit(std::uint64_t most, const Fits& fits) {
   return least;
 }
 
-void copy_some(void* to, const void* from, std::size_t bytes) noexcept {
-  if (bytes != 0) std::memcpy(to, from, bytes);
+void copy_some(void* destination, const void* source, std::size_t bytes) noexcept {
+  if (bytes != 0) std::memcpy(destination, source, bytes);
 }
 
 std::int64_t seconds_since_1970() {
@@ -44,46 +45,48 @@ std::int64_t seconds_since_1970() {
 }
 
 bool is_at(int file, const std::string& path) noexcept {
-  struct stat here {};
-  struct stat there {};
-  return ::fstat(file, &here) == 0 && ::stat(path.c_str(), &there) == 0 && here.st_ino == there.st_ino &&
-         here.st_dev == there.st_dev;
+  struct stat by_descriptor {};
+  struct stat by_path {};
+  return ::fstat(file, &by_descriptor) == 0 && ::stat(path.c_str(), &by_path) == 0 &&
+         by_descriptor.st_ino == by_path.st_ino && by_descriptor.st_dev == by_path.st_dev;
 }
 
-// Whether this class began it: one that was killed before it wrote the header has left zeros.
+// Returns true if the file was created by this class. A process that was killed before it wrote the header has left
+// zeros.
 bool is_cache(const std::filesystem::path& path) {
   std::uint64_t magic = 0;
   const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   return file && ::pread(file.get(), &magic, sizeof magic, 0) >= 0 && (magic == header_magic || magic == 0);
 }
 
-[[noreturn]] void fail(int code, const std::string& what) {
-  throw std::system_error(code, std::generic_category(), what);
+[[noreturn]] void fail(int code, const std::string& operation) {
+  throw std::system_error(code, std::generic_category(), operation);
 }
 
 }  // namespace
 
 struct record_store::header {
-  std::uint64_t magic, version, key, size, kept, record_bytes, label_bytes, bytes;
-  std::int64_t made;  // seconds since 1970
+  std::uint64_t magic, version, key, size, record_count, record_bytes, label_bytes, bytes;
+  std::int64_t created;  // creation time in seconds since 1970
   std::uint64_t check;
 };
 
 record_store::record_store(const cached_records& records, std::size_t budget)
     : records_(records),
-      kept_(most_that_fit(records.size,
-                          [&](std::uint64_t n) { return records.begin(n) + n * records.label_bytes <= budget; })),
-      here_(kept_),
-      memory_(records.begin(kept_) + kept_ * records.label_bytes),
+      record_count_(most_that_fit(
+          records.size, [&](std::uint64_t n) { return records.begin(n) + n * records.label_bytes <= budget; })),
+      states_(record_count_),
+      memory_(records.begin(record_count_) + record_count_ * records.label_bytes),
       record_bytes_(memory_.data()),
-      label_bytes_(memory_.data() + records.begin(kept_)) {}
+      label_bytes_(memory_.data() + records.begin(record_count_)) {}
 
 record_store::record_store(const cached_records& records, const cache_options& where, std::uint64_t most)
     : records_(records),
-      kept_(most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= most; })),
-      here_(kept_),
-      file_bytes_(records_at(kept_) + records.begin(kept_)) {
-  if (kept_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
+      record_count_(
+          most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= most; })),
+      states_(record_count_),
+      file_bytes_(records_at(record_count_) + records.begin(record_count_)) {
+  if (record_count_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
   const std::uint64_t key = digest().add(records.key).add(records.size).add(format).value();
   path_ = where.folder + '/' + hex(key) + ".cache";
   std::filesystem::create_directories(where.folder);
@@ -94,21 +97,21 @@ record_store::~record_store() {
   if (mapped_ != nullptr) ::munmap(mapped_, file_bytes_);
 }
 
-std::uint64_t record_store::labels_at(std::uint64_t kept) const noexcept { return words_at + 8 * kept; }
-std::uint64_t record_store::records_at(std::uint64_t kept) const noexcept {
-  return round_up(labels_at(kept) + kept * records_.label_bytes, buffer_alignment);
+std::uint64_t record_store::labels_at(std::uint64_t record_count) const noexcept { return words_at + 8 * record_count; }
+std::uint64_t record_store::records_at(std::uint64_t record_count) const noexcept {
+  return round_up(labels_at(record_count) + record_count * records_.label_bytes, buffer_alignment);
 }
 
-record_store::header record_store::header_of(std::int64_t made) const {
+record_store::header record_store::header_of(std::int64_t created) const {
   header all{header_magic,
              format,
              records_.key,
              records_.size,
-             kept_,
+             record_count_,
              records_.record_bytes,
              records_.label_bytes,
              file_bytes_,
-             made,
+             created,
              0};
   all.check = crc32c(std::as_bytes(std::span(&all, 1)).first(offsetof(header, check)));
   return all;
@@ -121,8 +124,8 @@ bool record_store::has_header(seconds fresh_for) const {
       ::fstat(file_.get(), &status) != 0) {
     return false;
   }
-  if (static_cast<double>(seconds_since_1970() - found.made) > fresh_for.count()) return false;
-  const header expected = header_of(found.made);
+  if (static_cast<double>(seconds_since_1970() - found.created) > fresh_for.count()) return false;
+  const header expected = header_of(found.created);
   return std::memcmp(&found, &expected, sizeof found) == 0 && static_cast<std::uint64_t>(status.st_size) == file_bytes_;
 }
 
@@ -130,35 +133,36 @@ void record_store::open_file(const cache_options& where) {
   for (bool found = false; !found;) {
     file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     writable_ = static_cast<bool>(file_);
-    if (!file_ && (errno == EACCES || errno == EROFS)) {  // one that others have filled can be read all the same
+    if (!file_ && (errno == EACCES || errno == EROFS)) {  // a file that other processes have filled can still be read
       file_ = descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     }
     if (!file_ || !lock_file(file_.get())) fail(errno, "open");
     struct stat status {};
-    if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;  // thrown away while we waited
+    // Deleted while this process waited for the lock.
+    if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;
     found = has_header(where.fresh_for);
     if (!found && !writable_) fail(EACCES, "open");
-    if (!found && status.st_size != 0) {  // of another shape, too old, or never begun
-      ::unlink(path_.c_str());            // a process that still fills it keeps it to itself
+    if (!found && status.st_size != 0) {  // has other sizes, is too old, or has no header
+      ::unlink(path_.c_str());            // a process that still fills the file keeps it without a name
     } else if (!found) {
       start_file(where);
       found = true;
     }
   }
-  ::futimens(file_.get(), nullptr);  // it was used: what has not been for long goes first
+  ::futimens(file_.get(), nullptr);  // marks the file as used: the least recently used files are deleted first
   ::flock(file_.get(), LOCK_UN);
   void* const memory =
       ::mmap(nullptr, file_bytes_, writable_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_.get(), 0);
   if (memory == MAP_FAILED) fail(errno, "mmap");
   mapped_ = static_cast<std::byte*>(memory);
-  label_bytes_ = mapped_ + labels_at(kept_);
-  record_bytes_ = mapped_ + records_at(kept_);
-  file_ = {};  // the mapping stays
+  label_bytes_ = mapped_ + labels_at(record_count_);
+  record_bytes_ = mapped_ + records_at(record_count_);
+  file_ = {};  // the mapping remains
 }
 
 void record_store::start_file(const cache_options& where) {
   make_room(where);
-  // All of it now: a hole that cannot be filled later would end the process (SIGBUS).
+  // Reserves the whole file now: writing to a hole on a full disk would terminate the process (SIGBUS).
   const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(file_bytes_));
   const header all = header_of(seconds_since_1970());
   if (code == 0 && write_at(file_.get(), std::as_bytes(std::span(&all, 1)), 0)) return;
@@ -173,21 +177,21 @@ void record_store::make_room(const cache_options& where) const {
     std::uint64_t size;
     std::filesystem::path path;
   };
-  std::vector<file> others;
+  std::vector<file> other_files;
   std::uint64_t sum = 0;
   std::error_code ignored;
   for (const auto& found : std::filesystem::directory_iterator(where.folder)) {
     if (!is_made_name(found.path().filename().string(), "%.cache") || !is_cache(found.path()) || found.path() == path_)
       continue;
     const auto size = found.file_size(ignored);
-    if (ignored) continue;  // it went away
-    others.push_back({found.last_write_time(ignored), size, found.path()});
+    if (ignored) continue;  // the file was deleted meanwhile
+    other_files.push_back({found.last_write_time(ignored), size, found.path()});
     sum += size;
   }
-  std::ranges::sort(others, {}, &file::used);
-  for (const file& oldest : others) {
+  std::ranges::sort(other_files, {}, &file::used);
+  for (const file& oldest : other_files) {
     if (file_bytes_ <= where.disk && sum <= where.disk - file_bytes_) break;
-    std::filesystem::remove(oldest.path, ignored);  // a process that has it open goes on with it
+    std::filesystem::remove(oldest.path, ignored);  // a process that has the file open continues to use it
     sum -= oldest.size;
   }
 }
@@ -205,28 +209,28 @@ std::uint64_t record_store::word_of(sample_id id) const noexcept {
 }
 
 std::span<const std::byte> record_store::view(sample_id id, std::span<float> labels) noexcept {
-  if (id >= kept_) return {};
-  auto state = here_[id].load(std::memory_order_acquire);
+  if (id >= record_count_) return {};
+  auto state = states_[id].load(std::memory_order_acquire);
   if (state == absent && mapped_ != nullptr) {
     const std::uint64_t found = word(id).load(std::memory_order_acquire);
-    if (found != 0 && here_[id].compare_exchange_strong(state, busy)) {
-      state = found == word_of(id) ? here : absent;
-      here_[id].store(state, std::memory_order_release);
+    if (found != 0 && states_[id].compare_exchange_strong(state, busy)) {
+      state = found == word_of(id) ? present : absent;
+      states_[id].store(state, std::memory_order_release);
     }
   }
-  if (state != here) return {};
+  if (state != present) return {};
   copy_some(labels.data(), label_bytes_ + id * records_.label_bytes, labels.size_bytes());
   return {record_bytes_ + records_.begin(id), records_.length(id)};
 }
 
 bool record_store::put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
-  if (!writable_ || id >= kept_) return false;
+  if (!writable_ || id >= record_count_) return false;
   auto state = absent;
-  if (!here_[id].compare_exchange_strong(state, busy)) return false;
+  if (!states_[id].compare_exchange_strong(state, busy)) return false;
   copy_some(record_bytes_ + records_.begin(id), record.data(), record.size());
   copy_some(label_bytes_ + id * records_.label_bytes, labels.data(), labels.size_bytes());
   if (mapped_ != nullptr) word(id).store(word_of(id), std::memory_order_release);
-  here_[id].store(here, std::memory_order_release);
+  states_[id].store(present, std::memory_order_release);
   return true;
 }
 

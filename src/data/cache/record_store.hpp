@@ -1,4 +1,4 @@
-// Records that a cache keeps, in the memory of a process or in a file that the ranks of a host share; private to the
+// The storage of cached records, in the memory of a process or in a file that the ranks of a host share. Private to the
 // cache step.
 #pragma once
 
@@ -19,15 +19,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Which records a cache keeps, and where each begins when all lie one behind another on 64-byte boundaries. Two of
-/// equal key and sizes are taken for the same.
+/// The description of a set of cached records, and the offset of each record when all records are concatenated on
+/// 64-byte boundaries. Two sets with equal keys and sizes are treated as equal.
 struct cached_records {
   std::string name;              ///< for messages
-  std::uint64_t key = 0;         ///< of source, steps and schema
-  std::uint64_t size = 0;        ///< records
-  std::size_t record_bytes = 0;  ///< 0: they differ
-  std::size_t label_bytes = 0;   ///< beside each
-  /// Of records that differ: the bytes of each, and where it begins, and the end.
+  std::uint64_t key = 0;         ///< digest of source, steps and schema
+  std::uint64_t size = 0;        ///< number of records
+  std::size_t record_bytes = 0;  ///< size of every record; 0: sizes differ
+  std::size_t label_bytes = 0;   ///< size of a record's labels
+  /// For records whose sizes differ: size and offset of every record. `begins` has one more element, the end of the
+  /// last record.
   std::vector<std::uint64_t> lengths = {}, begins = {};
 
   [[nodiscard]] std::uint64_t begin(std::uint64_t id) const noexcept {
@@ -38,61 +39,66 @@ struct cached_records {
   }
 };
 
-/// As many of the records as there is room for, from the first on, and none of them ever goes: an epoch asks for each
-/// record once, so that the share which is kept is the share of hits, and what was used last would be used last again.
+/// The storage for the first records of a source, as many as fit. Records are never evicted. An epoch requests each
+/// record once, so the hit rate is equal to the share of stored records. With eviction of the least recently used
+/// records there would be no hits.
 ///
-/// A file is of one source, steps and version of both, in a folder of such files:
+/// A file belongs to one combination of source, steps and versions, and is stored in a folder of such files:
 ///
 ///     header | a word for each record | labels | records
 ///
-/// A word is 0 for a record that is not there, else its checksum and a mark that depends on its id. It is written
-/// behind its record. Any number of processes fill a file together. A process that reads a record the first time
-/// compares its checksum: whatever stopped in between, a process or the machine, costs only what it had not yet
-/// written. All of the room is reserved before the first record comes: a full disk is met there and nowhere else.
-/// Any thread may call any function.
+/// A word is 0 if the record is absent. Otherwise it has the record's checksum and a mark that depends on the record's
+/// id. The word is written after the record. Any number of processes fill a file together. A process that reads a
+/// record for the first time compares the checksum. A process or a machine that stops at any moment loses only the
+/// records that were not yet written. All disk space is reserved before the first record is written. A full disk is
+/// therefore detected at this point and nowhere else. Any thread may call any function.
 class record_store {
  public:
-  /// In up to so many bytes of memory. `records` outlive this. Throws std::bad_alloc.
+  /// Stores records in up to `budget` bytes of memory. `records` must outlive this object. Throws std::bad_alloc.
   record_store(const cached_records& records, std::size_t budget);
-  /// In the folder, where they take up to `most` bytes. Throws when nothing can be kept there.
+  /// Stores records in a file of up to `most` bytes in the folder. Throws if no record can be stored in the folder.
   record_store(const cached_records& records, const cache_options& where, std::uint64_t most);
   ~record_store();
 
-  /// Records that there is room for, from the first on.
-  [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
-  /// Bytes that they take on the disk.
+  /// Returns the number of records that fit. The stored records are the first kept() records of the source.
+  [[nodiscard]] std::uint64_t kept() const noexcept { return record_count_; }
+  /// Returns the size of the file on disk, in bytes.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
-  /// False of a file that others have filled and this process may only read.
+  /// Returns false for a file that other processes have filled and that this process may only read.
   [[nodiscard]] bool writable() const noexcept { return writable_; }
-  /// From now on no process finds the file; it goes with the last one that has it.
+  /// Deletes the name of the file, so that no other process opens it. The kernel deletes the file when the last process
+  /// closes it.
   void remove_name() const noexcept { ::unlink(path_.c_str()); }
-  /// The record if it is here, and its labels; it stays where it is.
+  /// Returns the record, and writes its labels to `labels`. Returns an empty span if the record is absent. The record's
+  /// memory remains valid as long as this object.
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) noexcept;
-  /// False when nothing was written.
+  /// Stores a record. Returns false if nothing was written.
   bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept;
 
  private:
   struct header;
-  static constexpr std::uint8_t absent = 0, busy = 1, here = 2;
+  static constexpr std::uint8_t absent = 0, busy = 1, present = 2;
 
-  [[nodiscard]] std::uint64_t labels_at(std::uint64_t kept) const noexcept;
-  [[nodiscard]] std::uint64_t records_at(std::uint64_t kept) const noexcept;
+  [[nodiscard]] std::uint64_t labels_at(std::uint64_t record_count) const noexcept;
+  [[nodiscard]] std::uint64_t records_at(std::uint64_t record_count) const noexcept;
   void open_file(const cache_options& where);
   void start_file(const cache_options& where);
   void make_room(const cache_options& where) const;
   [[nodiscard]] bool has_header(seconds fresh_for) const;
-  [[nodiscard]] header header_of(std::int64_t made) const;
+  [[nodiscard]] header header_of(std::int64_t created) const;
   [[nodiscard]] std::atomic<std::uint64_t>& word(sample_id id) const noexcept;
   [[nodiscard]] std::uint64_t word_of(sample_id id) const noexcept;
 
   const cached_records& records_;
-  std::uint64_t kept_;                           // records, from the first on
-  std::vector<std::atomic<std::uint8_t>> here_;  // and, of a file, compared with its checksum
+  std::uint64_t record_count_;  // number of stored records; these are the first records of the source
+  // State of every record. For a file, `present` also means that the checksum was compared.
+  std::vector<std::atomic<std::uint8_t>> states_;
   buffer<std::byte> memory_;
   std::byte* record_bytes_ = nullptr;
-  std::byte* label_bytes_ = nullptr;  // apart, so that they are found without a wait while records are on their way
+  // Separate from the records, so that labels are available while records are still being loaded.
+  std::byte* label_bytes_ = nullptr;
 
-  // Of a file.
+  // The following members are used for a file.
   std::string path_;
   descriptor file_;
   bool writable_ = true;

@@ -11,33 +11,36 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-bool sampler::is_of(const cursor& where) const noexcept { return of_ == batch_sampler::start_of_epoch(where); }
+bool sampler::is_order_of(const cursor& where) const noexcept {
+  return epoch_start_ == batch_sampler::start_of_epoch(where);
+}
 
 void sampler::assign(const cursor& where) {
-  if (is_of(where)) return;
-  const cursor wanted = batch_sampler::start_of_epoch(where);
-  switch (wanted.order) {
+  if (is_order_of(where)) return;
+  const cursor start = batch_sampler::start_of_epoch(where);
+  switch (start.order) {
     case sample_order::sequential:
       break;
     case sample_order::shuffled:
-      of_.size = 0;  // should there be too many
-      exact_.assign(wanted.seed, wanted.epoch, wanted.size);
+      epoch_start_.size = 0;  // stays 0 if assign() throws because there are too many samples
+      exact_.assign(start.seed, start.epoch, start.size);
       break;
     case sample_order::feistel:
-      feistel_ = feistel_permutation(wanted.seed, wanted.epoch, wanted.size);
+      feistel_ = feistel_permutation(start.seed, start.epoch, start.size);
       break;
     case sample_order::block_window:
-      blocks_ = block_window_permutation(wanted.seed, wanted.epoch, wanted.size, wanted.block, wanted.window);
+      blocks_ = block_window_permutation(start.seed, start.epoch, start.size, start.block, start.window);
       break;
     default:
-      throw configuration_error("there is no order " + std::to_string(static_cast<std::uint32_t>(wanted.order)) +
-                                " of samples (this version knows 0 to 3); the cursor is of another version or damaged");
+      throw configuration_error(
+          "sample order " + std::to_string(static_cast<std::uint32_t>(start.order)) +
+          " is unknown (this version supports 0 to 3); the cursor is damaged or was saved by another version");
   }
-  of_ = wanted;
+  epoch_start_ = start;
 }
 
 void sampler::fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
-  switch (of_.order) {
+  switch (epoch_start_.order) {
     case sample_order::sequential:
       std::iota(ids.begin(), ids.end(), first);
       break;
@@ -59,22 +62,22 @@ muster::cursor batch_sampler::start_of_epoch(muster::cursor where) noexcept {
 }
 
 batch_sampler::segment batch_sampler::segment_of(const muster::cursor& where) noexcept {
-  const std::uint64_t left = where.joined - where.joined_used;
+  const std::uint64_t remaining = where.joined - where.joined_used;
   segment found{0, where.size - where.joined, 0, where.position - where.joined_used};
-  if (left != 0) found = {where.size - where.joined_last, where.joined_last, 0, where.joined_last - left};
+  if (remaining != 0) found = {where.size - where.joined_last, where.joined_last, 0, where.joined_last - remaining};
   found.end = where.drop_last != 0 ? found.size - found.size % where.batch : found.size;
   return found;
 }
 
 std::uint64_t batch_sampler::batch_size(const muster::cursor& where, int world) noexcept {
   const segment in = segment_of(where);
-  const std::uint64_t left = in.end - in.position;
-  if (where.per_rank == 0 || world < 1) return std::min(where.batch, left);
+  const std::uint64_t remaining = in.end - in.position;
+  if (where.per_rank == 0 || world < 1) return std::min(where.batch, remaining);
   const auto ranks = static_cast<std::uint64_t>(world);
-  return left / ranks < where.batch ? left : where.batch * ranks;
+  return remaining / ranks < where.batch ? remaining : where.batch * ranks;
 }
 
-muster::cursor batch_sampler::moved(muster::cursor where, std::uint64_t samples) noexcept {
+muster::cursor batch_sampler::advanced(muster::cursor where, std::uint64_t samples) noexcept {
   for (;;) {
     const segment in = segment_of(where);
     const std::uint64_t count = std::min(samples, in.end - in.position);
@@ -93,7 +96,7 @@ muster::cursor batch_sampler::moved(muster::cursor where, std::uint64_t samples)
 }
 
 muster::cursor batch_sampler::after(const muster::cursor& where, std::uint64_t samples) noexcept {
-  muster::cursor next = moved(where, samples);
+  muster::cursor next = advanced(where, samples);
   if (batch_size(next) != 0) return next;
   next = start_of_epoch(next);
   ++next.epoch;
@@ -101,29 +104,29 @@ muster::cursor batch_sampler::after(const muster::cursor& where, std::uint64_t s
 }
 
 bool batch_sampler::may_grow() const noexcept {
-  const std::uint64_t count = batch_size(at_, world_);
-  if (after(at_, count).epoch != at_.epoch) return true;
-  if (every_ == 0 || at_.joined_used < at_.joined) return false;
-  const std::uint64_t period = every_ * step_size(), begin = segment_of(at_).position;
+  const std::uint64_t count = batch_size(cursor_, world_);
+  if (after(cursor_, count).epoch != cursor_.epoch) return true;
+  if (every_ == 0 || cursor_.joined_used < cursor_.joined) return false;
+  const std::uint64_t period = every_ * step_size(), begin = segment_of(cursor_).position;
   return begin / period != (begin + count) / period;
 }
 
 std::uint64_t batch_sampler::step_size() const noexcept {
-  return at_.per_rank != 0 ? at_.batch * static_cast<std::uint64_t>(world_) : at_.batch;
+  return cursor_.per_rank != 0 ? cursor_.batch * static_cast<std::uint64_t>(world_) : cursor_.batch;
 }
 
 std::uint64_t batch_sampler::steps(std::uint64_t samples) const noexcept {
-  const std::uint64_t one = step_size();
-  return samples / one + (samples % one != 0 ? 1 : 0);
+  const std::uint64_t samples_per_step = step_size();
+  return samples / samples_per_step + (samples % samples_per_step != 0 ? 1 : 0);
 }
 
 std::uint64_t batch_sampler::steps_per_epoch() const noexcept {
-  muster::cursor began = at_;
+  muster::cursor began = cursor_;
   began.joined_used = began.joined;
-  return steps(segment_of(began).end + at_.joined);
+  return steps(segment_of(began).end + cursor_.joined);
 }
 
-// Whether a cursor is one that commits lead to.
+// Returns true if commits can lead to this cursor.
 bool batch_sampler::is_between_batches(const muster::cursor& at) noexcept {
   const auto is_place = [&](const segment& in) {
     return in.position <= in.end && (in.position % at.batch == 0 || in.position == in.end);
@@ -135,50 +138,51 @@ bool batch_sampler::is_between_batches(const muster::cursor& at) noexcept {
          at.joined - at.joined_used <= at.joined_last && is_place(segment_of(at)) && is_place(segment_of(began));
 }
 
-void batch_sampler::open(const muster::cursor& there) {
-  const auto compare = [&](const muster::cursor& here) {
-    if (const std::string difference = detail::difference(there, here); !difference.empty()) {
-      throw configuration_error("cannot go on from this cursor (" + difference +
-                                "); open it with the data and settings it was made with");
+void batch_sampler::open(const muster::cursor& target) {
+  const auto compare = [&](const muster::cursor& expected) {
+    if (const std::string difference = detail::difference(target, expected); !difference.empty()) {
+      throw configuration_error("cannot resume from this cursor (" + difference +
+                                "); open it with the data and settings with which it was saved");
     }
   };
-  muster::cursor here = at_;
-  const bool another_version = open_version_ && there.size != at_.size;
+  muster::cursor expected = cursor_;
+  const bool another_version = open_version_ && target.size != cursor_.size;
   if (another_version) {
-    here.size = there.size;
-    here.dataset = there.dataset;
+    expected.size = target.size;
+    expected.dataset = target.dataset;
   }
-  compare(here);
-  if (!is_between_batches(there)) {
-    throw configuration_error("cannot go on from this cursor (position " + std::to_string(there.position) +
-                              " is not between two batches of " + std::to_string(there.batch) + " of " +
-                              std::to_string(there.size) + " samples); it was damaged or made by hand");
+  compare(expected);
+  if (!is_between_batches(target)) {
+    throw configuration_error("cannot resume from this cursor (position " + std::to_string(target.position) +
+                              " is not between two batches of " + std::to_string(target.batch) + " of " +
+                              std::to_string(target.size) + " samples); the cursor is damaged or was written by hand");
   }
   if (another_version) {
-    here.dataset = open_version_(there.size);
-    if (here.dataset != there.dataset) {
-      (void)open_version_(at_.size);
-      compare(here);
+    expected.dataset = open_version_(target.size);
+    if (expected.dataset != target.dataset) {
+      (void)open_version_(cursor_.size);
+      compare(expected);
     }
   }
-  at_ = there;
+  cursor_ = target;
 }
 
 void batch_sampler::commit() {
-  const std::uint64_t count = batch_size(at_, world_);
+  const std::uint64_t count = batch_size(cursor_, world_);
   if (count == 0) {
-    throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
+    throw configuration_error("there is no batch to commit (epoch " + std::to_string(cursor_.epoch) +
                               " is over); call next_epoch()");
   }
-  const bool grows = every_ != 0 && grown_ > at_.size && may_grow();
-  const std::uint64_t digest = grows ? open_version_(grown_) : 0;  // may throw, and then nothing has happened
-  at_ = moved(at_, count);
+  const bool grows = every_ != 0 && selected_size_ > cursor_.size && may_grow();
+  const std::uint64_t digest =
+      grows ? open_version_(selected_size_) : 0;  // if open_version_() throws, nothing has changed
+  cursor_ = advanced(cursor_, count);
   if (!grows) return;
-  at_.joined_last = grown_ - at_.size;
-  at_.joined += at_.joined_last;
-  at_.size = grown_;
-  at_.dataset = digest;
-  at_ = moved(at_, 0);  // past what is not even a batch
+  cursor_.joined_last = selected_size_ - cursor_.size;
+  cursor_.joined += cursor_.joined_last;
+  cursor_.size = selected_size_;
+  cursor_.dataset = digest;
+  cursor_ = advanced(cursor_, 0);  // past remaining samples that do not fill a batch
 }
 
 void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
@@ -186,26 +190,26 @@ void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::s
   if (mixture_) return ids_of_mixture(where, where.position + first, ids);
   const segment in = segment_of(where);
   muster::cursor own = start_of_epoch(where);
-  own.dataset = 0;  // the order stays when samples join
+  own.dataset = 0;  // joined samples do not change the order
   own.size = in.size;
   if (in.begin != 0 && where.order != sample_order::sequential) own.seed = mix(where.seed + in.begin);
-  const bool other = where.epoch != at_.epoch || in.begin != 0;
-  if (!other && orders_[1].is_of(own)) std::swap(orders_[0], orders_[1]);
-  sampler& order = orders_[other ? 1 : 0];
+  const bool use_second = where.epoch != cursor_.epoch || in.begin != 0;
+  if (!use_second && orders_[1].is_order_of(own)) std::swap(orders_[0], orders_[1]);
+  sampler& order = orders_[use_second ? 1 : 0];
   order.assign(own);
   order.fill(in.position + first, ids);
   for (sample_id& id : ids) id += in.begin;
 }
 
-// The positions of a part that are asked for are neighbours in its own row of epochs: they are found together, and then
-// put where the mixture has them.
+// The requested positions of a part are adjacent in the part's own sequence of epochs. They are looked up together, and
+// then written to their positions in the mixture.
 void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
   places_.resize(ids.size());
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto [part, before] = mixture_->at(first + k);
     places_[k] = {part, before, k};
   }
-  std::ranges::sort(places_, {}, [](const place_of_part& of) { return std::pair(of.part, of.before); });
+  std::ranges::sort(places_, {}, [](const place_of_part& place) { return std::pair(place.part, place.before); });
   std::size_t count = 0;
   for (std::size_t k = 0; k < places_.size(); k += count) {
     const auto part = places_[k].part;
@@ -215,64 +219,65 @@ void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t fi
     own.epoch = drawn / size;
     own.size = size;
     own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
-    const std::uint64_t left = size - drawn % size;  // of its epoch
-    for (count = 1; k + count < places_.size() && places_[k + count].part == part && count < left;) ++count;
-    of_part_.resize(count);
+    const std::uint64_t remaining = size - drawn % size;  // remaining samples in the part's epoch
+    for (count = 1; k + count < places_.size() && places_[k + count].part == part && count < remaining;) ++count;
+    ids_of_part_.resize(count);
     sampler& order = orders_of_parts_[part][own.epoch % 2];
     order.assign(own);
-    order.fill(drawn % size, of_part_);
-    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first(part) + of_part_[j];
+    order.fill(drawn % size, ids_of_part_);
+    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first(part) + ids_of_part_[j];
   }
 }
 
-void batch_sampler::deal_by(std::vector<held_shards> of_ranks) {
-  of_ranks_ = std::move(of_ranks);
-  holders_.assign(of_ranks_.empty() ? 0 : mixture_->parts(), {});
-  for (std::size_t rank = 0; rank < of_ranks_.size(); ++rank) {
+void batch_sampler::deal_by(std::vector<held_shards> held) {
+  held_by_rank_ = std::move(held);
+  holders_.assign(held_by_rank_.empty() ? 0 : mixture_->parts(), {});
+  for (std::size_t rank = 0; rank < held_by_rank_.size(); ++rank) {
     for (std::size_t shard = 0; shard < holders_.size(); ++shard)
-      if (of_ranks_[rank].here[shard] != 0) holders_[shard].push_back(rank);
+      if (held_by_rank_[rank].here[shard] != 0) holders_[shard].push_back(rank);
   }
 }
 
 void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids) {
   const std::uint64_t count = batch_size(where, part.world);
-  const index_range mine = part_of(count, part);
-  if (of_ranks_.empty()) {
-    ids.resize(mine.size());
-    return this->ids(where, mine.first, ids);
+  const index_range own = part_of(count, part);
+  if (held_by_rank_.empty()) {
+    ids.resize(own.size());
+    return this->ids(where, own.first, ids);
   }
-  if (of_ranks_.size() != static_cast<std::size_t>(part.world)) {
-    throw configuration_error("the ranks have agreed what each of " + std::to_string(of_ranks_.size()) +
-                              " holds of the data, and there are " + std::to_string(part.world) +
-                              "; agree again when ranks come or go");
+  if (held_by_rank_.size() != static_cast<std::size_t>(part.world)) {
+    throw configuration_error("the ranks have agreed on the shards of " + std::to_string(held_by_rank_.size()) +
+                              " ranks, but there are " + std::to_string(part.world) +
+                              " ranks; agree again when ranks join or leave");
   }
   if (part.virtual_shards > 0) {
     throw configuration_error(
-        "samples that go to the ranks that hold them cannot be cut into virtual shards (these are the same for any "
-        "ranks); give every rank all of the data, or use no virtual shards");
+        "samples that are assigned to the ranks that hold them cannot be divided into virtual shards (virtual shards "
+        "are the same for any ranks); give every rank all data, or use no virtual shards");
   }
   ids.resize(count);
   this->ids(where, 0, ids);
-  share_out(ids, part.weights);
-  std::size_t kept = 0;
+  assign_readers(ids, part.weights);
+  std::size_t own_count = 0;
   for (std::size_t k = 0; k < count; ++k)
-    if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[kept++] = ids[k];
-  ids.resize(kept);
+    if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[own_count++] = ids[k];
+  ids.resize(own_count);
 }
 
-// Each sample goes to the rank that has least for its weight, among those that hold it; then once more, since what came
-// later may have made another choice better, until nothing changes. Whole numbers: all ranks come to the same.
-void batch_sampler::share_out(std::span<const sample_id> ids, const rank_weights& weights) {
+// Assigns each sample to the rank with the lowest load for its weight among the ranks that hold the sample. Later
+// assignments may make another choice better, so the pass is repeated until nothing changes. All numbers are integers,
+// so all ranks compute the same result.
+void batch_sampler::assign_readers(std::span<const sample_id> ids, const rank_weights& weights) {
   constexpr int most_rounds = 16;
   constexpr std::size_t no_rank = ~std::size_t{0};
   reader_of_.assign(ids.size(), no_rank);
-  loads_.assign(of_ranks_.size(), 0);
-  const auto load_by_weight_of = [&](std::size_t rank, std::size_t other) {  // with one sample more
+  loads_.assign(held_by_rank_.size(), 0);
+  const auto scaled_load = [&](std::size_t rank, std::size_t weight_of) {  // load after adding one sample
     __extension__ using wide = unsigned __int128;
-    return wide{loads_[rank] + 1} * of_ranks_[other].weight * (weights ? (*weights)[other] : 1);
+    return wide{loads_[rank] + 1} * held_by_rank_[weight_of].weight * (weights ? (*weights)[weight_of] : 1);
   };
-  const auto is_better = [&](std::size_t one, std::size_t other) {
-    return load_by_weight_of(one, other) < load_by_weight_of(other, one);
+  const auto is_better = [&](std::size_t candidate, std::size_t current) {
+    return scaled_load(candidate, current) < scaled_load(current, candidate);
   };
   bool changed = true;
   for (int round = 0; changed && round < most_rounds; ++round) {
@@ -295,18 +300,18 @@ namespace muster { inline namespace v0 {
 
 namespace {
 
-// What a row of epochs is made of, by name; the data themselves first.
-std::vector<std::pair<std::string, std::string>> properties_of(const cursor& of) {
-  return {{"number of samples", std::to_string(of.size)},
-          {"dataset's digest", detail::hex(of.dataset)},
-          {"version", std::to_string(of.version)},
-          {"order", std::string(to_string(of.order))},
-          {"seed", std::to_string(of.seed)},
-          {"block", std::to_string(of.block)},
-          {"window", std::to_string(of.window)},
-          {"drop_last", std::to_string(of.drop_last)},
-          {"batch per rank", std::to_string(of.per_rank)},
-          {of.per_rank != 0 ? "batch" : "global batch", std::to_string(of.batch)}};
+// Returns the properties of a sequence of epochs by name. The properties of the data are first.
+std::vector<std::pair<std::string, std::string>> properties_of(const cursor& position) {
+  return {{"number of samples", std::to_string(position.size)},
+          {"dataset's digest", detail::hex(position.dataset)},
+          {"version", std::to_string(position.version)},
+          {"order", std::string(to_string(position.order))},
+          {"seed", std::to_string(position.seed)},
+          {"block", std::to_string(position.block)},
+          {"window", std::to_string(position.window)},
+          {"drop_last", std::to_string(position.drop_last)},
+          {"batch per rank", std::to_string(position.per_rank)},
+          {position.per_rank != 0 ? "batch" : "global batch", std::to_string(position.batch)}};
 }
 
 }  // namespace
@@ -319,7 +324,7 @@ std::vector<std::pair<std::string, std::string>> live_cursor::properties() const
 }
 const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
 bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
-void live_cursor::open(const cursor& there) const { plan_->open(there); }
+void live_cursor::open(const cursor& target) const { plan_->open(target); }
 void live_cursor::commit() const { plan_->commit(); }
 void live_cursor::next_epoch() const { plan_->next_epoch(); }
 
@@ -329,9 +334,9 @@ std::string_view to_string(sample_order order) noexcept {
   return index < std::size(names) ? names[index] : std::string_view("unknown");
 }
 
-std::string detail::difference(const cursor& there, const cursor& here) {
+std::string detail::difference(const cursor& target, const cursor& expected) {
   std::string text;
-  const auto theirs = properties_of(there), ours = properties_of(here);
+  const auto theirs = properties_of(target), ours = properties_of(expected);
   for (std::size_t k = 0; k < ours.size(); ++k) {
     if (theirs[k].second == ours[k].second) continue;
     text.append(text.empty() ? "" : ", ").append("the ").append(ours[k].first);

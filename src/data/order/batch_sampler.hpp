@@ -1,4 +1,4 @@
-// Which samples each step uses: a cursor, the rules by which it moves, and the order it moves through.
+// The samples of each step: a cursor, the rules by which the cursor moves, and the order of the samples.
 #pragma once
 
 #include <array>
@@ -18,149 +18,161 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// P(seed, epoch, size) of each sample_order as one value: which sample is at which position of an epoch.
+/// The permutations P(seed, epoch, size) of all kinds of sample_order as one value: the sample at each position of an
+/// epoch.
 class sampler {
  public:
-  /// The order of no samples.
+  /// Creates the order of zero samples.
   sampler() = default;
 
-  /// Becomes the order of the epoch that `where` is in, which only its order, seed, epoch, size, block and window say.
-  /// O(size) for a `shuffled` epoch, in the memory of the one before; O(1) for the others, and when it is of that epoch
-  /// already. Throws configuration_error for a size that the order cannot have.
+  /// Becomes the order of the epoch that contains `where`. The order depends only on the cursor's order, seed, epoch,
+  /// size, block and window. O(size) for a `shuffled` epoch, in the memory of the previous epoch. O(1) for the other
+  /// orders, and if this is already the order of the epoch. Throws configuration_error for a size that the order does
+  /// not support.
   void assign(const cursor& where);
 
-  /// Whether assign(where) would change nothing.
-  [[nodiscard]] bool is_of(const cursor& where) const noexcept;
-  /// The samples at the positions [first, first + ids.size()), all of the epoch. O(ids.size()).
+  /// Returns true if assign(where) would change nothing.
+  [[nodiscard]] bool is_order_of(const cursor& where) const noexcept;
+  /// Writes the samples at the positions [first, first + ids.size()) of the epoch to `ids`. O(ids.size()).
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept;
 
  private:
-  cursor of_;
+  cursor epoch_start_;
   permutation exact_;
   feistel_permutation feistel_;
   block_window_permutation blocks_;
 };
 
-/// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
+/// The steps of all epochs: the part of a loader that does not access the data. A value, used by one thread at a time.
 class batch_sampler {
  public:
-  /// The epochs that `start` is in; its batch is not 0.
-  explicit batch_sampler(const muster::cursor& start) noexcept : at_(start) {}
+  /// Starts at `start`, whose batch size must not be 0.
+  explicit batch_sampler(const muster::cursor& start) noexcept : cursor_(start) {}
 
-  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
-  /// seed, batch or version, naming what differs, or no place between two batches.
-  void open(const muster::cursor& there);
+  /// Moves to the position of `target`. Throws configuration_error, and does not move, if `target` is a cursor of
+  /// another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The error names
+  /// the difference.
+  void open(const muster::cursor& target);
 
-  /// Batches are partitioned over so many ranks from now on, which matters where they are `per_rank`.
-  void deal_to(int world) noexcept { world_ = world; }
+  /// Sets the number of ranks among which batches are divided. It matters if the batch size is `per_rank`.
+  void set_world(int world) noexcept { world_ = world; }
 
-  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
+  /// Moves the cursor past its batch, after the step has used the batch. Throws configuration_error at the end of an
+  /// epoch.
   void commit();
 
-  /// The data are a mixture: in each epoch every part goes on where it was in the one before, through epochs of its
-  /// own.
-  void set_mixture(std::shared_ptr<const proportions> by) {
-    mixture_ = std::move(by);
+  /// Declares that the data are a mixture. In each epoch every part continues at its position at the end of the
+  /// previous epoch, through epochs of its own.
+  void set_mixture(std::shared_ptr<const proportions> order) {
+    mixture_ = std::move(order);
     orders_of_parts_.clear();
     if (mixture_) orders_of_parts_.resize(mixture_->parts());
   }
 
-  /// The data are in shards, of which each rank may have others.
+  /// Declares that the data are in shards, and that ranks may have different shards.
   void set_sharded() noexcept { sharded_ = true; }
-  /// Whether all ranks read the same data, of one version.
+  /// Returns true if all ranks read the same data in a single version.
   [[nodiscard]] bool reads_one_source() const noexcept { return !sharded_ && !follows(); }
 
-  /// Samples go to ranks that hold their part of the mixture; each part has one. Of none: to any.
-  void deal_by(std::vector<held_shards> of_ranks);
+  /// Assigns samples to ranks that hold the sample's part of the mixture. Each part needs at least one such rank. An
+  /// empty list: a sample may be assigned to any rank.
+  void deal_by(std::vector<held_shards> held);
 
-  /// The data grow, and have versions: `open` makes one of so many samples the loader's, and returns its digest; it
-  /// changes nothing when it throws. A cursor of another version can be opened then.
-  /// `every` so many batches new samples join the epoch that has begun; 0: they are of the next one.
+  /// Declares that the data grow and have versions. `open` makes the version with `size` samples the loader's source
+  /// and returns its digest. If `open` throws, nothing has changed. Cursors of other versions can then be opened. After
+  /// every `every` batches new samples join the running epoch. 0: new samples join at the next epoch.
   void follow(std::function<std::uint64_t(std::uint64_t size)> open, std::uint64_t every) {
     open_version_ = std::move(open);
     every_ = every;
   }
   [[nodiscard]] bool follows() const noexcept { return static_cast<bool>(open_version_); }
-  /// From the next epoch on, the version of so many samples; or once a batch is committed that says may_grow().
-  void grow_to(std::uint64_t size) noexcept { grown_ = size; }
+  /// Selects the version with `size` samples, from the next epoch on, or from the commit of a batch for which
+  /// may_grow() is true.
+  void grow_to(std::uint64_t size) noexcept { selected_size_ = size; }
 
-  /// Goes to the start of the next epoch, also when this one is not over. Throws what opening another version throws,
-  /// and stays.
+  /// Moves to the start of the next epoch, also before the end of the current epoch. If opening another version throws,
+  /// the exception is passed on and the cursor does not move.
   void next_epoch() {
-    const bool grows = open_version_ && grown_ != 0 && grown_ != at_.size;
-    next_epoch(grows ? grown_ : at_.size, grows ? open_version_(grown_) : at_.dataset);
+    const bool grows = open_version_ && selected_size_ != 0 && selected_size_ != cursor_.size;
+    next_epoch(grows ? selected_size_ : cursor_.size, grows ? open_version_(selected_size_) : cursor_.dataset);
   }
 
-  /// The same with data that has grown or changed since: `size` and `digest` are those from now on. An epoch keeps the
-  /// size that it began with.
+  /// Moves to the start of the next epoch after the data have grown or changed: `size` and `digest` are the new values.
+  /// A running epoch keeps the size with which it began.
   void next_epoch(std::uint64_t size, std::uint64_t digest) noexcept {
-    at_.size = size;
-    at_.dataset = digest;
-    at_ = start_of_epoch(at_);
-    ++at_.epoch;
+    cursor_.size = size;
+    cursor_.dataset = digest;
+    cursor_ = start_of_epoch(cursor_);
+    ++cursor_.epoch;
   }
 
-  [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
-  /// Whether the version that grow_to() has named is taken behind the batch at the cursor: the last one of its epoch,
-  /// or the last of `every`, which are counted where no samples that have joined are in use.
+  [[nodiscard]] const muster::cursor& cursor() const noexcept { return cursor_; }
+  /// Returns true if the version selected by grow_to() takes effect after the batch at the cursor: the last batch of
+  /// its epoch, or the last of `every` batches. Batches are counted only while no joined samples are in use.
   [[nodiscard]] bool may_grow() const noexcept;
-  /// Committed steps of the current epoch; of batches `per_rank`, as if the ranks had been as many in all of it.
-  [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
-  /// Batches of an epoch, the last one perhaps smaller; of batches `per_rank`, of as many ranks as there are now.
+  /// Returns the number of committed steps in the current epoch. With `per_rank` it assumes the current number of ranks
+  /// for the whole epoch.
+  [[nodiscard]] std::uint64_t step() const noexcept { return steps(cursor_.position); }
+  /// Returns the number of batches in an epoch. The last batch may be smaller. With `per_rank` it assumes the current
+  /// number of ranks.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
 
-  /// Samples of the batch at `where`, over all of `world` ranks; 0 at the end of the epoch.
+  /// Returns the number of samples in the batch at `where`, over all `world` ranks, or 0 at the end of the epoch.
   [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
-  /// The batch after the one at `where`: of the next epoch when this one is over.
+  /// Returns the position of the batch after the batch at `where`. At the end of an epoch it is the first batch of the
+  /// next epoch.
   [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept {
     return after(where, batch_size(where, world));
   }
-  /// The place so many samples further: of the next epoch when this one is over.
+  /// Returns the position `samples` samples after `where`. At the end of an epoch it is the start of the next epoch.
   [[nodiscard]] static muster::cursor after(const muster::cursor& where, std::uint64_t samples) noexcept;
-  /// A cursor that stands for its whole epoch, and for its start, if nothing joins it.
+  /// Returns the cursor at the start of the epoch without joined samples. It identifies the epoch.
   [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor where) noexcept;
-  /// The ids of the samples of the batch at `where` that `part` gets, in its order.
+  /// Writes the ids of `part`'s samples in the batch at `where`, in order, to `ids`.
   void ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids);
 
  private:
-  // A row of samples in one order of their own that a cursor is in: those that the epoch began with, or that joined
-  // it together last.
+  // A run of samples with an order of its own that contains a cursor: the samples with which the epoch began, or the
+  // samples that joined in the most recent addition.
   struct segment {
-    std::uint64_t begin;     // its first sample
-    std::uint64_t size;      // of all
-    std::uint64_t end;       // of those that batches use
-    std::uint64_t position;  // in it
+    std::uint64_t begin;     // first sample
+    std::uint64_t size;      // number of samples
+    std::uint64_t end;       // number of samples that batches use
+    std::uint64_t position;  // position of the cursor in the segment
   };
   [[nodiscard]] static segment segment_of(const muster::cursor& where) noexcept;
-  // So many samples further, which may be in other epochs; at the end of one rather than at the start of the next.
-  [[nodiscard]] static muster::cursor moved(muster::cursor where, std::uint64_t samples) noexcept;
+  // Returns the position `samples` samples after `where`, perhaps in a later epoch. At a boundary it is the end of the
+  // epoch and not the start of the next epoch.
+  [[nodiscard]] static muster::cursor advanced(muster::cursor where, std::uint64_t samples) noexcept;
   [[nodiscard]] static bool is_between_batches(const muster::cursor& at) noexcept;
   [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
-  // The samples at the positions [first, first + ids.size()) behind `where`, which are of one segment.
+  // Writes the samples at the positions [first, first + ids.size()) after `where` to `ids`. They must be in a single
+  // segment.
   void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
   void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
-  void share_out(std::span<const sample_id> ids, const rank_weights& weights);
+  void assign_readers(std::span<const sample_id> ids, const rank_weights& weights);
 
-  muster::cursor at_;
+  muster::cursor cursor_;
   int world_ = 1;
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
-  std::uint64_t grown_ = 0, every_ = 0;
+  std::uint64_t selected_size_ = 0, every_ = 0;
   bool sharded_ = false;
   std::shared_ptr<const proportions> mixture_;
-  std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
+  std::vector<std::array<sampler, 2>> orders_of_parts_;  // the orders of the part's even and odd epochs
   struct place_of_part {
     std::size_t part;
     std::uint64_t before;
-    std::size_t index;  // of the id
+    std::size_t index;  // index of the id in the batch
   };
   std::vector<place_of_part> places_;
-  std::vector<sample_id> of_part_;
-  std::vector<held_shards> of_ranks_;
-  std::vector<std::vector<std::size_t>> holders_;  // ranks, by part
-  std::vector<std::size_t> reader_of_;             // a rank, by sample of the batch
-  std::vector<std::uint64_t> loads_;               // samples of the batch, by rank
-  std::array<sampler, 2> orders_;                  // of the epoch of the cursor, and of another: batches are made ahead
+  std::vector<sample_id> ids_of_part_;
+  std::vector<held_shards> held_by_rank_;
+  std::vector<std::vector<std::size_t>> holders_;  // ranks that hold the part, by part
+  std::vector<std::size_t> reader_of_;             // assigned rank, by sample of the batch
+  std::vector<std::uint64_t> loads_;               // number of assigned samples, by rank
+  // the order of the cursor's epoch, and the order of another epoch, because batches are prepared ahead
+  std::array<sampler, 2> orders_;
 };
 
 }}}  // namespace muster::v0::detail

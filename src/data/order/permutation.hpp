@@ -13,17 +13,17 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// An order of the ids 0 .. size - 1, every one of the size! orders equally likely over seeds and epochs, and the same
-/// on every platform: the shuffle of Fisher and Yates (Durstenfeld 1964, https://doi.org/10.1145/364520.364540) with a
-/// random_stream of (seed, epoch). Holds a table of 4 bytes a sample.
+/// An order of the ids 0 .. size - 1. All size! orders are equally likely over seeds and epochs, and an order is the
+/// same on every platform. It is the shuffle of Fisher and Yates (Durstenfeld 1964,
+/// https://doi.org/10.1145/364520.364540) with a random_stream for (seed, epoch). Holds a table of 4 bytes a sample.
 class permutation {
  public:
-  /// The order of no samples.
+  /// Creates the order of zero samples.
   permutation() = default;
   permutation(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) { assign(seed, epoch, size); }
 
-  /// Becomes another order, in the memory of this one where that is enough. O(size). Throws configuration_error for
-  /// more than 2^32 samples.
+  /// Becomes another order. Reuses the present memory if its size is sufficient. O(size). Throws configuration_error
+  /// for more than 2^32 samples.
   void assign(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) {
     if (size > std::uint64_t{1} << 32) {
       throw configuration_error(
@@ -32,9 +32,10 @@ class permutation {
     }
     ids_.resize(size);
     for (std::uint64_t i = 0; i < size; ++i) ids_[i] = static_cast<std::uint32_t>(i);
-    constexpr std::uint64_t purpose = 0x7065726d75746174ULL;  // so that no other use of the seed meets these numbers
+    constexpr std::uint64_t purpose = 0x7065726d75746174ULL;  // gives this use of the seed its own random numbers
     random_stream random(mix(seed ^ purpose), epoch);
-    // What changes places does not say what is drawn: drawn `ahead` of that, lines of a large table are on their way.
+    // The random indices do not depend on the swaps. Drawing them `ahead` steps early allows their cache lines in a
+    // large table to be prefetched.
     constexpr std::uint64_t ahead = 64;
     std::array<std::uint32_t, ahead> drawn;
     std::uint64_t next = size;
@@ -50,9 +51,9 @@ class permutation {
     }
   }
 
-  /// The number of samples.
+  /// Returns the number of samples.
   [[nodiscard]] std::uint64_t size() const noexcept { return ids_.size(); }
-  /// The sample at `position` < size() of the epoch.
+  /// Returns the sample at `position` < size() in the epoch.
   [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept { return ids_[position]; }
 
  private:

@@ -26,11 +26,11 @@ std::shared_ptr<far_folder> open_far(const std::string& path, const http_options
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<far_folder>> all;
   const std::lock_guard lock(mutex);
-  std::erase_if(all, [](const auto& one) { return one.second.expired(); });
-  std::weak_ptr<far_folder>& known = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
-                                         std::to_string(options.timeout.count())];
-  auto found = known.lock();
-  if (!found) known = found = open(path, options);
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<far_folder>& entry_of_path = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
+                                                 std::to_string(options.timeout.count())];
+  auto found = entry_of_path.lock();
+  if (!found) entry_of_path = found = open(path, options);
   return found;
 }
 

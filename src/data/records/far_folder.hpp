@@ -1,4 +1,4 @@
-// The files of a folder on a server, as readers see them; private to muster's own sources.
+// The interface of a folder of files on a server. Private to muster's own sources.
 #pragma once
 
 #include <cstddef>
@@ -13,46 +13,51 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Bytes [begin, begin + size) of a file that was added to a folder.
+/// The bytes [begin, begin + size) of a file that was added to a folder.
 struct far_part {
   std::size_t file;
   std::uint64_t begin;
   std::uint64_t size;
 };
 
-/// A file as it lies on the server.
+/// A file on the server.
 struct far_file {
   std::size_t number;
   std::uint64_t size;
-  std::optional<std::uint64_t> version;  ///< a digest of it; nothing: the server tells no version that can be trusted
+  /// Digest of the server's version of the file; nothing: the server reports no reliable version.
+  std::optional<std::uint64_t> version;
 };
 
-/// Any thread may call any function. What waits for the server throws data_error with the file's address: at once where
-/// the server refuses it, after http_options::timeout where it does not answer.
+/// A folder of files on a server. Any thread may call any function. Functions that wait for the server throw data_error
+/// with the file's address: at once if the server refuses the request, and after http_options::timeout if the server
+/// does not reply.
 class far_folder {
  public:
   using bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   virtual ~far_folder() = default;
-  /// A small file, as it is now.
+  /// Returns the current contents of a small file.
   [[nodiscard]] virtual std::string text(const std::string& name) = 0;
-  /// Knows the file of so many bytes from now on, by the number returned. `content` tells it from others in the cache.
+  /// Adds a file of `size` bytes and returns its number. `content` identifies the file's contents in the cache.
   [[nodiscard]] virtual std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) = 0;
-  /// Asks the server for a file and adds it; its version there tells it from others. Without one that can be trusted it
-  /// is fetched each time, and the cache has it for this process alone. All of it has room on the disk, so
-  /// that its parts lie one behind another. Throws data_error where it is not there, is empty or has no room.
+  /// Looks up a file on the server and adds it. Its version on the server identifies its contents in the cache. Without
+  /// a reliable version the file is fetched each time and is cached for this process alone. Disk space is reserved for
+  /// the whole file, so that its parts are contiguous. Throws data_error if the file does not exist, is empty, or does
+  /// not fit on the disk.
   [[nodiscard]] virtual far_file find(const std::string& name) = 0;
-  /// These parts will be wanted, and come meanwhile.
+  /// Announces that these parts will be read soon. They are fetched in the background.
   virtual void expect(std::span<const far_part> parts) = 0;
-  /// A part, which is waited for. It stays as long as this folder and `held`, which has it where the disk has not.
+  /// Waits for a part and returns it. It remains valid as long as this folder and `held`, which owns the part if it is
+  /// not cached on disk.
   [[nodiscard]] virtual const std::byte* view(const far_part& part, bytes& held) = 0;
 };
 
 using far_opener = std::shared_ptr<far_folder> (*)(const std::string& address, const http_options& options);
-/// Sets what opens addresses, where muster::http is linked. Thread safe.
+/// Sets the function that opens addresses, if muster::http is linked. Thread safe.
 void set_far_opener(far_opener opener) noexcept;
-/// Null for a path that is no address. A folder that is open already is shared, with its requests and its bytes of the
-/// disk. Throws configuration_error for an address where muster::http is not linked.
+/// Opens the folder at an address. Returns null for a path that is not an address. A folder that is already open is
+/// shared, with its requests and its disk space. Throws configuration_error for an address if muster::http is not
+/// linked.
 [[nodiscard]] std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options);
 
 }}}  // namespace muster::v0::detail

@@ -18,29 +18,29 @@ namespace {
 
 constinit std::atomic<const block_codec*> codec{nullptr};
 
-constexpr const char* copy_again = "copy it again or make it anew";
+constexpr const char* copy_again = "copy it again or write it again";
 
 constexpr const char* form_names[] = {"fixed", "bytes", "sparse"};
 
 }  // namespace
 
-void set_block_codec(const block_codec* to) noexcept { codec = to; }
+void set_block_codec(const block_codec* functions) noexcept { codec = functions; }
 
 const block_codec& require_block_codec(const std::string& path) {
-  const block_codec* const known = codec;
-  if (known == nullptr) {
+  const block_codec* const functions = codec;
+  if (functions == nullptr) {
     throw configuration_error("'" + path +
                               "' has compressed blocks (this program was built without muster's zstd component); link "
                               "muster::zstd");
   }
-  return *known;
+  return *functions;
 }
 
 void require_little_endian(const std::string& path) {
   if constexpr (std::endian::native != std::endian::little) {
     throw configuration_error("'" + path +
                               "' cannot be used on this machine (the format is little-endian, and muster does not "
-                              "turn numbers around); use a machine of that byte order");
+                              "convert the byte order); use a little-endian machine");
   }
 }
 
@@ -80,14 +80,14 @@ record_schema schema_from_json(std::string_view text, const std::string& path, s
     schema.labels = json.at("labels").get<std::vector<std::string>>();
     if (json.contains("classes")) schema.classes = json["classes"].get<std::vector<std::string>>();
   } catch (const nlohmann::json::exception&) {
-    fail("it is not the JSON it should be");
+    fail("its JSON is invalid");
   }
   std::uint64_t sum = 0;
   for (const record_field& field : schema.fields) {
     const auto bytes = checked_product(size_of(field.type), field.shape);
     if (!bytes || __builtin_add_overflow(sum, *bytes, &sum)) fail("its fields are too large");
   }
-  if ((schema.form == record_form::fixed) != (sum != 0)) fail("its fields do not go with its form");
+  if ((schema.form == record_form::fixed) != (sum != 0)) fail("its fields do not match its form");
   return schema;
 }
 
@@ -110,7 +110,7 @@ table_places place_tables(const file_footer& footer, const record_schema& schema
   const wide end = blocks + wide{footer.blocks} * sizeof(block_entry);
   if (end + sizeof(file_footer) != footer.file_bytes) {
     throw data_error({path, 0, 0, footer.file_bytes - sizeof(file_footer)},
-                     std::string("has a footer whose sizes do not add up; ") + copy_again);
+                     std::string("has a footer with inconsistent sizes; ") + copy_again);
   }
   return {static_cast<std::uint64_t>(labels), static_cast<std::uint64_t>(crcs), static_cast<std::uint64_t>(ends_at),
           static_cast<std::uint64_t>(blocks), static_cast<std::uint64_t>(end)};
@@ -146,13 +146,13 @@ void shard::open(std::uint64_t size) {
   require_little_endian(path);
   const auto magic = part(0, std::min<std::uint64_t>(size, sizeof header_magic - 1));
   if (!std::ranges::equal(magic, std::as_bytes(std::span(header_magic).first(sizeof header_magic - 1)))) {
-    throw data_error({path, 0, 0, 0}, "is not a file of muster's records (it does not begin as one); check the path");
+    throw data_error({path, 0, 0, 0}, "is not a file of muster's records (its first bytes differ); check the path");
   }
-  if (size < page + sizeof(file_footer)) refuse(size, "is cut short");
+  if (size < page + sizeof(file_footer)) refuse(size, "is truncated");
   header = wire_reader(part(0, sizeof header)).number<file_header>();
   if (header.version != format_version) {
     throw data_error({path, 0, 0, 8}, "has version " + std::to_string(header.version) +
-                                          " of the format (this program knows " + std::to_string(format_version) +
+                                          " of the format (this program supports " + std::to_string(format_version) +
                                           "); use a newer muster or convert the file");
   }
   if (header.schema_bytes > size - sizeof header) refuse(20, "has a schema longer than the file");
@@ -163,7 +163,7 @@ void shard::open(std::uint64_t size) {
     refuse(28, "has a header that does not match its checksum");
   }
   if (!std::has_single_bit(header.alignment) || header.alignment > page || (header.flags & ~zstd_blocks) != 0) {
-    refuse(12, "has a header with flags or an alignment that are unknown");
+    refuse(12, "has a header with unknown flags or an unknown alignment");
   }
 
   const std::uint64_t footer_at = size - sizeof(file_footer);
@@ -171,14 +171,14 @@ void shard::open(std::uint64_t size) {
   footer = wire_reader(footer_bytes).number<file_footer>();
   if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != size ||
       crc32c(footer_bytes.first(offsetof(file_footer, crc))) != footer.crc) {
-    refuse(footer_at, "has no valid footer (it was cut short, or damaged at its end)");
+    refuse(footer_at, "has no valid footer (it was truncated, or damaged at its end)");
   }
   const std::string_view schema_text(reinterpret_cast<const char*>(schema_bytes.data()), schema_bytes.size());
   schema = schema_from_json(schema_text, path, sizeof header);
   const table_places places = place_tables(footer, schema, path);
   if (footer.payload_offset % page != 0 || footer.payload_offset < sizeof header + header.schema_bytes ||
       footer.records == 0) {
-    refuse(footer_at, "has a footer that cannot be (no records, or a payload in a wrong place)");
+    refuse(footer_at, "has an invalid footer (no records, or a payload at an invalid offset)");
   }
   const auto tables = part(places.labels, places.footer - places.labels);
   if (crc32c(tables) != footer.tables_crc) refuse(places.labels, "has tables that do not match their checksum");
@@ -190,7 +190,7 @@ void shard::open(std::uint64_t size) {
   crcs = reinterpret_cast<const std::uint32_t*>(at(places.crcs));
   ends = schema.form == record_form::fixed ? nullptr : reinterpret_cast<const std::uint64_t*>(at(places.ends));
   blocks = {reinterpret_cast<const block_entry*>(at(places.blocks)), footer.blocks};
-  if (compressed() != (footer.blocks != 0)) refuse(footer_at, "has blocks that its header does not speak of");
+  if (compressed() != (footer.blocks != 0)) refuse(footer_at, "has blocks that contradict its header");
   compressed() ? check_blocks() : check_records(0, footer.records, footer.payload_bytes);
 }
 
@@ -208,7 +208,7 @@ void shard::check_blocks() const {
   }
 }
 
-// Every record must lie within the payload or its block, so that reading needs no checks of its own.
+// Checks that every record is within the payload or its block, so that reading needs no checks.
 void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const {
   if (ends == nullptr) {
     __extension__ using wide = unsigned __int128;
@@ -219,8 +219,9 @@ void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64
   for (std::uint64_t i = first; i < behind; ++i) {
     const range at = place(i, first);
     if (at.begin <= raw_bytes && at.size <= raw_bytes - at.begin) continue;
-    refuse(footer.payload_offset, std::string("has records that leave their ") + (compressed() ? "block" : "place") +
-                                      ", first of all record " + std::to_string(i));
+    refuse(footer.payload_offset, std::string("has records that extend beyond their ") +
+                                      (compressed() ? "block" : "payload") + ", the first is record " +
+                                      std::to_string(i));
   }
 }
 

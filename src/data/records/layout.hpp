@@ -1,4 +1,4 @@
-// The bytes of a file of records, as docs/record-format.md specifies them; private to the reader and the writer.
+// The file format of records, as specified in docs/record-format.md. Private to the reader and the writer.
 #pragma once
 
 #include <cstddef>
@@ -15,52 +15,53 @@
 
 namespace muster { inline namespace v0 { namespace detail::records {
 
-// How files begin and end: a byte that no text has, a name, and line ends that a transfer as text would change.
+// Magic numbers at the start and the end of a file: a byte that does not occur in text, a name, and line ends that a
+// text-mode transfer would change.
 inline constexpr char header_magic[9] = "\x8dMUSTR\r\n";
 inline constexpr char footer_magic[9] =
     "\x8d"
     "ENDMR\r\n";
 inline constexpr std::uint32_t format_version = 1;
-inline constexpr std::uint64_t page = 4096;           // where the first record begins: a multiple of this
-inline constexpr std::uint64_t table_alignment = 64;  // and the tables of this
-inline constexpr std::uint64_t most_raw_bytes = std::uint64_t{1} << 30;  // of a block
-inline constexpr std::uint32_t zstd_blocks = 1;                          // a flag of the header
+inline constexpr std::uint64_t page = 4096;                              // alignment of the first record
+inline constexpr std::uint64_t table_alignment = 64;                     // alignment of the tables
+inline constexpr std::uint64_t most_raw_bytes = std::uint64_t{1} << 30;  // maximum size of a decompressed block
+inline constexpr std::uint32_t zstd_blocks = 1;                          // a flag in the header
 
-/// What a file begins with; the schema, `schema_bytes` of JSON, follows.
+/// The header of a file. The schema follows: `schema_bytes` bytes of JSON.
 struct file_header {
   char magic[8];
   std::uint32_t version;
   std::uint32_t flags;
-  std::uint32_t alignment;  // of every record, a power of two up to a page
+  std::uint32_t alignment;  // alignment of every record, a power of two up to a page
   std::uint32_t schema_bytes;
   std::uint32_t reserved;
-  std::uint32_t crc;  // of all of the above and the schema
+  std::uint32_t crc;  // checksum of the preceding fields and the schema
 };
 static_assert(sizeof(file_header) == 32);
 
-/// What a file ends with.
+/// The footer of a file.
 struct file_footer {
   std::uint64_t records;
   std::uint64_t payload_offset;
   std::uint64_t payload_bytes;
   std::uint64_t blocks;
-  std::uint64_t digest;      // of the schema and the records' checksums
-  std::uint64_t file_bytes;  // with the footer
-  std::uint32_t tables_crc;  // of all bytes between payload and footer
-  std::uint32_t crc;         // of all of the above
+  std::uint64_t digest;      // digest of the schema and the records' checksums
+  std::uint64_t file_bytes;  // including the footer
+  std::uint32_t tables_crc;  // checksum of all bytes between payload and footer
+  std::uint32_t crc;         // checksum of the preceding fields
   char magic[8];
 };
 static_assert(sizeof(file_footer) == 64);
 
-/// One block of compressed records.
+/// A block of compressed records.
 struct block_entry {
   std::uint64_t first_record;
-  std::uint64_t end;  // in the payload; it begins where the one before ends
+  std::uint64_t end;  // in the payload; the block begins at the end of the previous block
   std::uint64_t raw_bytes;
 };
 static_assert(sizeof(block_entry) == 24);
 
-/// Where the tables of a file lie, all behind the payload.
+/// The offsets of the tables in a file. All tables are after the payload.
 struct table_places {
   std::uint64_t labels;
   std::uint64_t crcs;
@@ -69,34 +70,34 @@ struct table_places {
   std::uint64_t footer;
 };
 
-/// Throws data_error naming `path` when the numbers of the footer are too large for any file.
+/// Returns the offsets of the tables. Throws data_error naming `path` if the sizes in the footer are inconsistent.
 [[nodiscard]] table_places place_tables(const file_footer& footer, const record_schema& schema,
                                         const std::string& path);
 
-/// One file, mapped or on a server, and checked but for the records themselves.
+/// A file, mapped or on a server. Everything except the records themselves has been checked.
 struct shard {
   std::string path;
-  mapped_file file;                 // empty where it is on a server
-  std::shared_ptr<far_folder> far;  // null for a local one
-  std::size_t number;               // there
+  mapped_file file;                 // empty if the file is on a server
+  std::shared_ptr<far_folder> far;  // null for a local file
+  std::size_t number;               // number of the file in `far`
   record_schema schema;
   file_header header;
   file_footer footer;
-  std::uint64_t record_bytes;  // 0 unless fixed
+  std::uint64_t record_bytes;  // 0 unless the schema is fixed
   std::uint64_t stride;
-  std::span<const std::byte> payload;  // of a local one
+  std::span<const std::byte> payload;  // payload of a local file
   const float* labels;
   const std::uint32_t* crcs;
-  const std::uint64_t* ends;  // null when fixed
+  const std::uint64_t* ends;  // null if the schema is fixed
   std::span<const block_entry> blocks;
 
-  /// Checks header, footer and tables. Throws data_error with the byte at which something is wrong.
+  /// Checks header, footer and tables. Throws data_error with the byte at which the error was detected.
   explicit shard(const std::string& path);
-  /// The same of a file on a server, of so many bytes; throws what fetching it throws, too.
+  /// Opens a file of `size` bytes on a server. Also throws the errors of fetching it.
   shard(const std::string& path, std::shared_ptr<far_folder> folder, std::size_t number, std::uint64_t size);
 
   [[nodiscard]] bool compressed() const noexcept { return (header.flags & zstd_blocks) != 0; }
-  /// Where a record is: in the payload or, when compressed, in its block once that is decompressed.
+  /// The location of a record: in the payload or, if the file is compressed, in the decompressed block.
   struct range {
     std::uint64_t begin;
     std::uint64_t size;
@@ -107,17 +108,18 @@ struct shard {
     return {begin, ends[record] - begin};
   }
   [[nodiscard]] std::size_t block_of(std::uint64_t record) const noexcept;
-  /// Where its bytes are in the payload: those of its block, when compressed.
+  /// Returns the location of the record's bytes in the payload, or of its block if the file is compressed.
   [[nodiscard]] range place_in_payload(std::uint64_t record) const noexcept {
     if (!compressed()) return place(record, 0);
     const std::size_t block = block_of(record);
     const std::uint64_t begin = block == 0 ? 0 : blocks[block - 1].end;
     return {begin, blocks[block].end - begin};
   }
-  /// Bytes of the payload, which stay as long as this and `held`. Waits for them where they are on a server.
+  /// Returns bytes of the payload, which are valid as long as this object and `held`. Waits for the bytes if they are
+  /// on a server.
   [[nodiscard]] std::span<const std::byte> bytes(std::uint64_t begin, std::uint64_t size,
                                                  far_folder::bytes& held) const;
-  /// The checksum that a record with these bytes should have.
+  /// Returns the checksum that a record with these bytes must have.
   [[nodiscard]] std::uint32_t crc_of(std::uint64_t record, std::span<const std::byte> bytes) const noexcept;
 
  private:
@@ -131,29 +133,29 @@ struct shard {
 };
 
 [[nodiscard]] std::string schema_to_json(const record_schema& schema);
-/// Throws data_error for text that is none.
+/// Throws data_error for invalid text.
 [[nodiscard]] record_schema schema_from_json(std::string_view text, const std::string& path, std::uint64_t offset);
 
-/// What a record at `index` of a dataset adds to the digest of it: a sum, so that the digest depends on the records and
-/// their order alone, and not on the files that they lie in.
+/// Returns the contribution of a record at `index` to the digest of a dataset. The digest is a function of the sum of
+/// the contributions, so that it depends only on the records and their order, and not on the division into files.
 [[nodiscard]] std::uint64_t digest_term(std::uint64_t index, std::uint32_t crc) noexcept;
-/// The digest of a sum of terms.
+/// Returns the digest for a sum of contributions.
 [[nodiscard]] std::uint64_t digest_of(std::uint64_t sum, std::uint64_t records, const record_schema& schema);
 
-/// Compresses or decompresses a block; defined in muster::zstd.
+/// The functions for compressing and decompressing a block. Defined in muster::zstd.
 struct block_codec {
-  /// The compressed bytes, at `level` of Zstandard.
+  /// Returns the compressed bytes, at `level` of Zstandard.
   std::vector<std::byte> (*compress)(std::span<const std::byte> raw, int level);
-  /// Fills `raw`; false when the bytes are not a block of exactly this size.
+  /// Fills `raw`. Returns false if the bytes are not a block of exactly the size of `raw`.
   bool (*decompress)(std::span<const std::byte> compressed, std::span<std::byte> raw) noexcept;
 };
 
-/// Makes blocks known. Thread safe.
+/// Sets the functions for blocks. Thread safe.
 void set_block_codec(const block_codec* codec) noexcept;
-/// Throws configuration_error when the program was linked without muster::zstd.
+/// Returns the functions for blocks. Throws configuration_error if the program was linked without muster::zstd.
 [[nodiscard]] const block_codec& require_block_codec(const std::string& path);
 
-/// Throws configuration_error on a machine of the other byte order.
+/// Throws configuration_error on a big-endian machine.
 void require_little_endian(const std::string& path);
 
 }}}  // namespace muster::v0::detail::records

@@ -21,9 +21,9 @@
 #include "../cache/locked_file.hpp"
 #include "manifest_file.hpp"
 
-// A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
-// between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
-// follow in the same group.
+// A line is "CRC FILE RECORDS BYTES DIGEST MORE", and the first line is "CRC muster-records VERSION": words separated
+// by single blanks. CRC is the CRC32C of the text after the blank that follows CRC. CRC and DIGEST are hexadecimal.
+// MORE is the number of lines that follow in the same group.
 
 namespace muster { inline namespace v0 {
 namespace {
@@ -38,7 +38,8 @@ bool usable_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
 }
 
-// Read and not mapped: a writer may cut off what a killed one left at its end. Nothing for a file that cannot be read.
+// Returns the contents of a file, or nothing if the file cannot be read. The file is not mapped, because a writer may
+// truncate incomplete lines of a killed writer.
 std::optional<std::string> text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -60,35 +61,35 @@ detail::manifest_content detail::read_contents(const std::string& folder, bool r
 
 detail::manifest_content detail::contents_of(std::string_view text, const std::string& path) {
   manifest_content content;
-  std::size_t whole_entries = 0;
-  std::uint64_t number_of_line = 0;
-  std::size_t at = 0;
+  std::size_t complete_entries = 0;
+  std::uint64_t line_number = 0;
+  std::size_t position = 0;
   const auto fail = [&](const std::string& problem) {
-    throw data_error({path, number_of_line, 1}, problem + "; restore the manifest from a copy");
+    throw data_error({path, line_number, 1}, problem + "; restore the manifest from a copy");
   };
   for (std::uint64_t more = 0;;) {
-    const auto newline = text.find('\n', at);
+    const auto newline = text.find('\n', position);
     if (newline == std::string_view::npos) break;
-    const std::string written(text.substr(at, newline - at));
-    at = newline + 1;
-    ++number_of_line;
+    const std::string written(text.substr(position, newline - position));
+    position = newline + 1;
+    ++line_number;
     constexpr std::size_t crc_and_blank = 9;
     const std::string line = written.substr(std::min(crc_and_blank, written.size()));
     if (with_crc(line) != written + '\n') fail("the line does not match its checksum (the manifest was damaged)");
-    if (number_of_line == 1) {
+    if (line_number == 1) {
       if (line != heading) {
-        throw data_error({path, 1, 1}, "has the heading '" + line + "' (this program knows '" + std::string(heading) +
-                                           "'); use the muster that wrote it");
+        throw data_error({path, 1, 1}, "has the heading '" + line + "' (this program supports '" +
+                                           std::string(heading) + "'); use the version of muster that wrote it");
       }
-      content.bytes = at;
+      content.bytes = position;
       continue;
     }
-    if (line.starts_with('.') && content.entries.size() == whole_entries) {
-      for (const auto& [known, value] : {std::pair(std::string_view(statistics_note), &content.statistics),
-                                         std::pair(std::string_view(schema_note), &content.schema)}) {
-        if (line.starts_with(known)) *value = line.substr(known.size());
+    if (line.starts_with('.') && content.entries.size() == complete_entries) {
+      for (const auto& [prefix, value] : {std::pair(std::string_view(statistics_note), &content.statistics),
+                                          std::pair(std::string_view(schema_note), &content.schema)}) {
+        if (line.starts_with(prefix)) *value = line.substr(prefix.size());
       }
-      content.bytes = at;
+      content.bytes = position;
       continue;
     }
     manifest_entry entry;
@@ -97,14 +98,15 @@ detail::manifest_content detail::contents_of(std::string_view text, const std::s
     words.imbue(std::locale::classic());
     words >> entry.file >> entry.records >> entry.bytes >> std::hex >> entry.digest >> std::dec >> more;
     const bool read = words && words.eof();
-    if (!read || !usable_name(entry.file)) fail("the line is no entry of a manifest");
-    if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the one before");
+    if (!read || !usable_name(entry.file)) fail("the line is not a manifest entry");
+    if (content.entries.size() != complete_entries && more != expected)
+      fail("the line does not follow the previous line");
     content.entries.push_back(std::move(entry));
     if (more != 0) continue;
-    whole_entries = content.entries.size();
-    content.bytes = at;
+    complete_entries = content.entries.size();
+    content.bytes = position;
   }
-  content.entries.resize(whole_entries);
+  content.entries.resize(complete_entries);
   return content;
 }
 
@@ -118,7 +120,7 @@ detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::m
   require(text.has_value());
   manifest_content content = contents_of(*text, path_);
   entries_ = std::move(content.entries);
-  whole_ = content.bytes;
+  complete_bytes_ = content.bytes;
 }
 
 void detail::manifest_file::require(bool done) const {
@@ -146,11 +148,11 @@ void detail::manifest_file::append(std::span<const manifest_entry> entries) {
 void detail::manifest_file::note(const std::string& text) { write(with_crc(text)); }
 
 void detail::manifest_file::write(const std::string& lines) {
-  const std::string added = (whole_ == 0 ? with_crc(std::string(heading)) : "") + lines;
-  require(::ftruncate(file_.get(), static_cast<off_t>(whole_)) == 0 &&
-          write_at(file_.get(), std::as_bytes(std::span(added)), whole_) && ::fsync(file_.get()) == 0);
-  if (whole_ == 0) flush_folder(path_);
-  whole_ += added.size();
+  const std::string added = (complete_bytes_ == 0 ? with_crc(std::string(heading)) : "") + lines;
+  require(::ftruncate(file_.get(), static_cast<off_t>(complete_bytes_)) == 0 &&
+          write_at(file_.get(), std::as_bytes(std::span(added)), complete_bytes_) && ::fsync(file_.get()) == 0);
+  if (complete_bytes_ == 0) flush_folder(path_);
+  complete_bytes_ += added.size();
 }
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// A file of a manifest's lines, open for a writer; private to the writers of records.
+// The manifest as a text file that a writer has open. Private to the readers and writers of records.
 #pragma once
 
 #include <cstddef>
@@ -12,40 +12,43 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What the text of a manifest says, and how long it is up to the end of its last whole group.
+/// The parsed text of a manifest. `bytes` is the length of the text up to the end of its last complete group.
 struct manifest_content {
   std::vector<manifest_entry> entries;
   std::size_t bytes = 0;
-  std::string statistics;  ///< of the newest note of them; empty: there is none
-  std::string schema;      ///< the same, as files have it
+  std::string statistics;  ///< the newest statistics note; empty: there is none
+  std::string schema;      ///< the newest schema note, in the format of the files' schema
 };
 
-/// A line that is no file of the folder, but a note about it, begins with a dot; those that are not known are skipped.
+/// Prefixes of notes. A note is a line about the folder that does not name a file. It begins with a dot. Readers skip
+/// unknown notes.
 inline constexpr const char* statistics_note = ".statistics ";
 inline constexpr const char* schema_note = ".schema ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
-/// What the text of a manifest says, its entries in order; `path` is for errors. Entries come in groups that were
-/// appended together; a group with an incomplete last line is what a killed writer left, and does not count. Throws
-/// data_error with the line for anything else.
+/// Parses the text of a manifest. The entries are in order. `path` is used in errors. Entries are grouped: the entries
+/// of a group were appended together. A group whose last line is incomplete was left by a killed writer and is ignored.
+/// Throws data_error with the line for any other error.
 [[nodiscard]] manifest_content contents_of(std::string_view text, const std::string& path);
-/// The same of a folder, as it is now. Throws data_error, too, where it has no manifest, if that is required.
+/// Parses the current manifest of a folder. Throws data_error, too, if the folder has no manifest and `required` is
+/// true.
 [[nodiscard]] manifest_content read_contents(const std::string& folder, bool required = true);
 
-/// Made if it is missing, and locked against other writers as long as this object is there.
+/// A manifest that is open for writing. It is created if missing, and locked against other writers during the life of
+/// this object.
 class manifest_file {
  public:
-  /// Another process that has it locked is waited for, or else a configuration_error. Throws configuration_error when
-  /// it cannot be written, data_error when it is damaged.
+  /// Waits for another process that has the file locked if `wait` is true, and otherwise throws configuration_error.
+  /// Throws configuration_error if the file cannot be written, and data_error if it is damaged.
   manifest_file(std::string path, bool wait);
 
-  /// What it has.
+  /// Returns the entries of the manifest.
   [[nodiscard]] const std::vector<manifest_entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Appends entries, all or none of which readers will see, and flushes them to the disk; first removes what a killed
-  /// writer left of its lines.
+  /// Appends entries and flushes them to the disk. Readers see all the entries or none. Incomplete lines of a killed
+  /// writer are removed first.
   void append(std::span<const manifest_entry> entries);
-  /// The same of a note, which has no line end.
+  /// Appends a note, without a line end, in the same way.
   void note(const std::string& text);
 
  private:
@@ -55,7 +58,7 @@ class manifest_file {
   std::string path_;
   descriptor file_;
   std::vector<manifest_entry> entries_;
-  std::size_t whole_ = 0;  // bytes up to the end of the last whole group
+  std::size_t complete_bytes_ = 0;  // number of bytes up to the end of the last complete group
 };
 
 }}}  // namespace muster::v0::detail

@@ -26,7 +26,8 @@ struct record_files::state : detail::source_facts {
     sample_id first = 0;
   };
 
-  // The files of a manifest (none: the one at `path`); those that `before` has open are taken from there.
+  // Opens the files of a manifest (an empty manifest: the file at `path`). Files that `before` has open are shared with
+  // `before`.
   state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::far_folder> server,
         detail::manifest_content content, const state* before = nullptr)
       : path(where),
@@ -39,16 +40,16 @@ struct record_files::state : detail::source_facts {
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
-    const auto is_here = [&](std::size_t i) {
+    const auto is_present = [&](std::size_t i) {
       std::error_code ignored;
       return !options.local || far || std::filesystem::exists(paths[i], ignored);
     };
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
-    // Opening looks at all of the tables, which need not stay mapped.
+    // Opening reads all tables, which need not remain mapped.
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
       const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
-      if (!is_open && !is_here(i)) return;
+      if (!is_open && !is_present(i)) return;
       if (is_open)
         shards[i].shard = before->shards[i].shard;
       else if (far)
@@ -57,35 +58,35 @@ struct record_files::state : detail::source_facts {
         shards[i].shard = std::make_shared<const format::shard>(paths[i]);
       forget(i);
     });
-    std::optional<std::size_t> first_here;
-    muster::digest of_entries;
+    std::optional<std::size_t> first_present;
+    muster::digest digest_of_entries;
     std::vector<std::uint64_t> counts;
     for (std::size_t i = 0; i < shards.size(); ++i) {
       shards[i].first = size;
       if (options.shards) {
-        of_entries.add(entries[i].digest).add(entries[i].records);
+        digest_of_entries.add(entries[i].digest).add(entries[i].records);
         counts.push_back(entries[i].records);
       }
       if (shards[i].shard == nullptr) {
         size += entries[i].records;
         continue;
       }
-      if (!first_here) first_here = i;
-      const format::shard& first = *shards[*first_here].shard;
+      if (!first_present) first_present = i;
+      const format::shard& first = *shards[*first_present].shard;
       const format::shard& shard = *shards[i].shard;
       if (!entries.empty()) check_entry(entries[i], shard);
       if (!(shard.schema == first.schema)) {
         throw data_error({shard.path}, "has records of another schema (" + to_string(shard.schema) + ") than " +
-                                           first.path + " (" + to_string(first.schema) + "); convert one of them");
+                                           first.path + " (" + to_string(first.schema) + "); convert the records");
       }
       size += shard.footer.records;
       compressed = compressed || shard.compressed();
       if (shard.compressed()) codec = &format::require_block_codec(shard.path);
     }
-    if (first_here) schema = shards[*first_here].shard->schema;
+    if (first_present) schema = shards[*first_present].shard->schema;
     if (options.shards) {
-      if (!first_here) schema = schema_of_manifest(content, path);
-      digest = of_entries.value();
+      if (!first_present) schema = schema_of_manifest(content, path);
+      digest = digest_of_entries.value();
       order = std::make_shared<const detail::proportions>(counts, counts);
       return;
     }
@@ -102,7 +103,8 @@ struct record_files::state : detail::source_facts {
     digest = format::digest_of(sum, size, schema);
   }
 
-  // Of a folder on a server: the number of each file there. The ends of those that are to be opened are on their way.
+  // Returns the number of each file, for a folder on a server. Announces the reads of the starts and ends of the files
+  // that will be opened.
   std::vector<std::size_t> expect_ends(const std::vector<manifest_entry>& entries, const state* before) const {
     std::vector<std::size_t> numbers;
     std::vector<detail::far_part> parts;
@@ -125,35 +127,35 @@ struct record_files::state : detail::source_facts {
     const std::string manifest = detail::path_of_manifest(path);
     auto found =
         far ? detail::contents_of(far->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
-    if (found.entries.empty()) throw data_error({manifest}, "names no files yet; write records into the folder");
+    if (found.entries.empty()) throw data_error({manifest}, "lists no files yet; write records into the folder");
     return found;
   }
 
   static void check_entry(const manifest_entry& entry, const format::shard& shard) {
     const format::file_footer& footer = shard.footer;
     if (entry.records == footer.records && entry.bytes == footer.file_bytes && entry.digest == footer.digest) return;
-    throw data_error({shard.path}, "is not the file that the manifest means (it has " + std::to_string(footer.records) +
-                                       " records and " + std::to_string(footer.file_bytes) + " bytes there, and " +
-                                       std::to_string(entry.records) + " and " + std::to_string(entry.bytes) +
-                                       " were written); restore it from a copy");
+    throw data_error({shard.path}, "does not match the manifest (the file has " + std::to_string(footer.records) +
+                                       " records and " + std::to_string(footer.file_bytes) +
+                                       " bytes, and the manifest lists " + std::to_string(entry.records) + " and " +
+                                       std::to_string(entry.bytes) + "); restore it from a copy");
   }
 
-  // Of a rank that has none of the files.
+  // Returns the schema for a rank that has none of the files.
   static record_schema schema_of_manifest(const detail::manifest_content& content, const std::string& path) {
     if (!content.schema.empty()) return format::schema_from_json(content.schema, path, 0);
-    throw data_error({path},
-                     "has none of the files that its manifest lists, which would say what a record is; copy one");
+    throw data_error({path}, "has none of the files in its manifest (a file is required for the schema); copy a file");
   }
 
   const opened& shard_of(sample_id id) const {
     const opened& at =
         shards.size() == 1 ? shards.front() : *(std::ranges::upper_bound(shards, id, {}, &opened::first) - 1);
     if (at.shard != nullptr) return at;
-    throw data_error({paths[static_cast<std::size_t>(&at - shards.data())]},
-                     "is not here (its records are another rank's to read); copy it, or read them there");
+    throw data_error(
+        {paths[static_cast<std::size_t>(&at - shards.data())]},
+        "is missing at this rank (other ranks read its records); copy it, or read the records at another rank");
   }
 
-  // A record, and what keeps it in memory. Empty data with a null pointer: it cannot be used.
+  // A record, and the owner of its memory. A null pointer means that the record cannot be used.
   struct found {
     const std::byte* data = nullptr;
     std::size_t size = 0;
@@ -177,8 +179,8 @@ struct record_files::state : detail::source_facts {
     }
     return result;
   }
-  // Whether these are the bytes of the record.
-  bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
+  // Returns true if `bytes` match the record's checksum, or if checks are disabled.
+  bool matches_checksum(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
   void prefetch(sample_id id) const {
@@ -191,7 +193,7 @@ struct record_files::state : detail::source_facts {
   blocks::block decompress(const format::shard& shard, std::size_t block) const {
     const auto place = shard.place_in_payload(shard.blocks[block].first_record);
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
-    raw->reserve(1);  // where its records are empty, too: null says that one cannot be used
+    raw->reserve(1);  // not null even if all records are empty: null means that the block cannot be used
     blocks::block held;
     if (!codec->decompress(shard.bytes(place.begin, place.size, held), *raw)) return nullptr;
     return raw;
@@ -202,7 +204,7 @@ struct record_files::state : detail::source_facts {
     const std::uint64_t offset = shard.footer.payload_offset + shard.place_in_payload(record).begin;
     return data_error({shard.path, 0, 0, offset},
                       "record " + std::to_string(record) +
-                          " does not match its checksum (it was damaged on the disk or on the way); restore the file "
+                          " does not match its checksum (it was damaged on the disk or in transfer); restore the file "
                           "from a copy");
   }
 
@@ -210,9 +212,9 @@ struct record_files::state : detail::source_facts {
   record_read_options options;
   std::shared_ptr<detail::far_folder> far;  // null for local files
   std::vector<std::string> paths;
-  std::vector<opened> shards;  // null: it is not here
+  std::vector<opened> shards;  // null: the file is missing at this rank
   std::shared_ptr<const detail::proportions> order;
-  std::string statistics;  // the manifest's note of them
+  std::string statistics;  // the manifest's statistics note
   bool compressed = false;
   const format::block_codec* codec = nullptr;
   mutable blocks cache;
@@ -228,7 +230,7 @@ record_files::record_files(const std::string& path, const record_read_options& o
   const bool folder = far != nullptr || std::filesystem::is_directory(path, ignored);
   if ((options.follow || options.shards) && !folder) {
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
-                              " (it is no folder of records); name a folder, or use records:FILE");
+                              " (it is not a folder of records); name a folder, or use records:FILE");
   }
   auto content = folder ? state::contents(path, far) : detail::manifest_content();
   *this = record_files(std::make_shared<const state>(path, options, std::move(far), std::move(content)));
@@ -271,7 +273,7 @@ record_files record_files::version(std::uint64_t records) const {
     if (sum > records || seconds_since(start) > patience.count()) {
       throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
                                            std::to_string(count) + " files have " + std::to_string(sum) +
-                                           "); it is another folder, or was cut: restore it from a copy");
+                                           "); it is another folder, or was truncated: restore it from a copy");
     }
     std::this_thread::sleep_for(between_looks);
   }
@@ -315,7 +317,7 @@ void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t
 
 void record_files::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
   const std::size_t labels = schema().labels.size();
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   if (!rows.bytes.empty()) expect(ids);
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto& at = state_->shard_of(ids[k]);
@@ -324,21 +326,21 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
     if (!rows.bytes.empty()) {
       if (!state_->compressed && k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) state_->prefetch(ids[k + 1]);
       const state::found found = state_->find(at, record);
-      // Compared once it is copied: then it is in the cache, and the copy is what was checked.
-      if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
-      usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
+      // The copy is checked: it is in the processor's cache, and the caller receives exactly the checked bytes.
+      if (found.data != nullptr && found.size != 0) std::memcpy(output, found.data, found.size);
+      usable = found.data != nullptr && state_->matches_checksum(*at.shard, record, {output, found.size});
       if (!usable) {
         const data_error damage = state::damage(at, record);
         if (bad == nullptr) throw damage;
         bad->push_back({ids[k], damage.where(), damage.problem()});
-        std::memset(to, 0, found.size);
+        std::memset(output, 0, found.size);
       }
-      to += found.size;
+      output += found.size;
     }
     if (rows.labels.empty()) continue;
-    const auto from = std::span(at.shard->labels + record * labels, labels);
+    const auto stored = std::span(at.shard->labels + record * labels, labels);
     const auto into = rows.labels.subspan(k * labels, labels);
-    usable ? static_cast<void>(std::copy(from.begin(), from.end(), into.begin()))
+    usable ? static_cast<void>(std::copy(stored.begin(), stored.end(), into.begin()))
            : std::fill(into.begin(), into.end(), 0.0f);
   }
 }
@@ -346,7 +348,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
 std::span<const std::byte> record_files::view(sample_id id) const {
   const auto& at = state_->shard_of(id);
   const state::found found = state_->find(at, id - at.first);
-  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size}))
+  if (found.data == nullptr || !state_->matches_checksum(*at.shard, id - at.first, {found.data, found.size}))
     throw state::damage(at, id - at.first);
   return {found.data, found.size};
 }

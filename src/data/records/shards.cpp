@@ -12,17 +12,17 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-[[noreturn]] void refuse(std::string_view by, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("records cannot be cut into shards by '" + std::string(by) + "' (" + why + "); " +
+[[noreturn]] void refuse(std::string_view rule, const std::string& why, const std::string& suggestion) {
+  throw configuration_error("records cannot be divided into shards by '" + std::string(rule) + "' (" + why + "); " +
                             suggestion);
 }
 
-std::vector<double> numbers_of(std::string_view list, std::string_view by) {
+std::vector<double> numbers_of(std::string_view list, std::string_view rule) {
   std::vector<double> numbers;
   for (const auto word : detail::split(list, ',')) {
     const auto number = parse_number<double>(word);
     if (!number || !(*number >= 0) || !std::isfinite(*number))
-      refuse(by, "'" + std::string(word) + "' is no weight", "write such as weights:2,1,1");
+      refuse(rule, "'" + std::string(word) + "' is not a weight", "write such as weights:2,1,1");
     numbers.push_back(*number);
   }
   return numbers;
@@ -30,28 +30,28 @@ std::vector<double> numbers_of(std::string_view list, std::string_view by) {
 
 }  // namespace
 
-shard_rule::shard_rule(std::string_view by, std::uint32_t shards, const record_schema& schema, std::uint64_t records,
+shard_rule::shard_rule(std::string_view rule, std::uint32_t shards, const record_schema& schema, std::uint64_t records,
                        const detail::table_names& columns)
     : shards_(shards) {
   constexpr std::string_view weights = "weights:", hash = "hash:";
-  if (by.starts_with(weights)) {
-    const std::vector<double> numbers = numbers_of(by.substr(weights.size()), by);
+  if (rule.starts_with(weights)) {
+    const std::vector<double> numbers = numbers_of(rule.substr(weights.size()), rule);
     if (shards != 0 && numbers.size() != shards) {
-      refuse(by, std::to_string(numbers.size()) + " weights are not of " + std::to_string(shards) + " shards",
-             "give each shard one");
+      refuse(rule, std::to_string(numbers.size()) + " weights were given for " + std::to_string(shards) + " shards",
+             "give every shard a weight");
     }
     if (std::accumulate(numbers.begin(), numbers.end(), 0.0) <= 0)
-      refuse(by, "the weights add up to nothing", "give one that is above 0");
+      refuse(rule, "the sum of the weights is 0", "give at least one weight above 0");
     use_weights(numbers, records);
     return;
   }
-  if (shards == 0) refuse(by, "there are no shards", "say how many");
-  if (by == "range")
+  if (shards == 0) refuse(rule, "there are no shards", "give the number of shards");
+  if (rule == "range")
     use_weights(std::vector<double>(shards, 1.0), records);
-  else if (by.starts_with(hash))
-    use_key(by.substr(hash.size()), schema, columns);
+  else if (rule.starts_with(hash))
+    use_key(rule.substr(hash.size()), schema, columns);
   else
-    refuse(by, "that is no way to cut", "write range, hash:KEY or weights:2,1,1");
+    refuse(rule, "the rule is unknown", "write range, hash:KEY or weights:2,1,1");
 }
 
 void shard_rule::use_weights(const std::vector<double>& weights, std::uint64_t records) {
@@ -73,10 +73,10 @@ void shard_rule::use_key(std::string_view key, const record_schema& schema, cons
     bytes_ = sizeof(float);
     return;
   }
-  std::string known = "record";
+  std::string known_keys = "record";
   for (std::size_t k = 0; k < schema.labels.size(); ++k) {
     if (schema.labels[k] == key || (!columns.label.empty() && columns.label == key)) label_ = k;
-    known += ", " + schema.labels[k];
+    known_keys += ", " + schema.labels[k];
   }
   if (label_ < schema.labels.size()) return;
   std::size_t at = 0;
@@ -88,12 +88,12 @@ void shard_rule::use_key(std::string_view key, const record_schema& schema, cons
       return;
     }
     at += size;
-    known += ", " + field.name;
+    known_keys += ", " + field.name;
   }
   constexpr std::size_t most = 8;
   for (const std::string& name : std::span(columns.features).first(std::min(most, columns.features.size())))
-    known += ", " + name;
-  refuse("hash:" + std::string(key), "records have no such key", "use one of " + known);
+    known_keys += ", " + name;
+  refuse("hash:" + std::string(key), "records have no such key", "use one of " + known_keys);
 }
 
 std::uint32_t shard_rule::operator()(sample_id id, std::span<const std::byte> record,

@@ -21,8 +21,8 @@ namespace muster { inline namespace v0 {
 namespace format = detail::records;
 
 struct record_file_writer::state {
-  state(std::string file_path, record_schema what, const record_file_options& chosen)
-      : path(std::move(file_path)), schema(std::move(what)), options(chosen), out(path) {
+  state(std::string file_path, record_schema record_type, const record_file_options& chosen)
+      : path(std::move(file_path)), schema(std::move(record_type)), options(chosen), out(path) {
     format::require_little_endian(path);
     if (options.alignment == 0) options.alignment = schema.record_bytes() >= 1024 ? 64 : 8;
     if (!std::has_single_bit(options.alignment) || options.alignment > format::page) {
@@ -33,7 +33,8 @@ struct record_file_writer::state {
       refuse("blocks of " + std::to_string(options.block_bytes) + " bytes are too large", "use at most 1 GiB");
     }
     if ((schema.form == record_form::fixed) != (schema.record_bytes() != 0)) {
-      refuse("the schema '" + to_string(schema) + "' says no records", "give it fields, or a form without any");
+      refuse("the schema '" + to_string(schema) + "' is not possible",
+             "give fixed records fields, and other forms none");
     }
     if (options.block_bytes != 0) codec = &format::require_block_codec(path);
     write_header();
@@ -63,20 +64,20 @@ struct record_file_writer::state {
     payload_offset = out.size();
   }
 
-  void append(std::span<const std::byte> record, std::span<const float> of_record) {
+  void append(std::span<const std::byte> record, std::span<const float> record_labels) {
     if (schema.form == record_form::fixed && record.size() != schema.record_bytes()) {
       refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(record.size()) +
                  " bytes, and the schema " + std::to_string(schema.record_bytes()),
              "append records of this schema");
     }
-    if (of_record.size() != schema.labels.size()) {
-      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(of_record.size()) +
+    if (record_labels.size() != schema.labels.size()) {
+      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(record_labels.size()) +
                  " labels, and the schema " + std::to_string(schema.labels.size()),
              "append records of this schema");
     }
     if (codec != nullptr) {
       if (record.size() > format::most_raw_bytes)
-        refuse("a record is larger than a block may be", "do not compress it");
+        refuse("a record exceeds the maximum block size", "do not compress it");
       const std::uint64_t begin = detail::round_up(block.size(), options.alignment);
       if (!block.empty() && begin + record.size() > options.block_bytes) end_block();
       block.resize(detail::round_up(block.size(), options.alignment));
@@ -87,10 +88,10 @@ struct record_file_writer::state {
       out.write(record);
       if (schema.form != record_form::fixed) ends.push_back(out.size() - payload_offset);
     }
-    const std::uint32_t crc = crc32c(std::as_bytes(of_record), crc32c(record));
+    const std::uint32_t crc = crc32c(std::as_bytes(record_labels), crc32c(record));
     digest += format::digest_term(crcs.size(), crc);
     crcs.push_back(crc);
-    labels.insert(labels.end(), of_record.begin(), of_record.end());
+    labels.insert(labels.end(), record_labels.begin(), record_labels.end());
     bytes += record.size();
   }
 
@@ -144,7 +145,7 @@ struct record_file_writer::state {
   std::vector<std::uint32_t> crcs;
   std::vector<std::uint64_t> ends;
   std::vector<format::block_entry> blocks;
-  std::vector<std::byte> block;  // raw, not yet written
+  std::vector<std::byte> block;  // uncompressed records that are not yet written
   std::uint64_t first_of_block = 0;
 };
 
@@ -165,19 +166,20 @@ record_file_summary record_file_writer::commit() { return state_->commit(); }
 
 namespace {
 
-// What all files of a work have in their names, by which a writer finds those that a killed one has not noted.
+// Returns the part of a file name that is common to all files of a work. A writer uses it to find files that a killed
+// writer has not noted.
 std::string mark_of(const std::string& notes) {
   return "-" + detail::hex(digest().add(std::filesystem::path(notes).filename().string()).value(), 8);
 }
 
-// A name that no other writer of the folder has chosen, on whatever host.
+// Returns a file name that no other writer in the folder has chosen, on any host.
 std::string fresh_name(std::optional<std::uint32_t> shard, const std::string& notes) {
   std::random_device random;
   const auto kind = shard ? detail::printed("shard-%05u", *shard) : "records";
   return kind + (notes.empty() ? "-" : mark_of(notes)) + detail::printed("%08x%08x.muster", random(), random());
 }
 
-// Removes the files of a work but for those of the manifest, and those that are to be.
+// Removes the files of a work, except the files in the manifest and the pending files.
 void remove_files_of(const std::string& notes, const std::vector<manifest_entry>& listed,
                      const std::vector<manifest_entry>& pending) {
   std::error_code trouble;
@@ -191,8 +193,8 @@ void remove_files_of(const std::string& notes, const std::vector<manifest_entry>
   }
 }
 
-// Where a work that is to be resumed is noted: lines as of a manifest, each file followed by an entry whose records say
-// how far it reaches.
+// Notes of a work that can be resumed. They have the format of a manifest: each file is followed by an entry whose
+// `records` field holds the position that the files reach.
 constexpr const char* notes_prefix = ".unfinished-";
 constexpr const char* place_entry = "place";
 
@@ -210,27 +212,28 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
   std::error_code code;
   std::filesystem::create_directories(folder_, code);
   if (!std::filesystem::is_directory(folder_)) {
-    throw configuration_error("cannot make the folder '" + folder_ + "' (" +
-                              (code ? code.message() : "there is a file of this name") + "); choose another");
+    throw configuration_error("cannot create the folder '" + folder_ + "' (" +
+                              (code ? code.message() : "a file with this name exists") + "); choose another folder");
   }
   detail::remove_abandoned_files(folder_);
   const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
-  const format::shard there(path_in(folder_, entries.front().file));
-  if (there.schema == schema_) return;
-  throw data_error({folder_}, "has records of another schema (" + to_string(there.schema) + ", and these are " +
-                                  to_string(schema_) + "); write them into a folder of their own");
+  const format::shard existing(path_in(folder_, entries.front().file));
+  if (existing.schema == schema_) return;
+  throw data_error({folder_}, "has records of another schema (" + to_string(existing.schema) +
+                                  ", and the new records are " + to_string(schema_) +
+                                  "); write the new records into another folder");
 }
 record_set_writer::~record_set_writer() {
   std::error_code ignored;
   if (!notes_ || !resumable_) {
-    forget();
-  } else if (pending_.empty()) {  // otherwise the next writer of the same work goes on with the files
+    discard();
+  } else if (pending_.empty()) {  // otherwise the next writer of the same work continues with the files
     std::filesystem::remove(notes_->path(), ignored);
   }
 }
 
-void record_set_writer::forget() noexcept {
+void record_set_writer::discard() noexcept {
   std::error_code ignored;
   for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
   pending_.clear();
@@ -243,9 +246,9 @@ void record_set_writer::require_alone() {
   require_no_others(detail::read_contents(folder_, false).entries);
 }
 
-void record_set_writer::require_no_others(const std::vector<manifest_entry>& there) {
-  if (!alone_ || there.empty() || there == committed_) return;
-  forget();
+void record_set_writer::require_no_others(const std::vector<manifest_entry>& existing) {
+  if (!alone_ || existing.empty() || existing == committed_) return;
+  discard();
   throw configuration_error("'" + folder_ +
                             "' has records already (another writer has added them meanwhile, and nothing is "
                             "overwritten); choose another folder, or add to it with --append");
@@ -265,20 +268,21 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
   notes_ = std::make_unique<detail::manifest_file>(path_in(folder_, name), false);
   const auto committed = detail::read_contents(folder_, false).entries;
   std::error_code ignored;
-  for (const fs::directory_entry& other : fs::directory_iterator(folder_, ignored)) {
-    const std::string left_name = other.path().filename().string();
-    if (!detail::is_made_name(left_name, std::string(notes_prefix) + "%") || left_name == name) continue;
+  for (const fs::directory_entry& candidate : fs::directory_iterator(folder_, ignored)) {
+    const std::string candidate_name = candidate.path().filename().string();
+    if (!detail::is_made_name(candidate_name, std::string(notes_prefix) + "%") || candidate_name == name) continue;
     try {
-      const detail::manifest_file left(other.path().string(), false);
-      const auto listed = detail::read_contents(folder_, false).entries;  // now: its writer may just have committed
-      for (const manifest_entry& entry : left.entries()) {
+      const detail::manifest_file other_notes(candidate.path().string(), false);
+      // Read here, because the other writer may just have committed.
+      const auto listed = detail::read_contents(folder_, false).entries;
+      for (const manifest_entry& entry : other_notes.entries()) {
         const bool is_listed = std::ranges::find(listed, entry.file, &manifest_entry::file) != listed.end();
         if (entry.file == place_entry || is_listed) continue;
         fs::remove(path_in(folder_, entry.file), ignored);
       }
-      remove_files_of(other.path().string(), listed, {});
-      fs::remove(other.path(), ignored);
-    } catch (const error&) {  // a process is at it, or it is damaged: not ours
+      remove_files_of(candidate.path().string(), listed, {});
+      fs::remove(candidate.path(), ignored);
+    } catch (const error&) {  // another process has this work open, or its notes are damaged: leave it unchanged
     }
   }
   for (const manifest_entry& entry : notes_->entries()) {
@@ -290,7 +294,7 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
     }
   }
   remove_files_of(notes_->path(), committed, pending_);
-  // Killed between the manifest and the removal of the notes: all of it is done.
+  // The previous writer was killed between writing the manifest and removing the notes: the work is complete.
   if (!pending_.empty() && std::ranges::find(committed, pending_.front()) != committed.end()) {
     committed_ = std::exchange(pending_, {});
   }
@@ -301,16 +305,16 @@ void record_set_writer::append(std::span<const std::byte> record, std::span<cons
                                std::optional<std::uint32_t> shard) {
   constexpr std::uint64_t most_table_bytes = std::uint64_t{16} << 20;
   const bool by_size = file_bytes_ != std::numeric_limits<std::uint64_t>::max();
-  auto& [name, writer] = begun_[shard];
+  auto& [name, writer] = open_files_[shard];
   if (writer && by_size && (writer->bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
-    finish(begun_[shard]);
+    finish(open_files_[shard]);
   if (!writer) {
     name = fresh_name(shard, notes_ ? notes_->path() : "");
     writer.emplace(path_in(folder_, name), schema_, options_);
   }
   writer->append(record, labels);
 }
-void record_set_writer::finish(begun_file& file) {
+void record_set_writer::finish(open_file& file) {
   if (!file.writer) return;
   const record_file_summary summary = file.writer->commit();
   file.writer.reset();
@@ -318,7 +322,7 @@ void record_set_writer::finish(begun_file& file) {
   if (notes_) notes_->append(std::array{pending_.back(), manifest_entry{place_entry, place_}});
 }
 void record_set_writer::next_file() {
-  for (auto& [shard, file] : begun_) finish(file);
+  for (auto& [shard, file] : open_files_) finish(file);
 }
 void record_set_writer::commit() {
   next_file();
@@ -326,8 +330,8 @@ void record_set_writer::commit() {
     detail::manifest_file manifest(detail::path_of_manifest(folder_), true);
     require_no_others(manifest.entries());
     manifest.append(pending_);
-    const bool in_shards = !begun_.empty() && begun_.rbegin()->first.has_value();
-    if (in_shards && detail::read_contents(folder_).schema.empty())  // for ranks that have none of the files
+    const bool in_shards = !open_files_.empty() && open_files_.rbegin()->first.has_value();
+    if (in_shards && detail::read_contents(folder_).schema.empty())  // required by ranks that have none of the files
       manifest.note(detail::schema_note + format::schema_to_json(schema_));
     committed_ = std::exchange(pending_, {});
   } else if (!notes_) {

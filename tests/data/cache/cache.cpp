@@ -202,7 +202,7 @@ TEST_CASE("other data, another function and an old cache are made anew") {
       muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t>, std::span<float>) {});
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::map(unversioned) | muster::cache(where), contains("version 0"));
   CHECK_NOTHROW(data | muster::batch(10) | muster::map(unversioned) | muster::cache(muster::in_memory));
-  CHECK_THROWS_WITH(data | muster::batch(10) | muster::cache(muster::cache_options{}), contains("keeps nothing"));
+  CHECK_THROWS_WITH(data | muster::batch(10) | muster::cache(muster::cache_options{}), contains("stores nothing"));
   const auto by_chance = muster::each<std::uint8_t, float>(
       {1}, [](std::span<const std::uint8_t>, std::span<float>, muster::random_stream&) {});
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::augment(by_chance) | muster::cache(muster::in_memory),
@@ -284,7 +284,7 @@ TEST_CASE("what cannot be known to be fresh is kept on disk only for a time that
   const std::string where = folder / "cache";
   const muster::any_record_source data(query({.size = 5, .shape = {500}}));
   CHECK_THROWS_WITH(data | muster::batch(5) | muster::cache(where),
-                    contains("nothing would tell that they have changed"));
+                    contains("a change of the records would not be detected"));
   CHECK_NOTHROW(data | muster::batch(5) | muster::cache(muster::in_memory));
   for (const std::uint64_t hits : {0, 5}) {
     auto loader = data | muster::batch(5) |
@@ -459,7 +459,7 @@ TEST_CASE("a full disk is a warning, and records that are made anew") {
     auto other = data_of(41);
     auto without_room = cached(other, {.folder = where});
     CHECK(wrong_records(without_room, other) == 0);
-    CHECK_THAT(heard.text(), contains("are made anew"));
+    CHECK_THAT(heard.text(), contains("are computed again"));
   }
   ::umount(where.c_str());
 }

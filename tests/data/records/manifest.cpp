@@ -90,7 +90,7 @@ TEST_CASE("a file that is not the one of the manifest is refused") {
   writer.commit();
   const std::string path = muster::record_files(folder / "set").files().front().path;
   write_file(path, schema, random_records(random, schema, 9));
-  CHECK_THROWS_WITH(muster::record_files(folder / "set"), contains("is not the file that the manifest means"));
+  CHECK_THROWS_WITH(muster::record_files(folder / "set"), contains("does not match the manifest"));
   std::filesystem::remove(path);
   CHECK_THROWS_AS(muster::record_files(folder / "set"), muster::data_error);
 }

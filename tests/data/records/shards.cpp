@@ -161,11 +161,11 @@ TEST_CASE("what is no rule is refused in one line") {
       return why.what();
     }
   };
-  CHECK_THAT(refusal("weights:0,0", 0), contains("the weights add up to nothing"));
+  CHECK_THAT(refusal("weights:0,0", 0), contains("the sum of the weights is 0"));
   for (const std::string wrong :
        {"weights:", "weights:1,,2", "weights:-1,2", "weights:x", "weights:inf,1", "weights:nan"})
-    CHECK_THAT(refusal(wrong, 0), contains("is no weight"));
-  CHECK_THAT(refusal("weights:1,2", 3), contains("2 weights are not of 3 shards"));
+    CHECK_THAT(refusal(wrong, 0), contains("is not a weight"));
+  CHECK_THAT(refusal("weights:1,2", 3), contains("2 weights were given for 3 shards"));
   CHECK_THAT(refusal("range", 0), contains("there are no shards"));
   CHECK_THAT(refusal("colour", 2), contains("write range, hash:KEY or weights:2,1,1"));
   CHECK_THAT(refusal("hash:age", 2), contains("use one of record, label, user, number"));
@@ -284,7 +284,7 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
     CHECK(source.digest() == muster::open_source("shards:" + (folder / "set")).digest());
     std::uint64_t size = 0;
     const muster::sample_id elsewhere = 25;
-    CHECK_THROWS_WITH(source.sizes({&elsewhere, 1}, {&size, 1}), names_file(entries[1].file + ": is not here"));
+    CHECK_THROWS_WITH(source.sizes({&elsewhere, 1}, {&size, 1}), names_file(entries[1].file + ": is missing at this rank"));
   }
   {  // none of the files: what a record is stands in the manifest
     const auto where = part_of_set(folder, folder / "set", 3, {false, false, false});
@@ -297,13 +297,13 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
     CHECK_THROWS_AS(muster::open_source("shards:" + where + "?local"), muster::data_error);
     folder.write("rank-3/MANIFEST", manifest.substr(0, manifest.rfind('\n', note) + 1));
     CHECK_THROWS_WITH(muster::open_source("shards:" + where + "?local"),
-                      names_file("has none of the files that its manifest lists"));
+                      names_file("has none of the files in its manifest"));
   }
   write_set(folder / "other", {20, 30, 11});
   const auto others = muster::detail::read_contents(folder / "other").entries;
   fs::copy(fs::path(folder / "other") / others[2].file, fs::path(folder / "rank-0") / entries[2].file);
   CHECK_THROWS_WITH(muster::open_source("shards:" + (folder / "rank-0") + "?local"),
-                    names_file(entries[2].file + ": is not the file that the manifest means"));
+                    names_file(entries[2].file + ": does not match the manifest"));
   CHECK_THROWS_AS(muster::open_source("shards:" + (fs::path(folder / "set") / entries[0].file).string()),
                   muster::configuration_error);
   CHECK_THROWS_AS(muster::open_source("shards:" + (folder / "set") + "?weight=0"), muster::configuration_error);

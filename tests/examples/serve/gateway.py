@@ -184,7 +184,7 @@ class Rows(GatewayCase):
             self.assertEqual(sharded[0], 400 if bad else 200, sharded[2][:300])
             self.assertEqual(sharded[2], direct[2])
             if bad:
-                self.assertIn(f"inputs[0], row {min(bad)}: is no whole JPEG", json.loads(sharded[2])["error"])
+                self.assertIn(f"inputs[0], row {min(bad)}: is not a complete JPEG", json.loads(sharded[2])["error"])
             rows = [self.JPEG] * 300
         cut = b"".join(struct.pack("<I", len(row)) + row for row in rows)[:-9]
         status, _, body = self.send(port, head_of(300, len(cut), "image", "BYTES", ()), [cut], len(cut), "/v2/models/cnn/infer")

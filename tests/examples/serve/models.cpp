@@ -109,13 +109,13 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
   CHECK(running.ask(served::post(path, before + jpeg + behind)).status == 200);
   const auto cut = running.ask(served::post(path, before + jpeg.substr(0, 100) + behind));
   CHECK(cut.status == 400);
-  CHECK_THAT(cut.body, contains("instances[0]: is no whole JPEG (it has no end)"));
+  CHECK_THAT(cut.body, contains("instances[0]: is not a complete JPEG (it has no end marker)"));
   // 16 x 16 pixels become 50,000 x 50,000: the height and the width lie behind 0xFFC0, in its frame.
   std::string huge = jpeg;
   huge.replace(huge.find("wAALCAAQABAB"), 12, "wAALCMNQw1AB");
   const auto refused = running.ask(served::post(path, before + huge + behind));
   CHECK(refused.status == 400);
-  CHECK_THAT(refused.body, contains("instances[0]: takes too much to decode (it has "));
+  CHECK_THAT(refused.body, contains("instances[0]: is too expensive to decode (it has "));
   // A progressive file of 169 bytes: each of its scans would go over 8,192 x 8,192 pixels.
   using namespace std::literals;
   std::string scans = "\xff\xd8\xff\xc2\0\x0b\x08\x20\0\x20\0\1\1\x11\0"s;
@@ -129,7 +129,7 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
       running.ask(served::post("/v2/models/net/infer", head + tensor + scans,
                                "Inference-Header-Content-Length: " + std::to_string(head.size()) + "\r\n"));
   CHECK(bomb.status == 400);
-  CHECK_THAT(bomb.body, contains("row 0: takes too much to decode (it has 14 scans of 67108864 pixels)"));
+  CHECK_THAT(bomb.body, contains("row 0: is too expensive to decode (it has 14 scans of 67108864 pixels)"));
   CHECK(running.ask(served::post(path, before + jpeg + "\"},{\"b64\":\"" + jpeg.substr(0, 100) + behind))
             .body.find("instances[1]") != std::string::npos);
 }

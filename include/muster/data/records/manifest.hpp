@@ -1,4 +1,4 @@
-// The list of the files of a folder of records: it only ever grows.
+// The list of files in a folder of records. Entries are only ever added.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace muster { inline namespace v0 {
 
-/// One file of a folder of records.
+/// A file in a folder of records.
 struct manifest_entry {
-  std::string file;  ///< its name in the folder
+  std::string file;  ///< file name in the folder
   std::uint64_t records = 0;
-  std::uint64_t bytes = 0;   ///< of the file
-  std::uint64_t digest = 0;  ///< as in its footer
+  std::uint64_t bytes = 0;   ///< size of the file
+  std::uint64_t digest = 0;  ///< the digest in the file's footer
 
   friend bool operator==(const manifest_entry&, const manifest_entry&) = default;
 };
 
-/// The name of the manifest in its folder.
+/// File name of the manifest in its folder.
 inline constexpr std::string_view manifest_name = "MANIFEST";
 
 }}  // namespace muster::v0

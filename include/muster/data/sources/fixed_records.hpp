@@ -1,4 +1,4 @@
-// Records of one size that lie in files as they are in memory: what CIFAR, IDX, NPY and raw files have in common.
+// Records of a fixed size that files store in their memory format: the common base of CIFAR, IDX, NPY and raw files.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// One item of every record of a stretch of a file: at `offset`, `offset + stride` and so on.
+/// A field (or a label) of every record in a section of a file, at `offset`, `offset + stride` and so on.
 struct record_stretch {
   std::shared_ptr<const mapped_file> file;
   std::uint64_t offset = 0;
@@ -21,7 +21,7 @@ struct record_stretch {
   std::uint64_t count = 0;
 };
 
-/// A label of every record, stretch after stretch, as numbers of one type.
+/// The values of a label for all records, section after section, as numbers of a single type.
 struct label_column {
   dtype type = dtype::uint8;
   std::vector<record_stretch> stretches;
@@ -29,15 +29,16 @@ struct label_column {
 
 namespace detail {
 
-/// The stretch of all records of a file: one every `stride` bytes, behind the first `skip`. Throws data_error for a
-/// file that ends within a record.
+/// Returns the section that covers all records in a file: a record every `stride` bytes, after the first `skip` bytes.
+/// Throws data_error for a file that ends within a record.
 [[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride);
 
-/// Where each record of a row of stretches is. Plain pointers into files that the caller holds.
+/// The positions of the records in a sequence of sections. Holds plain pointers into files that the caller holds.
 class record_places {
  public:
   record_places() = default;
-  /// Records of `item_bytes` each. Throws data_error naming `path` when a stretch leaves its file.
+  /// Takes sections with items of `item_bytes` each. Throws data_error naming `path` if a section extends beyond its
+  /// file.
   record_places(std::span<const record_stretch> stretches, std::uint64_t item_bytes, const std::string& path);
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
@@ -61,22 +62,23 @@ class record_places {
 
 }  // namespace detail
 
-/// Records of one size in mapped files; a mapped_record_source. Made by open_cifar10(), open_idx(), open_npy(),
-/// open_raw(), or by hand for other formats of the kind.
+/// Records of a fixed size in mapped files. A mapped_record_source. Created by open_cifar10(), open_idx(), open_npy(),
+/// open_raw(), or by the user for similar formats.
 ///
-/// A record is bad if a label is not finite, or if a float32 would round it to another whole number.
+/// A record is bad if a label is not finite, or if conversion to float32 would round a whole number to another whole
+/// number.
 ///
-/// The digest is of the schema and of the bytes of the files: all of them up to 256 MiB a file, beyond that 64 MiB
-/// spread evenly over it, so that host_state() tells more. The files must not change or be shortened while they are
-/// open.
+/// The digest covers the schema and the contents of the files: all bytes of files up to 256 MiB, and 64 MiB in evenly
+/// spaced parts of larger files. host_state() detects further changes. The files must not change or be shortened while
+/// they are open.
 class fixed_records : public detail::source_with_facts {
  public:
-  /// `schema` is of the fixed form; each of its labels has a column. Throws data_error when a stretch leaves its file
-  /// or the counts differ, and configuration_error for a schema that is not of this kind.
+  /// Takes a schema of the fixed form with a column for each label. Throws data_error if a section extends beyond its
+  /// file or the counts differ. Throws configuration_error for any other schema.
   fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
                 std::vector<label_column> labels = {}, int threads = 0);
 
-  /// As mapped_record_source has them.
+  /// The functions of mapped_record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
@@ -84,10 +86,10 @@ class fixed_records : public detail::source_with_facts {
     if (state_->labels_may_fail) check_labels(id);
     return record(id);
   }
-  /// As any_record_source has them.
+  /// Returns the state of the files on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// Label `which` of record `id`; NaN if the record is bad because of it.
+  /// Returns label `which` of record `id`, or NaN if the record is bad because of the label.
   [[nodiscard]] float label(sample_id id, std::size_t which = 0) const noexcept {
     const auto& column = state_->labels[which];
     return column.convert(column.places[id]);
@@ -118,7 +120,7 @@ static_assert(mapped_record_source<fixed_records>);
 
 namespace detail {
 
-/// What makes a float of an element of this type; null for dtype::none.
+/// Converts an element of the type to a float. Null for dtype::none.
 using to_float = float (*)(const std::byte*) noexcept;
 [[nodiscard]] to_float float_reader(dtype type) noexcept;
 

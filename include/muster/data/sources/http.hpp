@@ -1,4 +1,4 @@
-// Files that lie on a server of HTTP or S3.
+// Files on an HTTP or S3 server.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,35 @@
 
 namespace muster { inline namespace v0 {
 
-/// How files of a server are kept at hand.
+/// Options of the local copies of files on a server.
 ///
-/// A file is fetched in blocks of 1 MiB, of records when they are wanted, of others at opening, and each block once for
-/// all ranks of a host: they lie in a folder that the ranks and later runs share, each with a checksum.
+/// A file is fetched in blocks of 1 MiB: blocks with records when the records are read, and other blocks at opening.
+/// Each block is fetched once for all ranks of a host and stored with a checksum in a folder that the ranks and later
+/// runs share.
 struct http_options {
-  /// That folder; empty: muster-cache-UID in the folder for temporary files, a configuration_error where others may
-  /// write into that. It is made if missing.
+  /// Folder for the blocks. Empty: muster-cache-UID in the folder for temporary files, which is a configuration_error
+  /// if other users may write to muster-cache-UID. The folder is created if missing.
   std::string cache = {};
-  /// Bytes of all caches in the folder. The least recently used other ones go; where that is not enough the first
-  /// blocks alone are kept, and each rank fetches the others whenever it wants them, into at most 192 MiB of memory.
-  /// Files of other formats than muster's own records need room for all of them.
+  /// Limit for all caches in the folder, in bytes. The least recently used other caches are deleted. If that is not
+  /// enough, only the first blocks are kept, and each rank fetches other blocks on each use, into at most 192 MiB of
+  /// memory. Files in other formats than muster's own records need room for the whole file.
   std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
-  /// A server that fails, or sends nothing, is tried again for so long, with pauses that grow.
+  /// Time for which requests to a server that fails or does not reply are repeated, with increasing pauses.
   seconds timeout{60};
 };
 
 namespace detail {
 
-/// Whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
+/// Returns true if a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
 [[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
   return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
 }
 
-/// Makes these addresses known, and returns true; defined in muster::http.
+/// Registers the functions for these addresses and returns true. Defined in muster::http.
 bool register_http() noexcept;
 
 #ifdef MUSTER_HAS_HTTP
-// As for muster::zlib: the variable takes the object file out of the static archive.
+// Like muster::zlib, the variable pulls the object file out of the static archive.
 [[maybe_unused]] static const bool http_is_registered = register_http();
 #endif
 

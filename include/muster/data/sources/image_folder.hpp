@@ -1,4 +1,4 @@
-// Folders of images, a folder for each class, as ILSVRC has them.
+// Folders of images with a subfolder for each class, as in ILSVRC.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@
 
 namespace muster { inline namespace v0 {
 
-/// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, in any case) as they are: a record_source of record_form::bytes,
-/// with the number of the class as its label. Classes are numbered in the order of their names: numbers first, as
-/// numbers, then others by their bytes; the schema has the names. Files follow each other in the order of their names'
-/// bytes. Hidden folders and files, folders without such files, and other files are left out, as notes() say. A file
-/// that is not there any more, or has another size, is a bad record.
+/// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, in any case), unchanged. A record_source of record_form::bytes
+/// with the number of the class as its label. Classes are numbered in the order of their names: numbers first, in
+/// numeric order, then other names in byte order. The schema has the names. Files are ordered by the bytes of their
+/// names. Hidden folders and files, folders without such files, and other files are left out and listed in notes(). A
+/// file that has been deleted, or whose size has changed, is a bad record.
 ///
-/// Opening looks at the name and the size of each file, of which the digest is, and host_state() at its times too.
+/// Opening reads the name and the size of every file. The digest covers both. host_state() also covers the file times.
 class image_folder : public detail::source_with_facts {
  public:
   /// Throws data_error for a folder that cannot be read or has no such file.
   explicit image_folder(const std::string& folder);
 
-  /// As record_source has them.
+  /// The functions of record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
-  /// As any_record_source has them.
+  /// Returns the state of the files on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
-  /// The names of the classes, in the order of their numbers.
+  /// Returns the names of the classes, in the order of their numbers.
   [[nodiscard]] const std::vector<std::string>& classes() const noexcept;
-  /// The file of a record.
+  /// Returns the file of a record.
   [[nodiscard]] data_location where(sample_id id) const;
 
  private:

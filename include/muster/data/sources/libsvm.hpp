@@ -13,23 +13,23 @@ namespace muster { inline namespace v0 {
 
 /// Reads a LIBSVM file, plain or gzip.
 ///
-/// A label is any finite number (`-1`, `+1`, `0`, `3`). Indices count from 1, ascend and are at most 2^32 - 1; values
-/// are finite and read as std::from_chars<float> reads them, one too small for a float being zero. Words are separated
-/// by blanks and tabs; `#` starts a comment; blank lines, CRLF and a missing newline at the end are all right. The
-/// `qid:` of ranking data is refused.
+/// A label is any finite number (`-1`, `+1`, `0`, `3`). Indices count from 1, ascend and are at most 2^32 - 1. Values
+/// are finite and read like std::from_chars<float>. A value too small for a float is zero. Words are separated by
+/// blanks and tabs, and `#` starts a comment. Blank lines, CRLF and a missing newline at the end are accepted. The
+/// `qid:` field of ranking data is refused.
 ///
-/// Holds the text and the result, and no more; reads in parallel. Throws data_error naming file, line and column of the
-/// first thing that is wrong.
+/// Holds only the text and the result in memory. Reads in parallel. Throws data_error naming file, line and column of
+/// the first error.
 [[nodiscard]] dataset read_libsvm(const std::string& path, const read_options& options = {});
 
-/// The same from text in memory; `name` stands for the file in errors and becomes the dataset's name.
+/// Parses text in memory in the same way. `name` replaces the file name in errors and becomes the dataset's name.
 [[nodiscard]] dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options = {});
 
 namespace detail {
 
 class text_format;
 
-/// How open_source() reads it; `file` is for errors.
+/// Returns the format by which open_source() reads a LIBSVM file. `file` is used in errors.
 [[nodiscard]] std::shared_ptr<const text_format> format_of_libsvm(const std::string& file, const read_options& options);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// The rows of a PostgreSQL query: a source that is a database. In muster::postgres, which needs libpq.
+// The rows of a PostgreSQL query as a source. Part of muster::postgres, which requires libpq.
 #pragma once
 
 #include <string>
@@ -11,49 +11,52 @@
 
 namespace muster { inline namespace v0 {
 
-/// How the rows of a query are read.
+/// Options of reading the rows of a query.
 struct postgres_options {
-  std::string label = {};                ///< the column with the labels, by name; empty for none (labels are 0 then)
-  std::vector<std::string> ignore = {};  ///< columns that are no features
-  missing_values missing = missing_values::fail;  ///< what becomes of NULL and NaN
-  /// A column with another value in every row, which is no feature: rows are read by ranges of it when they are wanted.
+  std::string label = {};                ///< name of the column with the labels; empty: no labels (all labels are 0)
+  std::vector<std::string> ignore = {};  ///< columns that are not features
+  missing_values missing = missing_values::fail;  ///< treatment of NULL and NaN
+  /// Column with a distinct value in every row, which is not a feature. Rows are read on request, by ranges of
+  /// the column.
   std::string key = {};
-  /// Of these ranges: a server that sends nothing for so long is lost, and a lost one is tried again for so long, with
-  /// pauses that grow.
+  /// Timeout for reading ranges of the key: a connection is lost if the server sends nothing for this time, and
+  /// connecting is retried for this time, with increasing pauses.
   seconds timeout{60};
 };
 
-/// Reads what a query selects into a dense dataset: a feature for each column that is neither label nor ignored. The
-/// columns are numbers of any type, or booleans (0 and 1). The server rounds real numbers, integers and booleans to
-/// floats; doubles are rounded here, and others become the float that std::from_chars gives for the text that
-/// PostgreSQL prints.
+/// Reads the rows of a query into a dense dataset. Each column that is neither the label nor ignored becomes a feature.
+/// The columns are numbers of any type, or booleans (0 and 1). The server rounds real numbers, integers and booleans to
+/// floats. Doubles are rounded by the client. Other types become the float that std::from_chars returns for
+/// PostgreSQL's text form.
 ///
-/// The query runs in a read-only transaction that sees one state of the database (repeatable read) and is read by
-/// binary COPY, row after row, so that the client holds the dataset alone. Without ORDER BY the server may send rows in
-/// another order the next time; the digest tells.
+/// The query runs in a read-only transaction with a consistent snapshot of the database (repeatable read) and is read
+/// by binary COPY, row after row, so that the client holds only the dataset. Without ORDER BY the server may send rows
+/// in a different order in the next run. The digest then differs.
 ///
-/// `connection` is what libpq takes: "host=db dbname=training user=reader" or "postgresql://reader@db/training". Only
-/// the database's name becomes part of the dataset's name, never a password. Throws configuration_error when the server
-/// cannot be reached, refuses the query or lacks a column, data_error with the row for a value that is no number.
+/// `connection` is a connection string of libpq: "host=db dbname=training user=reader" or
+/// "postgresql://reader@db/training". Only the database's name becomes part of the dataset's name, never a password.
+/// Throws configuration_error if the server cannot be reached, refuses the query or lacks a column. Throws data_error
+/// with the row for a value that is not a number.
 [[nodiscard]] dataset read_postgres(const std::string& connection, const std::string& query,
-                                    const postgres_options& how = {}, const read_options& options = {});
+                                    const postgres_options& postgres = {}, const read_options& options = {});
 
-/// The same as records that are not held, in the order of `how.key`: an index of ranges of the key is, and the ranges
-/// that were read last, less than 256 MiB in all. Opening looks at the key alone, in one state of the database. Each
-/// range is read by binary COPY, on a connection of the thread that wants it, in a transaction of its own: the rows
-/// must not change meanwhile, but others with greater keys may come. A connection that is lost is made again, and the
-/// range read again. The digest is of the query, the number of rows and the keys where ranges begin. Throws what
-/// read_postgres() throws, and configuration_error without a key; reading throws data_error when the server could not
-/// be reached for `how.timeout`, with the reason, and when a range has other rows than at opening.
+/// Returns the rows as records that are not held in memory, in the order of `postgres.key`. The client holds an index
+/// of key ranges, and the most recently read ranges, less than 256 MiB in total. Opening reads only the key, in one
+/// snapshot of the database. Each range is read by binary COPY, on a connection of the reading thread, in a separate
+/// transaction. Existing rows must not change during reading, but rows with greater keys may be added. After the loss
+/// of a connection the client connects again and reads the range again. The digest covers the query, the number of rows
+/// and the first key of every range. Throws the errors of read_postgres(), and configuration_error without a key.
+/// Reading throws data_error if the server could not be reached for `postgres.timeout`, with the reason, and if a range
+/// has other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
-                                                const postgres_options& how, const read_options& options = {});
+                                                const postgres_options& postgres, const read_options& options = {});
 
 namespace detail {
 
-/// Opens a query: read_postgres(), or postgres_source() with a key.
+/// Opens a query: read_postgres(), or postgres_source() if there is a key.
 using query_opener = opened_source (*)(const std::string& connection, const std::string& query,
-                                       const postgres_options& how, const read_options& options);
-/// Sets what opens "postgres:", where it is linked. Thread safe.
+                                       const postgres_options& postgres, const read_options& options);
+/// Sets the function for "postgres:", if muster::postgres is linked. Thread safe.
 void set_query_opener(query_opener opener) noexcept;
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Files that are nothing but records of one size, perhaps behind a header.
+// Files that contain only records of a fixed size, perhaps after a header.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// How the records of a raw file lie. All numbers have this machine's byte order.
+/// The layout of the records in a raw file. All numbers have this machine's byte order.
 struct raw_layout {
   /// A label within each record.
   struct label {
@@ -18,22 +18,23 @@ struct raw_layout {
     dtype type = dtype::uint8;
     std::uint64_t offset = 0;  ///< in bytes from the start of the record
   };
-  dtype type = dtype::uint8;         ///< of the features
-  std::vector<std::uint64_t> shape;  ///< of the features of one record, {3, 32, 32}
+  dtype type = dtype::uint8;         ///< type of the features
+  std::vector<std::uint64_t> shape;  ///< shape of the features of a record, {3, 32, 32}
   std::uint64_t skip = 0;            ///< bytes before the first record
-  std::uint64_t offset = 0;          ///< of the features in a record
-  std::uint64_t record_bytes = 0;    ///< from one record to the next; 0: up to the end of the last thing named above
+  std::uint64_t offset = 0;          ///< offset of the features in a record
+  /// distance from one record to the next; 0: up to the end of the last field or label named above
+  std::uint64_t record_bytes = 0;
   std::vector<label> labels = {};
 };
 
-/// Opens one or more raw files of the same layout, their records in the order of the paths. The files are mapped.
-/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file if its size is
-/// no whole number of records.
+/// Opens one or more raw files with the same layout. The records are in the order of the paths. The files are mapped.
+/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file whose size is
+/// not a whole number of records.
 [[nodiscard]] fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout);
 
 namespace detail {
 
-/// The same as a source of this name, with features of that.
+/// Opens raw files as a source named `name`, with features named `features`.
 [[nodiscard]] fixed_records open_raw(std::string name, const std::string& features,
                                      const std::vector<std::string>& paths, const raw_layout& layout);
 

@@ -13,37 +13,38 @@
 
 namespace muster { inline namespace v0 {
 
-/// How TFRecord files are read.
+/// Options of reading TFRecord files.
 struct tfrecord_options {
-  /// Whether files are TFRecord files compressed as a whole, with gzip or Zstandard; decompressed into memory then.
+  /// Set if the files are TFRecord files compressed as a whole, with gzip or Zstandard. They are decompressed into
+  /// memory.
   bool compressed = false;
-  /// Whether reading a record compares it with its checksum.
+  /// Set if a record is compared with its checksum when it is read.
   bool check = true;
-  /// Threads to open files with, one a file; 0 means as many as this process may use.
+  /// Number of threads for opening files, one thread a file. 0: as many as this process may use.
   int threads = 0;
-  /// Of files on a server.
+  /// Options for files on a server.
   http_options http = {};
 };
 
-/// The payloads of one or more TFRecord files, record after record and file after file; a mapped_record_source of
-/// record_form::bytes without labels. What is in a payload is the user's to read; of a tf.train.Example or
-/// SequenceExample, tfrecord_examples reads it.
+/// The payloads of one or more TFRecord files, record after record and file after file. A mapped_record_source of
+/// record_form::bytes without labels. The user's code interprets the payloads. tfrecord_examples interprets payloads
+/// that are a tf.train.Example or SequenceExample.
 ///
-/// Opening walks over the lengths, which it checks, and keeps 8 bytes a record; a payload is compared with its checksum
-/// when it is read, and is a bad record if it differs. The digest is of the bytes of the files: all of them up to
-/// 256 MiB a file, beyond that 64 MiB spread evenly over it.
+/// Opening reads and checks the lengths and holds 8 bytes a record. A payload is compared with its checksum when it is
+/// read, and is a bad record if it differs. The digest covers the contents of the files: all bytes of files up to 256
+/// MiB, and 64 MiB in evenly spaced parts of larger files.
 class tfrecord_files : public detail::source_with_facts {
  public:
-  /// Throws data_error with the byte at which a file stops being one of TFRecord.
+  /// Throws data_error with the first byte that violates the TFRecord format.
   explicit tfrecord_files(const std::vector<std::string>& paths, const tfrecord_options& options = {});
 
-  /// As mapped_record_source has them.
+  /// The functions of mapped_record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
   [[nodiscard]] data_location where(sample_id id) const;
-  /// As any_record_source has them.
+  /// Returns the state of the files on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
@@ -55,7 +56,7 @@ static_assert(mapped_record_source<tfrecord_files>);
 
 namespace detail {
 
-/// Where the frame of each record of a file begins. Throws data_error naming `path`.
+/// Returns the position of every record's frame in a file. Throws data_error naming `path`.
 [[nodiscard]] std::vector<std::uint64_t> tfrecord_offsets(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace detail
