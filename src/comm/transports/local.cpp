@@ -29,7 +29,7 @@ std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state)
 struct local_hub::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
-  std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end a wait of this rank
+  std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
   detail::request_queue sent;            // `source` is the sender
   std::deque<control_message> control_messages;
   std::atomic<int> notice_count{0};

@@ -14,7 +14,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Returns the hosts of all ranks. The exchange uses a temporary group, which is closed before the transport's first
+// Returns every rank's host. The exchange uses a temporary group, which is closed before the transport's first
 // group is made.
 std::vector<std::uint64_t> hosts_of_all(transport& network, std::uint64_t mine, seconds timeout) {
   std::vector<int> all_ranks(static_cast<std::size_t>(network.size()));

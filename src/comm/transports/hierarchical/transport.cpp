@@ -79,7 +79,7 @@ void hierarchical_transport::cancel(request& r) noexcept {
   waits_on_host_ = false;
 }
 
-// Reports the end of this rank through shared memory as well: peers on the host detect there that the process has
+// Reports this rank's end through shared memory as well: peers on the host detect there that the process has
 // ended, and then look for a reason. Peers ignore the second copy of the message.
 void hierarchical_transport::notify(int peer, const control_message& message) {
   const bool is_on_host = host_transport_ && hosts_.host(peer) == hosts_.host(rank());

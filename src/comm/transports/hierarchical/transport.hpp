@@ -14,9 +14,9 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank of a group that spans several hosts. Barrier, broadcast, reduce and allreduce have two levels:
+/// A rank in a group that spans several hosts. Barrier, broadcast, reduce and allreduce have two levels:
 /// - the ranks of a host combine their data through shared memory,
-/// - one rank of each host exchanges the result with the corresponding ranks on other hosts,
+/// - on each host one rank exchanges the result with the corresponding ranks on other hosts,
 /// - the ranks of a host receive the result through shared memory.
 ///
 /// A large allreduce is divided into as many blocks as the smallest host has ranks (`host_map::rails`). The ranks with
@@ -49,7 +49,7 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
-  // Up to this size the number of rounds determines the time, not the bytes: one rank of each host handles all data.
+  // Up to this size the number of rounds determines the time, not the bytes: one rank a host handles all data.
   static constexpr std::size_t one_rail_up_to = 8192;
 
   [[nodiscard]] int local_rank() const { return hosts_.local_rank(rank()); }

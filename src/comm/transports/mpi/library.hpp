@@ -1,4 +1,4 @@
-// The MPI library from the view of this process: who initialised it, its thread level, and whether it is still usable.
+// The MPI library for this process: who initialised it, its thread level, and whether it is still usable.
 #pragma once
 
 #include <mpi.h>

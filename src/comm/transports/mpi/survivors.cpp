@@ -71,7 +71,7 @@ const std::shared_ptr<mpi_library>& library() {
   return *library_handle;
 }
 
-// Makes the communicator of all living ranks of the world, whichever members each rank expects. All ranks get the same
+// Makes a communicator of the world's living ranks, whichever members each rank expects. All ranks get the same
 // result, or all fail.
 std::optional<survivor_group> shrink_world(const connection_attempt& mine) {
   survivor_group survivors;
@@ -107,8 +107,8 @@ MPI_Comm order_ranks(const survivor_group& survivors, const connection_attempt& 
   return MPI_COMM_NULL;
 }
 
-// Throws if this process belongs to another job. The job is the job of its first member. If a rank of this world has
-// died, that rank may be the first member.
+// Throws if this process belongs to another job. A job belongs to its first member. If a rank in this world has died,
+// that rank may be the first member.
 void check_world(const survivor_group& survivors, const connection_attempt& mine) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // MPI tags. The messages of collectives use two fixed tags and match in order. The envelope of a tagged message
-// contains the tag of its body.
+// contains the tag for the body.
 constexpr int control_tag = 0;
 constexpr int head_tag = 1;
 constexpr int body_tag = 2;

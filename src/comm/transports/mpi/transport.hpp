@@ -29,7 +29,7 @@ inline constexpr transport_abilities mpi_abilities{
     .combines_whole = true,
     .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 
-/// One rank of a communicator. Used by one thread at a time.
+/// A rank in a communicator. Used by one thread at a time.
 class mpi_transport final : public transport {
  public:
   /// Takes over the communicator, and frees it in the end.

@@ -60,8 +60,8 @@ const char* name_of(call_kind kind) noexcept {
 
 ncclResult_t start_call(const nccl::device_call& call, bool single_rank, ncclComm_t comm, cudaStream_t stream) {
   const auto type = type_of(call.type);
-  // In a group of one rank every reduction returns its input. The mean of NCCL 2.28.9 leaves out the last of 65537
-  // doubles then.
+  // In a group with a single rank every reduction returns its input. The mean of NCCL 2.28.9 leaves out the last of
+  // 65537 doubles then.
   const auto op = single_rank ? ncclSum : op_of(call.op);
   switch (call.what) {
     case call_kind::reduce:
@@ -135,7 +135,7 @@ void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t co
     case ncclInvalidArgument:
     case ncclInvalidUsage:
       throw configuration_error(call_name + " was refused (NCCL reports: " + message +
-                                "); every rank needs a device of its own and the same calls");
+                                "); every rank needs its own device and the same calls");
     default:
       throw error(error_kind::other,
                   call_name + " failed (NCCL reports: " + message + "); set NCCL_DEBUG=INFO for details");

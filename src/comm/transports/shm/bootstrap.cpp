@@ -1,15 +1,15 @@
-// The bootstrap of the ranks of one host, over a Unix socket of type SOCK_SEQPACKET in the abstract namespace.
+// The bootstrap on a host, over a Unix socket of type SOCK_SEQPACKET in the abstract namespace.
 //
 // Steps:
-// - Rank 0 listens at the name. Every other rank connects and sends its record, with the descriptor of its memory file
-//   and its pidfd, if it has one.
+// - Rank 0 listens at the name. Every other rank connects and sends its record, with the descriptors for its memory
+// file and, if supported, its pidfd.
 // - Rank 0 accepts a connection only from a process of the same user. A connection belongs to a rank once its record
 //   has arrived.
-// - When all records have arrived, rank 0 sends to each rank the records of all other ranks, with their descriptors.
+// - When all records have arrived, rank 0 sends to each rank all other records, with their descriptors.
 // - A rank that fails because of the system sends a record with an `error_code` over its open connections. The receiver
 //   throws the same failure. Rank 0 also sends that record to ranks that connect within `shm_timing::last_word`.
 //
-// Invariant: no rank returns from the bootstrap without the memory of all ranks.
+// Invariant: no rank returns from the bootstrap without every rank's memory.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of the layout of shared memory
 
-// The record of a rank. The descriptors of its memory and of its pidfd, if it has one, are sent with the record.
+// The record of a rank. The descriptors for the memory and, if supported, for the pidfd are sent with the record.
 struct rank_record {
   std::uint64_t protocol = magic;
   std::int32_t rank = 0;
@@ -57,7 +57,7 @@ class system_failure : public error {
  public:
   system_failure(const std::string& problem, int code)
       : error(error_kind::other,
-              "the ranks of this host cannot connect (" + problem + ": " + std::strerror(code) + "); " +
+              "the ranks on this host cannot connect (" + problem + ": " + std::strerror(code) + "); " +
                   (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport")),
         code_(code) {}
   [[nodiscard]] int code() const noexcept { return code_; }
@@ -165,7 +165,7 @@ class bootstrap {
     info(rank_) = std::move(mine);
   }
 
-  // Runs the bootstrap and returns the records of all ranks, in the order of ranks.
+  // Runs the bootstrap and returns all records, in the order of ranks.
   std::vector<peer_info> run() {
     std::vector<descriptor> connections(rank_ == 0 ? infos_.size() : 1);  // empty for ranks that are not connected
     try {
@@ -202,7 +202,7 @@ class bootstrap {
   void require_same_user(const descriptor& connection) const {
     const uid_t holder = user_of(connection.get());
     if (holder == ::getuid()) return;
-    throw configuration_error("the ranks of this host cannot connect at '" + name_ + "' (user " +
+    throw configuration_error("the ranks on this host cannot connect at '" + name_ + "' (user " +
                               std::to_string(holder) + " owns that socket name); choose another --job or MUSTER_JOB");
   }
 
@@ -212,7 +212,7 @@ class bootstrap {
       if (errno != EADDRINUSE) fail("bind");
       const descriptor holder = open_socket(SOCK_NONBLOCK);
       if (::connect(holder.get(), address_.get(), address_.length) == 0) require_same_user(holder);
-      throw configuration_error("the ranks of this host cannot connect at '" + name_ +
+      throw configuration_error("the ranks on this host cannot connect at '" + name_ +
                                 "' (another job uses that name); give each job its own MUSTER_JOB");
     }
     if (::listen(listener.get(), 128) != 0) fail("listen");

@@ -9,7 +9,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Binds this rank to one of the cores on which it may run, selected by its number.
+// Binds this rank to an allowed core, selected by the rank's number.
 void pin(int rank) {
   const auto allowed = allowed_cores();
   if (!allowed.empty() && !bind_to_core(allowed[static_cast<std::size_t>(rank) % allowed.size()]))

@@ -24,12 +24,12 @@ inline constexpr transport_abilities shm_abilities{
     .concurrent_groups = true,
     .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 
-/// Connects `size` ranks of this host. Collective. `suffix` distinguishes these ranks from other ranks of the same job
+/// Connects `size` ranks on this host. Collective. `suffix` distinguishes these ranks from other ranks of the same job
 /// on the same system. Throws the exceptions of `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
                                                           int rank, int size, std::string_view suffix = {});
 
-/// Connects `size` ranks of this host again, perhaps a subset of the earlier ranks, with the memory that each rank has.
+/// Connects `size` ranks on this host again, perhaps a subset of the earlier ranks, with the memory that each rank has.
 /// Collective over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
 /// `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,

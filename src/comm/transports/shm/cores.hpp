@@ -13,8 +13,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns the core to which `rank` should move, or -1 if `rank` should stay. Only the last rank of a core moves, to
-/// the emptiest core of `allowed`, and only if its core has at least two more ranks than that one. `last_cores` has the
-/// last known core of each rank.
+/// the emptiest core of `allowed`, and only if its core has at least two more ranks than that one. `last_cores` has
+/// each rank's last known core.
 [[nodiscard]] int emptier_core(std::span<const std::uint32_t> last_cores, int rank,
                                std::span<const std::uint32_t> allowed);
 
@@ -46,7 +46,7 @@ class core_spreader {
 
   /// Returns true if a check is due. Called at each collective.
   [[nodiscard]] bool is_due() noexcept { return ++calls_ % calls_between_checks == 0; }
-  /// Returns the last known core of each rank, to be filled in before `spread`.
+  /// Returns each rank's last known core, to be filled in before `spread`.
   [[nodiscard]] std::span<std::uint32_t> last_cores() noexcept { return last_cores_; }
   /// Moves the calling thread, which runs `rank`, if another core is better.
   void spread(int rank);

@@ -18,7 +18,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The host's ranks from the view of one process. Made once a process by `bootstrap_host` and shared by all groups of
+/// The host's ranks, as a process accesses them. Made once a process by `bootstrap_host` and shared by all groups of
 /// the process. Thread safe.
 class shm_host {
  public:
@@ -26,10 +26,10 @@ class shm_host {
     mapping memory;             // the peer's memory; empty for this rank, whose memory is `own`
     descriptor process_handle;  // a pidfd, readable when the process has ended; empty where the system has no pidfds
     pid_t process = 0;
-    std::uint64_t slot = 0;  // offset of its slot of the first group, in its memory
+    std::uint64_t slot = 0;  // offset in its memory of the slot for the first group
   };
 
-  /// Takes the memory of all ranks. `own` may outlive this object: a later shm_host of the same process, with other
+  /// Takes every rank's memory. `own` may outlive this object: a later shm_host of the same process, with other
   /// peers, uses the same memory. `cores` are the cores on which any of the ranks may run; empty if unknown.
   shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, std::span<const std::uint32_t> cores);
 
@@ -38,8 +38,8 @@ class shm_host {
   /// Returns true if there are more ranks than cores on which the ranks may run.
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// Copies `bytes` bytes to memory that this rank repeatedly writes and peers read. The bytes are part of a copy of
-  /// `total` bytes. Where the cores share no cache, a store to a line that another core has read takes 26 ns, however
-  /// many stores are pending. A store that bypasses the caches takes 2.4 ns (docs/lab-notes.md).
+  /// `total` bytes. If the cores share no cache, a store to a line that another core has read takes 26 ns, however many
+  /// stores are pending. A store that bypasses the caches takes 2.4 ns (docs/lab-notes.md).
   void put(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total = 0) const noexcept {
     copy_out(destination, source, bytes, no_shared_cache_ && bytes >= least_past_caches ? ~std::size_t{0} : total);
   }
@@ -49,7 +49,7 @@ class shm_host {
   [[nodiscard]] const segment& own() const noexcept { return *segment_; }
   [[nodiscard]] std::uint64_t slot(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].slot; }
   [[nodiscard]] pid_t process(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].process; }
-  /// Returns the address in this process of byte `offset` of that rank's memory.
+  /// Returns the address in this process for byte `offset` in the rank's memory.
   [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const noexcept {
     return rank == rank_ ? segment_->memory().at(offset) : peers_[static_cast<std::size_t>(rank)].memory.at(offset);
   }
@@ -65,7 +65,7 @@ class shm_host {
   };
   /// Registers memory for `give_back`.
   void retire(const retired& memory);
-  /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when none of its users lives.
+  /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives.
   /// Memory that a dead rank still counts as a user is freed when this process ends.
   void give_back(bool all) noexcept;
 
@@ -83,14 +83,14 @@ class shm_host {
 };
 
 /// Returns the address space in bytes to reserve for each rank's memory in each process: enough for all memory of the
-/// host, and small enough that the memory of all ranks fits.
+/// host, and small enough that every rank's memory fits.
 [[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
 
 /// Throws the peer_failure of a bootstrap in which `rank` ended.
 [[noreturn]] void fail_bootstrap_without(int rank);
 
 /// Connects the `size` processes that use the same `name`. Collective. The processes exchange their memory over a Unix
-/// socket of that name in the abstract namespace, which is outside the file system. Processes of another user or
+/// socket with that name in the abstract namespace, which is outside the file system. Processes of another user or
 /// program are refused. Throws timeout_error that names the missing ranks, or peer_failure when a rank dies during the
 /// exchange or when `is_aborted` returns true. `is_aborted` is called every few milliseconds. `slot` is the value that
 /// peers find in `shm_host::slot`.

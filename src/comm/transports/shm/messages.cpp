@@ -115,7 +115,7 @@ bool shm_messages::begin_sending(int peer, request& r) {
 }
 
 // Marks the ring as severed: a message cannot continue without memory. The receiver gets an error in place of the rest
-// of the message and of all later messages.
+// and the later messages.
 void shm_messages::sever(int peer) noexcept {
   shm_.messages(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
   shm_.wake(peer);
@@ -207,7 +207,7 @@ void shm_messages::receive_pending(int peer) {
 
 // ---- both ----
 
-// Advances all peers' messages: a peer may wait for a request of this rank other than the tested one.
+// Advances all peers' messages: a peer may wait for a different request than the tested one.
 void shm_messages::progress() {
   for (int peer = 0; peer < shm_.size(); ++peer) {
     outgoing& out = outgoing_to(peer);

@@ -32,7 +32,7 @@ class shm_messages {
     if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
     return r.owner == nullptr;
   }
-  /// Returns true if a message may be unfinished that no request of this rank represents any more.
+  /// Returns true if a message may be unfinished that no request represents any more.
   [[nodiscard]] bool has_unfinished() const noexcept { return has_unfinished_; }
   /// Advances all messages that are under way.
   void progress();

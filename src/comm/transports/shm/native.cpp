@@ -124,13 +124,13 @@ void shm_native::publish_buffers() {
   shm_.wake_all();
 }
 
-// Returns the size of this rank's input in bytes: the whole input, or its block.
+// Returns this rank's input size in bytes: the whole input, or its block.
 std::size_t shm_native::bytes_in() const noexcept {
   if (call_->kind == collective::allgather) return own_block().size();
   return call_->count * call_->element_size;
 }
 
-// Returns the size of this rank's output in bytes: the whole output, or its block.
+// Returns this rank's output size in bytes: the whole output, or its block.
 std::size_t shm_native::bytes_out() const noexcept {
   if (call_->kind == collective::reduce_scatter) return own_block().size();
   return call_->count * call_->element_size;
@@ -272,13 +272,12 @@ bool shm_native::test_small() {
   return true;
 }
 
-// Returns the slot buffer in which that rank publishes its input, if the input does not fit the line of its
-// contribution.
+// Returns the slot buffer in which that rank publishes its input, if the input does not fit the contribution's line.
 std::byte* shm_native::slot_buffer_of(int rank) noexcept {
   const collective kind = call_->kind;
   const bool one_way = kind == collective::broadcast || kind == collective::reduce || kind == collective::gather ||
                        kind == collective::scatter;
-  // A few lines that only one rank writes are still in its cache when their turn comes again. In twice as many places
+  // A few lines that only one rank writes are still in its cache when they are used again. In twice as many places
   // the lines would have left the cache. In a group of more than two ranks all ranks read the buffer, so it does not
   // matter which rank writes there next.
   const bool keeps_place = shm_.size() > 2 || (one_way && plan_.is_small);

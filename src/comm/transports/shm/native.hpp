@@ -26,14 +26,14 @@ inline constexpr std::uint64_t staging_depth = 2;
   return room >= largest ? largest : room / unit * unit;
 }
 
-/// Runs one native collective at a time, in one of three modes:
+/// Runs a native collective at a time. There are three modes:
 /// - small: every rank publishes its input in its slot, and computes its own result from all inputs. Inputs up to
 ///   `published_limit` also use this mode if no rank's buffer is registered.
-/// - direct: all buffers are in shared memory. Rank r folds block r of all inputs and writes the result to the ranks
+/// - direct: all buffers are in shared memory. Rank r folds block r over all inputs and writes the result to the ranks
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
-/// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages one chunk
-///   of its input for each peer, folds its own block of all inputs, and copies the folded blocks of the peers.
+/// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages a chunk
+/// for each peer, folds its own block over all inputs, and copies the folded blocks of the peers.
 ///
 /// All modes fold in the order of ranks, so the result has the same bits in each mode. No rank writes into the private
 /// memory of a peer. A rank sets `slot_head::writing` while it writes into shared memory of peers. A rank that fails
@@ -48,11 +48,11 @@ class shm_native {
   start_result start(const collective_call& call);
   /// Advances the collective. Returns true when the collective is complete.
   bool test(request& r);
-  /// Returns true if a rank that has not contributed yet last ran on the core of this rank: that rank can contribute
-  /// only after this rank yields. Every other missing rank has a core of its own and contributes soon. Returns true if
+  /// Returns true if a rank that has not contributed yet last ran on this rank's core: that rank can contribute
+  /// only after this rank yields. Every other missing rank has its own core and contributes soon. Returns true if
   /// no collective is pending.
   [[nodiscard]] bool waits_for_this_core() const;
-  /// Cancels the collective and ends all native collectives of this rank in this group.
+  /// Cancels the collective and ends this rank's native collectives in the group.
   void cancel() noexcept;
 
  private:

@@ -19,8 +19,8 @@ namespace {
 
 // unit of allocations: no two allocations share a page
 constexpr std::size_t allocation_unit = 4096;
-constexpr std::size_t growth_unit = std::size_t{1} << 20;  // the file grows by a multiple of this
-// free ranges of at least this size return their pages to the system
+constexpr std::size_t growth_unit = std::size_t{1} << 20;  // the file grows in such units
+// free ranges from this size on return their pages to the system
 constexpr std::size_t punch_threshold = std::size_t{1} << 20;
 
 descriptor make_file() {
@@ -90,7 +90,7 @@ void* segment::do_allocate(std::size_t bytes, std::size_t alignment) {
     free_.erase(found);
     if (rest > 0) free_[offset + size] = rest;
   }
-  // Allocates the pages now, and not one by one inside a collective. Missing memory is then an exception here, and not
+  // Allocates the pages now, rather than singly inside a collective. Missing memory is then an exception here, and not
   // a fatal signal later.
   if (::fallocate(memory_.file(), 0, static_cast<off_t>(offset), static_cast<off_t>(size)) != 0 &&
       (errno == ENOSPC || errno == ENOMEM)) {

@@ -40,7 +40,7 @@ class mapping {
   std::size_t reserve_ = 0;
 };
 
-/// The memory file of this rank, and the allocator of its parts. Thread safe.
+/// This rank's memory file, and the allocator for its parts. Thread safe.
 class segment final : public std::pmr::memory_resource {
  public:
   /// Creates the file. Throws error when the system has no memory files.

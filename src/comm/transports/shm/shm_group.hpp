@@ -1,4 +1,4 @@
-// The shared control block of the ranks of one group on one host. Each rank has one slot, in its own memory segment.
+// The shared control block for a group on a host. Each rank has one slot, in its own memory segment.
 //
 // A slot consists of a `slot_head`, a slot buffer for small payloads, a staging area, and one `control_mailbox` and one
 // `fifo` for each peer (`slot_layout`). All ranks map all slots.
@@ -76,8 +76,8 @@ inline constexpr std::size_t cache_line = 64;
 /// another rank has fetched must first invalidate the copy of the other rank.
 inline constexpr std::size_t false_sharing_distance = 256;
 inline constexpr std::size_t small_limit = 8192;  // Largest payload, in bytes, of a small collective.
-/// Largest payload, in bytes, that ranks publish in their slot buffers when no rank's buffer is registered. A copy of
-/// this size costs less than one more synchronisation.
+/// Largest payload, in bytes, that ranks publish in their slot buffers when no rank's buffer is registered. Such a copy
+/// costs less than one more synchronisation.
 inline constexpr std::size_t published_limit = std::size_t{128} << 10;
 /// Returns the size in bytes of the staging area, through which a rank passes large private buffers. The area is so
 /// large that data which peers have read has left their second-level caches when its place is reused. The area is
@@ -86,7 +86,7 @@ inline constexpr std::size_t published_limit = std::size_t{128} << 10;
   return std::max((std::size_t{8} << 20) / ranks / 4096 * 4096, std::size_t{2} << 20);
 }
 
-/// The contribution of one rank to one collective. The sequence is written last: a rank that loads the new sequence
+/// A rank's contribution to a collective. The sequence is written last: a rank that loads the new sequence
 /// sees the other fields. A small payload is stored in the same cache line as the sequence and needs no second memory
 /// access.
 struct alignas(false_sharing_distance) contribution {
@@ -106,7 +106,7 @@ struct alignas(false_sharing_distance) contribution {
 };
 
 /// Returns the word that identifies a contribution: the low half of the number of the collective (counted from 1 among
-/// the native collectives of the group), and a hash of its signature. The full signature is in slot_head::signatures.
+/// the native collectives of the group), and a hash for its signature. The full signature is in slot_head::signatures.
 constexpr std::uint64_t sequence_word(std::uint64_t number, std::uint32_t signature_hash) noexcept {
   return number << 32 | signature_hash;
 }
@@ -135,7 +135,7 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a slot; see the table at the head of this file. Only the slot's owner writes a line, except the
+/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except the
 /// wakeup word, and `folded` and `claimed` where ranks fold the blocks of peers.
 struct slot_head {
   // Number of contributions that a slot holds. A rank may be this many collectives ahead of the ranks that still read
@@ -153,7 +153,7 @@ struct slot_head {
   // number of the last collective that this rank has finished
   alignas(false_sharing_distance) std::atomic<std::uint64_t> finished;
   std::atomic<std::uint32_t> writing;  // 1 while this rank writes into the segments of peers
-  std::atomic<std::uint32_t> core;     // core of this rank at its last contribution, if oversubscribed
+  std::atomic<std::uint32_t> core;     // this rank's core at its last contribution, if oversubscribed
   // sleepers can make this rank's writes visible (membarrier); otherwise each writer issues a fence
   bool can_be_asymmetric;
   // wakeup word: a peer clears it and wakes this rank
@@ -171,7 +171,7 @@ struct slot_layout {
   std::size_t small, staging, mailboxes, fifos, fifo_stride, fifo_bytes, total;
 };
 
-/// The slots of a group, from the view of one rank. Used by one thread at a time.
+/// The slots in a group, as a rank accesses them. Used by one thread at a time.
 class shm_group {
  public:
   /// Maps the slots. `members` are ranks of the host, and `slots` are the offsets of their slots, both in the order of
@@ -198,7 +198,7 @@ class shm_group {
     return *reinterpret_cast<slot_head*>(slot_address(rank));
   }
   [[nodiscard]] slot_head& mine() noexcept { return *mine_; }
-  /// Returns the slot buffer for a payload that does not fit the line of its contribution.
+  /// Returns the slot buffer for a payload that does not fit the contribution's line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t sequence) noexcept {
     return slot_address(rank) + layout_.small + sequence % slot_head::turns * published_limit;
   }
@@ -261,7 +261,7 @@ class shm_group {
   slot_layout layout_;
   std::vector<std::byte*> slots_;
   slot_head* mine_;
-  bool asymmetric_ = true;  // True when sleepers make the writes of all peers visible, see `wait`.
+  bool asymmetric_ = true;  // True when sleepers make all peers' writes visible, see `wait`.
   std::vector<bool> reported_ended_;
 };
 

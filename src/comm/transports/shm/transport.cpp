@@ -46,7 +46,7 @@ void shm_transport::notify(int peer, const control_message& message) {
   const std::uint64_t written = mailbox.written.load(std::memory_order_relaxed);
   const std::uint64_t unread = written - mailbox.read.load(std::memory_order_acquire);
   // A position message is soon obsolete, so it may be dropped. The last place in the mailbox is reserved for the
-  // message about the end of this rank.
+  // message about this rank's end.
   if (unread >= control_mailbox::capacity ||
       (unread + 1 >= control_mailbox::capacity && message.what == control_message::kind::position))
     return;

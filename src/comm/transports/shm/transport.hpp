@@ -1,4 +1,4 @@
-// The shm transport: the ranks are processes of one host and communicate over shared memory.
+// The shm transport: the ranks are processes on a host and communicate over shared memory.
 #pragma once
 
 #include <muster/comm/transport.hpp>
@@ -9,7 +9,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank of a group whose ranks are processes of one host. Used by one thread at a time.
+/// A rank in a group whose ranks are processes on the same host. Used by one thread at a time.
 class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
@@ -38,7 +38,7 @@ class shm_transport final : public transport {
   void look_after_peers();
   /// name. :: See `shm_group::reported_rank`.
   void set_reported_ranks(std::vector<int> ranks) noexcept { shm_.set_reported_ranks(std::move(ranks)); }
-  /// Allocates this rank's slot for a group of those members and returns the slot's offset.
+  /// Allocates this rank's slot for a group with those members and returns the slot's offset.
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override { return make_subgroup(call); }
   [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& call);

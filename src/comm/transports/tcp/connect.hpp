@@ -54,7 +54,7 @@ class tcp_listeners {
   /// Binds a socket with its own port for every address of `interfaces`, which are in the format of `own_addresses`.
   tcp_listeners(std::string_view interfaces, const std::string& origin);
 
-  /// Returns the description of this rank for its peers. The description contains random bytes, so the secret that is
+  /// Returns this rank's description for its peers. The description contains random bytes, so the secret that is
   /// made from all endpoints is new for every start.
   [[nodiscard]] const std::string& endpoints() const noexcept { return endpoints_; }
   /// Starts to listen and returns the sockets. The caller accepts the connections.
@@ -68,7 +68,7 @@ class tcp_listeners {
 /// Decodes the endpoints of a rank. Throws error that names the rank if the text is invalid.
 [[nodiscard]] tcp_peer read_endpoints(const std::string& endpoints, int rank);
 
-/// Connects a process, given the endpoints of all ranks and the token of the job. With an empty token every process
+/// Connects a process, given all endpoints and the token of the job. With an empty token every process
 /// that can read the endpoints is trusted. Collective, unless connections are lazy. Throws the exceptions of
 /// `tcp_mesh::await_all`.
 [[nodiscard]] std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank,

@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// An abort message needs a few hundred bytes. A peer that reads none of them is about to be lost.
+// An abort message needs a few hundred bytes. A peer that reads nothing is about to be lost.
 constexpr std::size_t max_unsent = std::size_t{1} << 20;
 constexpr std::size_t max_unsent_optional = std::size_t{64} << 10;
 
@@ -90,7 +90,7 @@ void connection_manager::send_goodbyes(clock::time_point deadline) {
     }
     send_control_frame(static_cast<int>(peer), goodbye, {}, true);
   }
-  // The peer's system has acknowledged all bytes: the end of this process then loses none.
+  // The peer's system has acknowledged all bytes: this process can then end without loss.
   const auto all_written = [&] {
     const std::lock_guard lock(controls_mutex_);
     return std::all_of(remotes_.begin(), remotes_.end(), [&](remote_peer& remote) {

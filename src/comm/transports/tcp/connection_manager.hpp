@@ -34,7 +34,7 @@ struct tcp_plan;
 struct tcp_peer {
   std::vector<address> addresses;
   std::string host;  ///< the same for two ranks if and only if they run on one machine
-  std::string name;  ///< host name of that machine, for error texts
+  std::string name;  ///< the machine's host name, for error texts
   long process = 0;
   cpu_set_t cores{};  ///< cores on which the rank may run
 };
@@ -42,7 +42,7 @@ struct tcp_peer {
 /// Manages the connections to all peers. Every two processes have a control connection and a data connection. This
 /// class owns the control connection, which carries control messages and heartbeats, so that neither waits for data.
 /// Its thread has no other work, so it answers however busy the process is. A peer that is stopped (SIGSTOP, a host
-/// that is cut off) sends no heartbeats. The end or crash of a peer is detected by the end of its connections.
+/// that is cut off) sends no heartbeats. The end or crash of a peer is detected when its connections end.
 class connection_manager {
  public:
   connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,

@@ -18,7 +18,7 @@ enum class frame_kind : std::uint8_t {
   rts = 2,
   cts = 3,      ///< clear to send: the message that was announced under `number` has a receive
   data = 4,     ///< the announced and cleared message `number`: `total` bytes, which follow
-  credit = 5,   ///< returns `number` bytes of credit to the receiver of this frame
+  credit = 5,   ///< returns `number` bytes of credit to the receiver
   goodbye = 6,  ///< the last frame of the sender
   // On the control connection.
   beat = 16,            ///< a heartbeat; `signature` and `generation` identify the sender's current collective
@@ -81,7 +81,7 @@ inline constexpr std::uint64_t largest_control_payload = 1024;
 /// is a known kind and all lengths are within the limits.
 [[nodiscard]] const char* decode(std::span<const std::byte, frame_bytes> header, frame& into) noexcept;
 
-/// Returns the control message as a payload, without the unused part of its text. The bytes are valid as long as the
+/// Returns the control message as a payload, without the unused text bytes. The bytes are valid as long as the
 /// message.
 [[nodiscard]] std::span<const std::byte> encode_notice(const control_message& message) noexcept;
 /// Decodes a control message. Returns false if the payload is none. The caller sets `origin`.

@@ -27,7 +27,7 @@ struct tcp_limits {
   std::size_t eager = std::size_t{64} << 10;    ///< largest tagged message that is sent without an announcement
   /// bytes of eager messages that may wait at a receiver without a receive
   std::size_t credit = std::size_t{4} << 20;
-  bool checksum = false;  ///< checksums of payloads, in addition to those for headers
+  bool checksum = false;  ///< checksums for payloads too; headers always have one
 };
 
 /// Returns the credit that an eager message uses: its bytes, and about the memory for its bookkeeping.
@@ -66,7 +66,7 @@ struct outgoing_frame {
   void write_some(const tcp_socket& socket, std::size_t budget, bool more);
 };
 
-/// The connection of this process to one other process of the world. All calls are made with the mesh's mutex held.
+/// The connection to another process of the world. All calls are made with the mesh's mutex held.
 ///
 /// Messages begin at the receiver in the order of their frames. A frame that has begun is always completed: the rest of
 /// a cancelled send is copied and sent.
@@ -94,14 +94,14 @@ class tcp_link {
   }
   /// Takes over the connection.
   void attach(tcp_socket connection);
-  /// Closes the connection for good, and fails the requests of this peer.
+  /// Closes the connection for good, and fails the peer's requests.
   void sever(std::string reason) noexcept;
 
   void send(request& r);
   /// Queues a clear-to-send for the announced message `number`. The next `write_pending` sends it.
   void send_clear(std::uint64_t number) { queue_frame(frame_kind::cts, number); }
   void cancel_send(request& r) noexcept;
-  /// Makes the send read the rest of its payload at `data`.
+  /// Makes the send read the remaining payload at `data`.
   void move_send(const request& r, const std::byte* data) noexcept;
   void queue_goodbye() { queue_frame(frame_kind::goodbye, 0); }
 

@@ -164,7 +164,7 @@ bool tcp_link::parse_header() {
   return end_ - begin_ >= frame_bytes + frame_in_.lead;
 }
 
-// Processes the next header and selects the target of its payload. Returns false if the header has not arrived, or must
+// Processes the next header and selects the payload's target. Returns false if the header has not arrived, or must
 // wait.
 bool tcp_link::begin_payload() {
   frame_held_ = false;

@@ -1,6 +1,6 @@
 #include "link_quality.hpp"
 
-// this tcp_info has more fields than the one in netinet/tcp.h; the two headers cannot be included together
+// this tcp_info has more fields than in netinet/tcp.h; the two headers cannot be included together
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -147,7 +147,7 @@ void tcp_mesh::advance(peer_state& peer) noexcept {
   manager_.report_broken_link(link.peer(), link.failure());
 }
 
-// Advances all links: a peer may wait for a request of this rank other than the tested one.
+// Advances all links: a peer may wait for a different request than the tested one.
 void tcp_mesh::progress() noexcept {
   for (auto& peer : peers_) advance(peer);
 }

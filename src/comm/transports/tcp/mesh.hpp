@@ -32,7 +32,7 @@ struct tcp_plan {
 /// lost process stays lost to all groups, including later ones, except a group that renews the connection.
 class tcp_mesh {
  public:
-  /// Starts the connection manager. `peers` has the addresses of each rank. `listeners` are the sockets at which the
+  /// Starts the connection manager. `peers` has every rank's addresses. `listeners` are the sockets at which the
   /// peers reach this rank.
   tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
            const job_secret& secret);

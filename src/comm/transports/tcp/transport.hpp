@@ -25,7 +25,7 @@ class tcp_channel final : public matching_group {
   std::atomic<bool> asleep_{false};
 };
 
-/// One rank of a group over the process's connections, which all its groups share. Thread safe towards other groups:
+/// A rank in a group over the process's connections, which all its groups share. Thread safe towards other groups:
 /// each call locks the mesh.
 class tcp_transport final : public transport {
  public:
