@@ -66,8 +66,8 @@ void require_same(const char* name, const std::vector<T>& found, const std::vect
          std::memcmp(&found[index], &expected[index], sizeof(T)) == 0)
     ++index;
   std::ostringstream text;
-  text << name << " of " << expected.size() << ": element " << index << " is "
-       << static_cast<double>(found.index(index)) << " and not " << static_cast<double>(expected.index(index));
+  text << name << " of " << expected.size() << ": element " << index << " is " << static_cast<double>(found.at(index))
+       << " and not " << static_cast<double>(expected.at(index));
   throw std::runtime_error(text.str());
 }
 

@@ -105,8 +105,8 @@ void add_call(ncclCommState& comm, const std::tuple<int, int, std::uint64_t>& ke
   const bool is_message = request.between_two();
   if (static_cast<int>(entry.calls.size()) < (is_message ? 2 : comm_hub.size)) return;
   if (is_message) {
-    const call& sent = entry.calls.comm_hub(std::get<0>(key));
-    const call& received = entry.calls.comm_hub(std::get<1>(key));
+    const call& sent = entry.calls.at(std::get<0>(key));
+    const call& received = entry.calls.at(std::get<1>(key));
     if (sent.count != received.count || sent.type != received.type)
       comm_hub.problem = "a message of another size or type";
     const std::size_t bytes = std::min(sent.count, received.count) * size_of(sent.type);
@@ -136,8 +136,8 @@ void perform_on_stream(const std::shared_ptr<ncclCommState>& comm, std::uint64_t
       if (request.between_two() && std::get<0>(key) == std::get<1>(key)) {
         const auto [earlier, is_first] = own.emplace(key, request);
         if (is_first) continue;
-        const call& sent = request.request == kind::send ? request : earlier->second;
-        const call& received = request.request == kind::send ? earlier->second : request;
+        const call& sent = request.operation == kind::send ? request : earlier->second;
+        const call& received = request.operation == kind::send ? earlier->second : request;
         if (sent.count > 0) std::memmove(received.out, sent.in, sent.count * size_of(sent.type));
       } else {
         add_call(*comm, key, request);
