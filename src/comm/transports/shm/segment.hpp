@@ -50,12 +50,12 @@ class segment final : public std::pmr::memory_resource {
   /// Returns true if [data, data + bytes) was allocated here. Peers then find the data at `offset_of(data)`.
   [[nodiscard]] bool holds(const void* data, std::size_t bytes) const noexcept {
     const auto* const begin = static_cast<const std::byte*>(data);
-    return begin >= memory_.begin(0) && begin < memory_.begin(memory_.reserve()) &&
-           bytes <= static_cast<std::size_t>(memory_.begin(memory_.reserve()) - begin) &&
+    return begin >= memory_.at(0) && begin < memory_.at(memory_.reserve()) &&
+           bytes <= static_cast<std::size_t>(memory_.at(memory_.reserve()) - begin) &&
            (!has_detached_.load(std::memory_order_relaxed) || !is_detached(begin, bytes));
   }
   [[nodiscard]] std::uint64_t offset_of(const void* data) const noexcept {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.offset(0));
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.at(0));
   }
   /// Removes the pages of [data, data + bytes) from the peers' mappings for good. In this process the pages keep their
   /// content as private memory. Later writes of a peer change only the file, which no process reads there.
