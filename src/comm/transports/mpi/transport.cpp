@@ -295,14 +295,13 @@ void mpi_transport::notify(int peer, const control_message& message) {
   sent_end_ = sent_end_ || message.is_end();
   std::erase_if(control_sends_, [](const auto& outgoing) {
     int done = 0;
-    return MPI_Test(&outgoing->outgoing, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+    return MPI_Test(&outgoing->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
   });
   auto outgoing = std::make_unique<control_send>();  // an allocation is acceptable: control messages are rare
   outgoing->text = message;
   outgoing->text.origin = rank_;
-  check_mpi(
-      MPI_Isend(&outgoing->text, sizeof(control_message), MPI_BYTE, peer, control_tag, comm_, &outgoing->outgoing),
-      "MPI_Isend", comm_);
+  check_mpi(MPI_Isend(&outgoing->text, sizeof(control_message), MPI_BYTE, peer, control_tag, comm_, &outgoing->sent),
+            "MPI_Isend", comm_);
   control_sends_.push_back(std::move(outgoing));
 }
 

@@ -25,7 +25,7 @@ class mapping {
   /// Returns the same mapping again, for ranks that are threads of one process. This object must outlive the alias.
   [[nodiscard]] mapping alias() const noexcept;
 
-  [[nodiscard]] std::byte* offset(std::uint64_t offset) const noexcept { return base_.get() + offset; }
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_.get() + offset; }
   [[nodiscard]] std::size_t reserve() const noexcept { return reserve_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 

@@ -46,7 +46,7 @@ void tcp_link::send(request& r) {
   auto& p = progress_of(r);
   p.announces = credit_cost(r.bytes) > send_credit_ || (r.tag != 0 && r.bytes > limits_.eager);
   if (!p.announces) send_credit_ -= credit_cost(r.bytes);
-  sends_.write_some(r);
+  sends_.push(r);
   // An announced message waits for a clear-to-send anyway: later frames may share a packet with the announcement.
   if (!p.announces && sends_.front() == &r) write_pending();
 }
@@ -62,7 +62,7 @@ void tcp_link::cancel_send(request& r) noexcept {
 }
 
 void tcp_link::move_send(const request& r, const std::byte* data) noexcept {
-  if (frame_out_.of == &r) frame_out_.data = data;
+  if (frame_out_.payload_request == &r) frame_out_.data = data;
 }
 
 // Copies the payload of a cancelled send, because the receiver needs the rest. Returns false without memory for the

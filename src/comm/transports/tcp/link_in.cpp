@@ -111,7 +111,7 @@ void tcp_link::read_frames() {
     std::size_t requested = 0;
     std::size_t n = 0;
     if (in_payload_ && payload_left_ > 0) {
-      std::byte* const target = begin_ == end_ ? target_.target(frame_in_.total - payload_left_) : nullptr;
+      std::byte* const target = begin_ == end_ ? target_.place(frame_in_.total - payload_left_) : nullptr;
       requested = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, budget));
       if (target != nullptr) {
         n = read_directly({target, requested}, requested == payload_left_);

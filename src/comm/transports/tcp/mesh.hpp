@@ -46,9 +46,7 @@ class tcp_mesh {
   /// Returns the largest number of ranks a core on any host; the same at all ranks.
   [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Returns the number of connections that were refused or closed because the peer did not belong to this job.
-  [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept {
-    return manager_.unauthenticated_connections();
-  }
+  [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept { return manager_.strangers(); }
   /// Waits until every other process is connected. Throws timeout_error with the processes that are not connected.
   /// Throws peer_failure if a process is lost, or if `is_aborted`, which is called every few milliseconds, returns
   /// true.

@@ -74,7 +74,7 @@ void tcp_transport::send(request& r) {
 void tcp_transport::receive(request& r) {
   const std::lock_guard lock(mesh_->mutex_);
   begin(r, true);
-  mesh_->messages_.send_control_frame(r);  // the next test sends the clear-to-send, perhaps together with others
+  mesh_->messages_.post(r);  // the next test sends the clear-to-send, perhaps together with others
   if (r.peer == any_source || r.peer == group_.rank()) return;
   const int peer = group_.peer(r.peer);
   if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);

@@ -37,94 +37,94 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
     std::function<void(impostor&)> action;
   };
   const std::vector<violation> violations = {
-      {"its connection ended", [](impostor& impostor_peer) { impostor_peer.data = {}; }},
-      {"its connection", [](impostor& impostor_peer) { impostor_peer.control = {}; }},
+      {"its connection ended", [](impostor& peer) { peer.data = {}; }},
+      {"its connection", [](impostor& peer) { peer.control = {}; }},
       {"a malformed frame",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          const std::vector<std::byte> zeroes(1000);
-         test::write_exactly(impostor_peer.data, zeroes, impostor::deadline());
+         test::write_exactly(peer.data, zeroes, impostor::deadline());
        }},
       {"a malformed frame",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          const std::vector<std::byte> zeroes(1000);
-         test::write_exactly(impostor_peer.control, zeroes, impostor::deadline());
+         test::write_exactly(peer.control, zeroes, impostor::deadline());
        }},
       {"in the middle of a message",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          const auto header = tcp::encode(message_of(100));
-         test::write_exactly(impostor_peer.data, std::span(header).first(40), impostor::deadline());
-         impostor_peer.data = {};
+         test::write_exactly(peer.data, std::span(header).first(40), impostor::deadline());
+         peer.data = {};
        }},
       {"in the middle of a message",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          const std::vector<std::byte> some(99);
-         impostor_peer.send(impostor_peer.data, message_of(100), some);
-         impostor_peer.data = {};
+         peer.send(peer.data, message_of(100), some);
+         peer.data = {};
        }},
       {"out of order",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.sequence = 1;
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"checksum of a payload",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(60);
          head.flags = tcp::frame::has_checksum;
          const std::vector<std::byte> some(64);
-         impostor_peer.send(impostor_peer.data, head, some);
+         peer.send(peer.data, head, some);
        }},
       {"without a clear-to-send",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::data;
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"not announced",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::cts;
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"more credit",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::credit;
          head.set_number(1);
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"more than it has credit for",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(tcp::largest_message);  // no receive is posted for this tag
          head.tag = 8;
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"more than it has credit for",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(1 << 20);
          const std::vector<std::byte> some(1 << 20);
          try {
-           for (head.tag = 0; head.sequence < 4; ++head.sequence) impostor_peer.send(impostor_peer.data, head, some);
+           for (head.tag = 0; head.sequence < 4; ++head.sequence) peer.send(peer.data, head, some);
          } catch (const tcp::socket_error&) {  // the peer is lost before it has sent the last message
          }
        }},
       {"another size than its request-to-send",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(100000);
          head.kind = tcp::frame_kind::rts;
-         impostor_peer.send(impostor_peer.data, head);
-         impostor_peer.read_clear_to_send();
+         peer.send(peer.data, head);
+         peer.read_clear_to_send();
          head = message_of(200000);  // more than was announced
          head.kind = tcp::frame_kind::data;
          head.sequence = 1;
          head.set_number(0);
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
       {"control frame on a data stream",
-       [](impostor& impostor_peer) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::beat;
-         impostor_peer.send(impostor_peer.data, head);
+         peer.send(peer.data, head);
        }},
   };
   for (const auto& violation : violations) {

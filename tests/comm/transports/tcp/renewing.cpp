@@ -24,7 +24,7 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
     const int peer = 1 - world.rank();
     int met = 0;
     for (int round = 1; round <= times; ++round) {
-      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // of no use to each other
+      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // these two requests do not match
       transport.receive(reading.with(muster::any_source, 9).r);
       transport.send(before.with(peer, 8).r);
       meet(++met);
