@@ -128,9 +128,8 @@ std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call&
   for (const int neighbour : hosts_.neighbours(rank()))
     words.push_back(call.words[static_cast<std::size_t>(neighbour)]);
   const auto local_members = members_on_host(call.members);
-  auto host_group = local_members.size() > 1
-                        ? host_transport_->make_subgroup({local_members, call.id, words, call.deadline})
-                        : nullptr;
+  auto host_group =
+      local_members.size() > 1 ? host_transport_->make_subgroup({local_members, call.id, words, call.until}) : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(network), std::move(host_group), host_map(host_of_member));
 }
 
@@ -164,7 +163,7 @@ task hierarchical_transport::within_host(executor& ctx, hierarchical_transport& 
     throw configuration_error("shared memory does not implement " + std::string(to_string(step.kind)) +
                               " (programming error)");
   }
-  co_await ctx.deadline([&] { return self.host_transport_->test(r); });
+  co_await ctx.until([&] { return self.host_transport_->test(r); });
   self.waits_on_host_ = false;
 }
 

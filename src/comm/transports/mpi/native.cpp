@@ -131,15 +131,15 @@ int start(const call_plan& p, const collective_call& call, const std::byte* inpu
 bool mpi_transport::native(const collective_call& call, request& r) {
   const auto planned = make_plan(call, rank_, size_);
   if (!planned) return false;
-  auto& state = begin(r, progress::kind::native);
+  auto& state = begin(r, operation_state::kind_type::native);
   if (reduces(call.kind)) state.reduce = &call.reduce;
   r.data = call.out;
   r.bytes = planned->output_bytes;
   const std::byte* in = call.in;
   std::byte* out = call.out;
   if (std::max(planned->input_bytes, planned->output_bytes) <= native_copied_up_to) {
-    out = state.landing =
-        state.message_slot->land(std::max<std::size_t>(planned->output_bytes + planned->input_bytes, 1));
+    out = state.private_buffer =
+        state.message_slot->private_memory(std::max<std::size_t>(planned->output_bytes + planned->input_bytes, 1));
     std::byte* const input_copy = planned->in_place ? out + (call.in - call.out) : out + planned->output_bytes;
     if (planned->input_bytes > 0) std::memcpy(input_copy, call.in, planned->input_bytes);
     in = input_copy;

@@ -370,7 +370,7 @@ std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& call) {
         const int code = MPI_Comm_create_group(comm, members, tag, &created);
         return std::pair(code, created);
       },
-      call.deadline);
+      call.until);
   if (!result) {
     throw timeout_error("split", {},
                         "a split did not finish in time (MPI waits for a rank that stopped while it made the "

@@ -108,17 +108,17 @@ void shm_native::publish_buffers() {
   publish_core();
   mine.signatures[turn()] = call_->signature();
   own.flags = 0;
-  auto& memory = shm_.host().memory();
+  auto& memory = shm_.host().own();
   const auto offset_of_buffer = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
     if (data == nullptr || !memory.holds(data, bytes)) return 0;
     own.flags |= flag;
     return memory.offset_of(data);
   };
-  own.offset_of_buffer.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
-  own.offset_of_buffer.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
+  own.place.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
+  own.place.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
   if (plan_.publishes && (own.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
     copy_bytes(slot_buffer_of(shm_.rank()), call_->in, plan_.contributed);
-    own.flags |= contribution::shown;
+    own.flags |= contribution::published;
   }
   own.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
