@@ -77,7 +77,7 @@ class mpi_transport final : public transport {
     MPI_Request sent = MPI_REQUEST_NULL;
     control_message text;
   };
-  // room. :: The state of a request, in request::room.
+  // The state of a request, in request::room.
   struct operation_state {
     enum class kind_type { send, receive, native } kind;
     MPI_Request head;
@@ -118,7 +118,7 @@ class mpi_transport final : public transport {
 
 #ifdef MUSTER_HAVE_ULFM
 
-/// connect_survivors: shrinks :: Implements process_transport::connect_survivors. Shrinks MPI's world to the ranks that
+/// Implements process_transport::connect_survivors. Shrinks MPI's world to the ranks that
 /// live, which agree that they are the members, in the same generation.
 std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
                                              int self, std::uint64_t generation);

@@ -299,8 +299,8 @@ void shm_native::complete_small() {
   const int n = shm_.size();
   const int me = shm_.rank();
   const std::size_t bytes = c.count * c.element_size;
-  const auto copy_unless_same = [](std::byte* to, const std::byte* from, std::size_t size) {
-    if (size > 0 && to != from) copy(to, from, size);
+  const auto copy_unless_same = [](std::byte* destination, const std::byte* source, std::size_t size) {
+    if (size > 0 && destination != source) copy(destination, source, size);
   };
   const auto fold = [&](std::size_t offset, std::size_t size) {
     if (size == 0) return;

@@ -26,14 +26,14 @@ inline constexpr std::uint64_t staging_depth = 2;
   return room >= largest ? largest : room / unit * unit;
 }
 
-/// Runs a native collective at a time. There are three modes:
+/// Runs native collectives, one at a time, in three modes:
 /// - small: every rank publishes its input in its slot, and computes its own result from all inputs. Inputs up to
 ///   `published_limit` also use this mode if no rank's buffer is registered.
 /// - direct: all buffers are in shared memory. Rank r folds block r over all inputs and writes the result to the ranks
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
 /// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages a chunk
-/// for each peer, folds its own block over all inputs, and copies the folded blocks of the peers.
+///   for each peer, folds its own block over all inputs, and copies the folded blocks of the peers.
 ///
 /// All modes fold in the order of ranks, so the result has the same bits in each mode. No rank writes into the private
 /// memory of a peer. A rank sets `slot_head::writing` while it writes into shared memory of peers. A rank that fails

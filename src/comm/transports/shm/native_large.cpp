@@ -172,12 +172,12 @@ bool shm_native::write_to_peers(int block, std::size_t begin, std::size_t bytes)
     if (rank_needs_block(p, block))
       peers_out_[outs++] = c.kind == collective::reduce_scatter ? c.out + begin : at(place.out);
   }
-  const std::span<std::byte* const> to(peers_out_.data(), outs);
+  const std::span<std::byte* const> outputs(peers_out_.data(), outs);
   if (c.kind != collective::allgather) {
-    c.reduce.fold(to, peers_in_, bytes);
+    c.reduce.fold(outputs, peers_in_, bytes);
     return true;
   }
-  for (std::byte* const out : to) {
+  for (std::byte* const out : outputs) {
     if (out != c.in + begin) copy_bytes(out, c.in + begin, bytes);
   }
   return true;

@@ -75,7 +75,7 @@ inline constexpr std::size_t cache_line = 64;
 /// that other ranks poll. Processors prefetch the neighbours of a cache line, and a rank that writes a line which
 /// another rank has fetched must first invalidate the copy of the other rank.
 inline constexpr std::size_t false_sharing_distance = 256;
-inline constexpr std::size_t small_limit = 8192;  // Largest payload, in bytes, of a small collective.
+inline constexpr std::size_t small_limit = 8192;  ///< Largest payload, in bytes, of a small collective.
 /// Largest payload, in bytes, that ranks publish in their slot buffers when no rank's buffer is registered. Such a copy
 /// costs less than one more synchronisation.
 inline constexpr std::size_t published_limit = std::size_t{128} << 10;
@@ -203,10 +203,10 @@ class shm_group {
     return slot_address(rank) + layout_.small + sequence % slot_head::turns * published_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return slot_address(rank) + layout_.staging; }
-  /// Returns the rank whose slot `rank` writes into, for the reader that is `reader` ranks behind `rank`, in the given
-  /// turn. The place was the reader's in the turn before. A write to a line that another rank wrote last costs a
-  /// quarter of a write to a line that the other rank has read (AMD Zen 4), and a tenth where the two cores share no
-  /// cache.
+  /// Returns the rank whose slot `rank` writes into, for the reader that is `reader` ranks after `rank`, in the given
+  /// turn. In the turn before, another rank wrote that place and `rank` read it. A write to a line that another rank
+  /// wrote last costs a quarter of a write to a line that the other rank has read (AMD Zen 4), and a tenth where the
+  /// two cores share no cache.
   [[nodiscard]] int rotated_slot(int rank, std::uint64_t turn, int reader) const noexcept {
     const int shift = static_cast<int>(turn % static_cast<unsigned>(size())) * reader % size();
     return rank >= shift ? rank - shift : rank - shift + size();

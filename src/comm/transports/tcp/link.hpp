@@ -173,7 +173,7 @@ class tcp_link {
   bool last_combined_ = false;      // set if the last payload was combined: more bytes may then be read at once
   bool frame_held_ = false;         // set while a received header waits until its message may be matched
   bool goodbye_received_ = false;   // set when the peer has sent its last frame
-  std::uint32_t next_in_ = 0;       // sequence of the next frame
+  std::uint32_t next_in_ = 0;       // sequence number of the next frame
   std::size_t announced_ = 0;       // number of announced messages whose payload has not arrived
   std::uint64_t credit_owed_ = 0;   // bytes of this side's credit that the peer uses
 };
