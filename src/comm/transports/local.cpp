@@ -16,7 +16,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// state. :: The states of a send, in request::state. The sender waits for `done`. The thread that sets `done` does not
+// The states of a send, in request::state. The sender waits for `done`. The thread that sets `done` does not
 // touch the request afterwards.
 enum : int { posted, claimed, done };
 

@@ -36,7 +36,7 @@ class shm_transport final : public transport {
   void pause(clock::time_point until) override;
   /// Checks from time to time, while a rank waits, whether a peer has ended. The next `poll` reports the peer.
   void look_after_peers();
-  /// name. :: See `shm_group::reported_rank`.
+  /// See `shm_group::reported_rank`.
   void set_reported_ranks(std::vector<int> ranks) noexcept { shm_.set_reported_ranks(std::move(ranks)); }
   /// Allocates this rank's slot for a group with those members and returns the slot's offset.
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
@@ -46,7 +46,7 @@ class shm_transport final : public transport {
   [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return shm_.shared_host(); }
 
  private:
-  // state, where shm_messages keeps :: Value of request::state for a native collective. shm_messages uses the values 0
+  // Value of request::state for a native collective. shm_messages uses the values 0
   // to 2.
   static constexpr int native_state = 16;
 
