@@ -1,3 +1,7 @@
+// The transport between the threads of a process: the ranks of a group are threads (`--transport local`).
+//
+// Each rank has a mailbox in the hub. A sender queues its request there, and the receiver copies from the buffer in the
+// request. A sender waits until the receiver has copied, so no message needs memory in between.
 #include <muster/comm/transports/local.hpp>
 
 #include <sched.h>
