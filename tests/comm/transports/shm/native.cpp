@@ -120,7 +120,7 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
                                   collective::allgather, collective::broadcast};
   const std::uint64_t registered[] = {0, 0, ~std::uint64_t{0}, random.below(16)};  // none, all, some
   scenario drawn{2 + static_cast<int>(random.below(3)), random.below(2) == 0, registered[random.below(4)], {}};
-  // Of medium size: more calls than a slot holds contributions. Of large size: usually several chunks for each rank's
+  // Medium sizes: more calls than a slot holds contributions. Large sizes: usually several chunks for each rank's
   // block.
   const bool medium = random.below(2) == 0;
   for (std::uint64_t k = 0; k < (medium ? 20 : 3); ++k) {

@@ -57,7 +57,7 @@ inline std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int r
   return thrown;
 }
 
-/// As `outcomes`, but throws the exception of any rank.
+/// Runs `body` as `outcomes` does, but throws the exception of any rank.
 inline void run(const tcp::tcp_plan& plan, int ranks, const std::function<void(muster::group&, tcp::tcp_mesh&)>& body) {
   for (const auto& thrown : outcomes(plan, ranks, body)) {
     if (thrown) std::rethrow_exception(thrown);

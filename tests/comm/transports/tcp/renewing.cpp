@@ -37,7 +37,7 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
         (void)transport.test(before.r);
         transport.pause(muster::deadline_after(0.01s));
       }
-      // One rank is slow, and the peer has sent again before that rank detects the break.
+      // A slow rank, whose peer has sent again before that rank detects the break.
       if (world.rank() == round % 2) std::this_thread::sleep_for(100ms);
       require(transport.renew(peer, deadline), "it is renewed");
       parcel sent(200'000, static_cast<std::uint8_t>(round)), received(1'000'000, 0);
