@@ -6,52 +6,53 @@
 // Fields, their writers, their readers, the memory order (store / load), and the time of the store. The owner is the
 // rank whose slot holds the field. Plain fields are ordered by the atomic field that the last column names.
 //
-//   field                  writer             readers          order                  when
-//   contribution.sequence  owner              peers            release / acquire      after all plain fields of the
-//                                                                                     owner's contribution
-//   .flags .bytes .place   owner              peers            plain                  before contribution.sequence
-//   slot buffer            owner, or the      peers            plain                  before the writer's
-//                          rank of                                                    contribution.sequence
+//   field                  writer             readers          order                when
+//   contribution.sequence  owner              peers            release / acquire    after all plain fields of the
+//                                                                                   owner's contribution
+//   .flags .bytes .place   owner              peers            plain                before contribution.sequence
+//   slot buffer            owner, or the      peers            plain                before the writer's
+//                          rank of                                                  contribution.sequence
 //                          `rotated_slot`
-//   signatures             owner              peers, after a   plain                  before contribution.sequence
+//   signatures             owner              peers, after a   plain                before contribution.sequence
 //                                             mismatch
-//   staged                 owner              peers            release / acquire      when the chunks of a round are in
-//                                                                                     the staging area
-//   staging area           as `staged`,       peers            plain                  before `staged`, `folded`
+//   staged                 owner              peers            release / acquire    when the chunks of a round are in
+//                                                                                   the staging area
+//   staging area           as `staged`,       peers            plain                before `staged`, `folded`
 //                          `folded`; see
 //                          `rotated_slot`
-//   folded                 staged: owner;     peers            release / acquire      staged: when a round is folded;
-//                          direct: the rank                                           direct: when the owner's block
-//                          that claimed the                                           is folded
+//   folded                 staged: owner;     peers            release / acquire    staged: when a round is folded;
+//                          direct: the rank                                         direct: when the owner's block
+//                          that claimed the                                         is folded
 //                          owner's block
-//   consumed               owner              root             release / acquire      broadcast: when the owner has
-//                                                                                     copied a round from the root
-//   claimed                any rank           any rank         relaxed compare-swap   direct: before a rank folds the
-//                                                                                     owner's block
-//   finished               owner              peers            release / acquire      when the owner needs nothing of
-//                                                                                     the collective any more
-//   writing                owner              a peer that      relaxed + seq_cst      1 before and 0 after the owner
-//                                             cancels          fence, release /       writes into peers' segments
+//   consumed               owner              root             release / acquire    broadcast: when the owner has
+//                                                                                   copied a round from the root
+//   claimed                any rank           any rank         relaxed compare-swap direct: before a rank folds the
+//                                                                                   owner's block
+//   finished               owner              peers            release / acquire    when the owner needs nothing of
+//                                                                                   the collective any more
+//   writing                owner              a peer that      relaxed + seq_cst    1 before and 0 after the owner
+//                                             cancels          fence, release /     writes into peers' segments
 //                                                              acquire
-//   revoked                owner              peers            seq_cst / seq_cst      when the owner cancels a collective
-//   core                   owner              all ranks        relaxed / relaxed      before each contribution, if
-//                                                                                     oversubscribed
-//   can_be_asymmetric      owner              all ranks        plain                  before the owner publishes the
-//                                                                                     offset of its slot
-//   asleep                 owner: 1 and 0;    owner, peers     seq_cst, acq_rel       1 before the owner sleeps; 0 by the
-//                          peers: 0                            exchange / relaxed     first peer that wakes the owner
-//   control_messages       peers              owner            add release / acquire  after each control message for the
-//                                                                                     owner
-//   leavers                all ranks          owner            add acq_rel / acquire  when a rank destroys its group
-//   mailbox.written        owner (sender)     receiver         release / acquire      after a message is in `ring`
-//   mailbox.read           receiver           owner (sender)   release / acquire      after a message is copied out
-//   fifo.head              owner (sender)     receiver         release / acquire      after bytes are in the ring
-//   fifo.tail              receiver           owner (sender)   release / acquire      after bytes are copied out
+//   revoked                owner              peers            seq_cst / seq_cst    when the owner cancels a collective
+//   core                   owner              all ranks        relaxed / relaxed    before each contribution, if
+//                                                                                   oversubscribed
+//   can_be_asymmetric      owner              all ranks        plain                before the owner publishes the
+//                                                                                   offset of its slot
+//   asleep                 owner: 1 and 0;    owner, peers     seq_cst, acq_rel     1 before the owner sleeps; 0 by the
+//                          peers: 0                            exchange / relaxed   first peer that wakes the owner
+//   control_messages       peers              owner            add release / acquireafter each control message for the
+//                                                                                   owner
+//   leavers                all ranks          owner            add acq_rel / acquirewhen a rank destroys its group
+//   mailbox.written        owner (sender)     receiver         release / acquire    after a message is in `ring`
+//   mailbox.read           receiver           owner (sender)   release / acquire    after a message is copied out
+//   fifo.head              owner (sender)     receiver         release / acquire    after bytes are in the ring
+//   fifo.tail              receiver           owner (sender)   release / acquire    after bytes are copied out
 //
 // Invariants:
 // - A rank writes contribution number n only when all ranks have finished collective n - `slot_head::turns`.
 // - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
-//   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so one side sees the other.
+//   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
+//   detects the other.
 // - No rank touches a slot after the rank has raised `leavers` in the slot. The owner reuses the memory when `leavers`
 //   equals the size of the group.
 #pragma once
