@@ -26,8 +26,8 @@
 //                          owner's block
 //   consumed               owner              root             release / acquire    broadcast: when the owner has
 //                                                                                   copied a round from the root
-//   claimed                any rank           any rank         relaxed compare-swap direct: before a rank folds the
-//                                                                                   owner's block
+//   claimed                any rank           any rank         relaxed compare-     direct: before a rank folds the
+//                                                              and-swap             owner's block
 //   finished               owner              peers            release / acquire    when the owner needs nothing of
 //                                                                                   the collective any more
 //   writing                owner              a peer that      relaxed + seq_cst    1 before and 0 after the owner
@@ -40,19 +40,22 @@
 //                                                                                   offset of its slot
 //   asleep                 owner: 1 and 0;    owner, peers     seq_cst, acq_rel     1 before the owner sleeps; 0 by the
 //                          peers: 0                            exchange / relaxed   first peer that wakes the owner
-//   control_messages       peers              owner            add release / acquireafter each control message for the
-//                                                                                   owner
-//   leavers                all ranks          owner            add acq_rel / acquirewhen a rank destroys its group
+//   control_messages       peers              owner            release add /        after each control message for the
+//                                                              acquire              owner
+//   leavers                all ranks          owner            acq_rel add /        when a rank destroys its group
+//                                                              acquire
 //   mailbox.written        owner (sender)     receiver         release / acquire    after a message is in `ring`
 //   mailbox.read           receiver           owner (sender)   release / acquire    after a message is copied out
-//   fifo.head              owner (sender)     receiver         release / acquire    after bytes are in the ring
+//   fifo.head              owner (sender)     receiver         release / acquire    after bytes are in the ring;
+//                                                                                   `severed` after a failed copy
 //   fifo.tail              receiver           owner (sender)   release / acquire    after bytes are copied out
 //
 // Invariants:
 // - A rank writes contribution number n only when all ranks have finished collective n - `slot_head::turns`.
 // - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
 //   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
-//   detects the other.
+//   detects the other. A writer that stays stopped for longer than `shm_timing::writer` is not waited for: the owner
+//   then detaches the output buffer from the segment.
 // - No rank touches a slot after the rank has raised `leavers` in the slot. The owner reuses the memory when `leavers`
 //   equals the size of the group.
 #pragma once
