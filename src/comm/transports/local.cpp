@@ -1,3 +1,7 @@
+// The transport between the threads of a process: the ranks of a group are threads (`--transport local`).
+//
+// Each rank has a mailbox in the hub. A sender queues its request there, and the receiver copies from the buffer in the
+// request. A sender waits until the receiver has copied, so no message needs memory in between.
 #include <muster/comm/transports/local.hpp>
 
 #include <sched.h>
@@ -16,20 +20,21 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The life of a send, in request::state. Its owner awaits `done`; the thread that sets it touches the request no more.
+// The states of a send, in request::state. The sender waits for `done`. The thread that sets `done` does not
+// touch the request afterwards.
 enum : int { posted, claimed, done };
 
 std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state); }
 
 }  // namespace
 
-// What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
-// straight from the sender's buffer.
+// The messages that were sent to one rank and are not received yet. A sender queues a pointer to its request, and the
+// receiver copies directly from the sender's buffer. The mutex guards all fields except the two atomics.
 struct local_hub::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
-  std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
-  detail::request_queue sent;            // `source` is its sender
+  std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
+  detail::request_queue sent;            // `source` is the sender
   std::deque<control_message> control_messages;
   std::atomic<int> notice_count{0};
   bool asleep = false;
@@ -42,7 +47,8 @@ struct local_hub::family {
 
 local_hub::local_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<family>()) {
   if (size < 1) {
-    throw configuration_error("a local group cannot have " + std::to_string(size) + " ranks (it needs one at least)");
+    throw configuration_error("a local group cannot have " + std::to_string(size) +
+                              " ranks (it needs at least one); pass a positive size");
   }
   for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
 }
@@ -71,29 +77,29 @@ bool local_transport::oversubscribed() const {
   return static_cast<unsigned>(size()) > cores;
 }
 
-void local_transport::wake(mailbox& to) {  // with its mutex held
-  to.events.fetch_add(1, std::memory_order_release);
-  if (to.asleep) to.changed.notify_one();
+void local_transport::wake(mailbox& destination) {  // called with the mutex of `destination` held
+  destination.events.fetch_add(1, std::memory_order_release);
+  if (destination.asleep) destination.changed.notify_one();
 }
 
 void local_transport::send(request& r) {
   r.owner = this;
   r.source = rank_;
   r.state = posted;
-  mailbox& to = box(r.peer);
-  const std::lock_guard lock(to.mutex);
-  to.sent.push(r);
-  wake(to);
+  mailbox& destination = box(r.peer);
+  const std::lock_guard lock(destination.mutex);
+  destination.sent.push(r);
+  wake(destination);
 }
 
 void local_transport::receive(request& r) {
   r.owner = this;
   r.state = posted;
   posted_.push(r);
-  matched_at_ = 0;  // what was sent before is searched again
+  matched_at_ = 0;  // earlier messages are searched again
 }
 
-// Pairs what was sent with the receives in their order, and copies outside the lock.
+// Matches messages with receives in order, and copies without holding the mutex.
 void local_transport::match() {
   mailbox& mine = box(rank_);
   const std::uint64_t events = mine.events.load(std::memory_order_acquire);
@@ -102,19 +108,19 @@ void local_transport::match() {
   matched_at_ = events;
   while (!posted_.empty()) {
     request* sent = nullptr;
-    request* wanted = nullptr;
+    request* receive_request = nullptr;
     {
       const std::lock_guard lock(mine.mutex);
-      wanted = posted_.take_first([&](const request& receive) {
-        sent = mine.sent.take_first([&](const request& s) { return detail::matches(receive, s.source, s.tag); });
+      receive_request = posted_.take_first([&](const request& candidate) {
+        sent = mine.sent.take_first([&](const request& s) { return detail::matches(candidate, s.source, s.tag); });
         return sent != nullptr;
       });
       if (sent == nullptr) return;
       state_of(*sent).store(claimed, std::memory_order_relaxed);
     }
-    wanted->owner = nullptr;
-    wanted->source = sent->source;
-    wanted->received = sent->bytes;
+    receive_request->owner = nullptr;
+    receive_request->source = sent->source;
+    receive_request->received = sent->bytes;
     mailbox& sender = box(sent->source);
     const auto release = [&] {
       state_of(*sent).store(done, std::memory_order_release);
@@ -122,14 +128,14 @@ void local_transport::match() {
       wake(sender);
     };
     try {
-      detail::check_arrival(*wanted, sent->source, sent->signature, sent->bytes);
-      detail::deliver(*wanted, sent->data, sent->bytes);
-    } catch (...) {  // also what a user's reduction throws
-      wanted->state = done;
+      detail::check_arrival(*receive_request, sent->source, sent->signature, sent->bytes);
+      detail::deliver(*receive_request, sent->data, sent->bytes);
+    } catch (...) {  // includes exceptions from a user's reduction
+      receive_request->state = done;
       release();
       throw;
     }
-    wanted->state = done;
+    receive_request->state = done;
     release();
   }
 }
@@ -145,38 +151,38 @@ void local_transport::cancel(request& r) noexcept {
   r.owner = nullptr;
   if (posted_.remove(r)) return;
   {
-    mailbox& to = box(r.peer);
-    const std::lock_guard lock(to.mutex);
-    if (to.sent.remove(r)) return;
+    mailbox& destination = box(r.peer);
+    const std::lock_guard lock(destination.mutex);
+    if (destination.sent.remove(r)) return;
   }
-  // A peer copies from the buffer at this moment; it does so without waiting for any other, so this ends.
+  // A peer is copying from the buffer. The peer waits for no other rank meanwhile, so this loop ends.
   while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
 }
 
-bool local_transport::move_buffer(request& r, std::byte* to) noexcept {
+bool local_transport::move_buffer(request& r, std::byte* destination) noexcept {
   if (posted_.contains(r)) {
-    r.data = to;
+    r.data = destination;
     return true;
   }
   {
-    mailbox& there = box(r.peer);
-    const std::lock_guard lock(there.mutex);
+    mailbox& receiver_box = box(r.peer);
+    const std::lock_guard lock(receiver_box.mutex);
     if (state_of(r).load(std::memory_order_acquire) == posted) {
-      r.data = to;
+      r.data = destination;
       return true;
     }
   }
-  while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();  // as when it is taken back
+  while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();  // as in `cancel`
   return true;
 }
 
 void local_transport::notify(int peer, const control_message& message) {
-  mailbox& to = box(peer);
-  const std::lock_guard lock(to.mutex);
-  to.control_messages.push_back(message);
-  to.control_messages.back().origin = rank_;
-  to.notice_count.fetch_add(1, std::memory_order_release);
-  wake(to);
+  mailbox& destination = box(peer);
+  const std::lock_guard lock(destination.mutex);
+  destination.control_messages.push_back(message);
+  destination.control_messages.back().origin = rank_;
+  destination.notice_count.fetch_add(1, std::memory_order_release);
+  wake(destination);
 }
 
 bool local_transport::poll(control_message& message) {
@@ -189,19 +195,19 @@ bool local_transport::poll(control_message& message) {
   return true;
 }
 
-void local_transport::pause(clock::time_point until) {
+void local_transport::pause(clock::time_point deadline) {
   mailbox& mine = box(rank_);
   std::unique_lock lock(mine.mutex);
   mine.asleep = true;
-  mine.changed.wait_until(lock, until, [&] {
+  mine.changed.wait_until(lock, deadline, [&] {
     return mine.events.load(std::memory_order_relaxed) != seen_ || !mine.control_messages.empty();
   });
   mine.asleep = false;
 }
 
-std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& some) {
-  return std::make_unique<local_transport>(hub_->child(some.id, static_cast<int>(some.members.size())),
-                                           some.place_of(rank_));
+std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& call) {
+  return std::make_unique<local_transport>(hub_->child(call.id, static_cast<int>(call.members.size())),
+                                           call.place_of(rank_));
 }
 
 }}  // namespace muster::v0

@@ -14,30 +14,31 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// In a group of its own, before the one that is to be.
-std::vector<std::uint64_t> hosts_of_all(transport& between, std::uint64_t mine, seconds timeout) {
-  std::vector<int> all(static_cast<std::size_t>(between.size()));
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<std::uint64_t> hosts(all.size());
+// Returns every rank's host. The exchange uses a temporary group, which is closed before the transport's first
+// group is made.
+std::vector<std::uint64_t> hosts_of_all(transport& network, std::uint64_t mine, seconds timeout) {
+  std::vector<int> all_ranks(static_cast<std::size_t>(network.size()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  std::vector<std::uint64_t> hosts(all_ranks.size());
   constexpr std::uint64_t id = ~std::uint64_t{0};
-  // What goes between hosts has nothing to prepare: neither tcp nor mpi.
-  group ranks(between.subgroup({all, id, hosts, deadline_after(timeout)}), {.timeout = timeout});
-  allgather(ranks, std::span(&mine, 1), hosts);
+  // The transports between hosts, tcp and mpi, need no `prepare` before a subgroup.
+  group temporary(network.subgroup({all_ranks, id, hosts, deadline_after(timeout)}), {.timeout = timeout});
+  allgather(temporary, std::span(&mine, 1), hosts);
   return hosts;
 }
 
 }  // namespace
 
-std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between, const settings& configuration,
+std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> network, const settings& configuration,
                                                 const launch_env& launch) {
   const seconds timeout(configuration.positive(setting::timeout));
   const std::uint64_t mine = digest().add(host_identity(configuration)).value();
-  host_map hosts(hosts_of_all(*between, mine, timeout));
-  const int rank = between->rank();
-  std::unique_ptr<shm_transport> within;
-  if (const auto here = static_cast<int>(hosts.neighbours(rank).size()); here > 1)
-    within = connect_host(configuration, launch, hosts.place(rank), here, "/" + hex(mine, 0));
-  return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), std::move(hosts));
+  host_map hosts(hosts_of_all(*network, mine, timeout));
+  const int rank = network->rank();
+  std::unique_ptr<shm_transport> host_transport;
+  if (const auto ranks_on_host = static_cast<int>(hosts.neighbours(rank).size()); ranks_on_host > 1)
+    host_transport = connect_host(configuration, launch, hosts.local_rank(rank), ranks_on_host, "/" + hex(mine, 0));
+  return std::make_unique<hierarchical_transport>(std::move(network), std::move(host_transport), std::move(hosts));
 }
 
 }}}  // namespace muster::v0::detail

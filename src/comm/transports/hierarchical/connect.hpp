@@ -1,4 +1,4 @@
-// How two levels get into a context.
+// Connects the hierarchical transport of a context.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,18 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What two levels can do, with that transport between hosts of which one has several ranks.
-[[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities between) noexcept {
-  between.name = "hierarchical";
-  between.native_collectives = between.native_first = true;
-  return between;
+/// Returns the abilities of the hierarchical transport over the transport between hosts, if some host has several
+/// ranks.
+[[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities network) noexcept {
+  network.name = "hierarchical";
+  network.native_collectives = network.native_first = true;
+  return network;
 }
 
-/// Finds out over `between`, which reaches all ranks, which ranks share a host (`host_identity`), and connects those
-/// through memory. Collective; throws timeout_error, peer_failure, and what meeting on a host throws.
-[[nodiscard]] std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between,
+/// Determines over `network`, which connects all ranks, which ranks share a host (`host_identity`), and connects the
+/// ranks of a host through shared memory. Collective. Throws timeout_error, peer_failure, and the exceptions of
+/// `connect_host`.
+[[nodiscard]] std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> network,
                                                               const settings& configuration, const launch_env& launch);
 
 }}}  // namespace muster::v0::detail

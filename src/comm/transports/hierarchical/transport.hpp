@@ -1,4 +1,4 @@
-// Shared memory inside of a host, another transport between hosts.
+// The hierarchical transport: shared memory within a host, and another transport between hosts.
 #pragma once
 
 #include <memory>
@@ -14,23 +14,30 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank of a group that stretches over hosts. Barrier, broadcast, reduce and allreduce go in two levels: the ranks
-/// of a host combine through their memory, one rank of each host talks to its like on the others, and the result goes
-/// to the host's ranks through memory again. A large allreduce is cut into blocks, one for each rank that the smallest
-/// host has: the ranks of the same number work on the same block, so that every link of a host is used, and no byte
-/// leaves a host twice. All else, and all messages, go by the transport between the hosts, which reaches every rank.
+/// A rank in a group that spans several hosts. Barrier, broadcast, reduce and allreduce have two levels:
+/// - the ranks of a host combine their data through shared memory,
+/// - on each host one rank exchanges the result with the corresponding ranks on other hosts,
+/// - the ranks of a host receive the result through shared memory.
+///
+/// A large allreduce is divided into as many blocks as the smallest host has ranks (`host_map::rails`). The ranks with
+/// the same number on their hosts combine the same block. So all links of a host are used, and no byte leaves a host
+/// twice. All other collectives, and all messages, use the transport between the hosts, which connects all ranks.
 class hierarchical_transport final : public transport_decorator {
  public:
-  /// `within` connects the ranks of this host, in the order of `hosts`; null for a rank that is alone there.
-  hierarchical_transport(std::unique_ptr<transport> between, std::unique_ptr<shm_transport> within, host_map hosts);
+  /// Combines two transports. `network` connects all ranks. `host_transport` connects the ranks on this host, in the
+  /// order of `hosts`; null for the only rank on a host.
+  hierarchical_transport(std::unique_ptr<transport> network, std::unique_ptr<shm_transport> host_transport,
+                         host_map hosts);
 
   [[nodiscard]] transport_abilities abilities() const override;
-  [[nodiscard]] std::pmr::memory_resource* memory() const override { return within_ ? within_->memory() : nullptr; }
+  [[nodiscard]] std::pmr::memory_resource* memory() const override {
+    return host_transport_ ? host_transport_->memory() : nullptr;
+  }
   [[nodiscard]] bool oversubscribed() const override {
-    return within_ ? within_->oversubscribed() : inner().oversubscribed();
+    return host_transport_ ? host_transport_->oversubscribed() : inner().oversubscribed();
   }
   [[nodiscard]] bool should_yield() const override {
-    return inside_ ? within_->should_yield() : inner().should_yield();
+    return waits_on_host_ ? host_transport_->should_yield() : inner().should_yield();
   }
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
@@ -39,41 +46,43 @@ class hierarchical_transport final : public transport_decorator {
   bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
-  // Below so many bytes the rounds count, not the bytes: one rank of each host does it all.
+  // Up to this size the number of rounds determines the time, not the bytes: one rank a host handles all data.
   static constexpr std::size_t one_rail_up_to = 8192;
 
-  [[nodiscard]] int place() const { return hosts_.place(rank()); }
-  /// Those of the members that are on this host, as `within_` counts them.
-  [[nodiscard]] std::vector<int> members_here(std::span<const int> members) const;
-  [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
-  /// The rank that represents this host in a collective with a root.
-  [[nodiscard]] int speaker_for(int root) const;
+  [[nodiscard]] int local_rank() const { return hosts_.local_rank(rank()); }
+  /// Returns the members on this host, by their numbers in `host_transport_`.
+  [[nodiscard]] std::vector<int> members_on_host(std::span<const int> members) const;
+  [[nodiscard]] int ranks_on_host() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
+  /// Returns the rank that represents this host in a collective with the given root.
+  [[nodiscard]] int representative_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
-  /// How a collective goes in two levels; null for one that does not.
-  using body_type = task (*)(executor& f, hierarchical_transport& self, const collective_call& call);
+  /// Returns the two-level coroutine for a collective; null if there is none.
+  using body_type = task (*)(executor& ctx, hierarchical_transport& self, const collective_call& call);
   [[nodiscard]] static body_type body_of(collective kind) noexcept;
-  static task allreduce(executor& f, hierarchical_transport& self, const collective_call& call);
-  static task within_by_rails(executor& f, hierarchical_transport& self, const collective_call& call, int rails,
-                              bool combines);
-  static task reduce(executor& f, hierarchical_transport& self, const collective_call& call);
-  static task broadcast(executor& f, hierarchical_transport& self, const collective_call& call);
-  static task barrier(executor& f, hierarchical_transport& self, const collective_call& call);
-  /// One collective of the ranks of this host; nothing where there is one only.
-  static task within(executor& f, hierarchical_transport& self, const collective_call& step);
+  static task allreduce(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  /// With `combines`: afterwards the ranks with local rank 0 to rails - 1 on this host hold their block, combined over
+  /// the host. Without: the blocks are sent to all ranks on this host.
+  static task within_host_by_rails(executor& ctx, hierarchical_transport& self, const collective_call& call, int rails,
+                                   bool combines);
+  static task reduce(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  static task broadcast(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  static task barrier(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  /// Runs one collective among the ranks on this host; does nothing if there is only one.
+  static task within_host(executor& ctx, hierarchical_transport& self, const collective_call& step);
 
-  std::unique_ptr<shm_transport> within_;
+  std::unique_ptr<shm_transport> host_transport_;
   host_map hosts_;
 
-  // The collective under way.
-  bool inside_ = false;  // it waits for ranks of this host
+  // The pending collective.
+  bool waits_on_host_ = false;  // set while it waits for ranks on this host
   frame_pool pool_;
   std::vector<buffer<std::byte>> scratch_;
-  std::vector<int> across_;  // the ranks of other hosts that this one talks to, and itself
-  std::optional<executor> steps_;
+  std::vector<int> network_ranks_;  // this rank and the ranks on other hosts with which it exchanges data
+  std::optional<executor> ctx_;
   task body_;
 };
 

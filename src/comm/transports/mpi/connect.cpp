@@ -1,4 +1,4 @@
-// How MPI gets into a context.
+// Connects the mpi transport of a context.
 #include <thread>
 
 #include <muster/comm/context.hpp>
@@ -10,15 +10,15 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// More ranks on this host than cores: then waiting must not spin.
+// Returns true if this host has more ranks than cores: a waiting rank must then not spin.
 bool is_oversubscribed(MPI_Comm communicator) {
   MPI_Comm host = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
                     "MPI_Comm_split_type");
-  int ranks_here = 1;
-  MPI_Comm_size(host, &ranks_here);
+  int ranks_on_host = 1;
+  MPI_Comm_size(host, &ranks_on_host);
   MPI_Comm_free(&host);
-  return static_cast<unsigned>(ranks_here) > std::thread::hardware_concurrency();
+  return static_cast<unsigned>(ranks_on_host) > std::thread::hardware_concurrency();
 }
 
 std::unique_ptr<transport> transport_over(std::shared_ptr<detail::mpi_library> library, MPI_Comm communicator) {
@@ -54,15 +54,15 @@ std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator) {
 namespace detail {
 
 bool link_mpi() noexcept {
-  static const bool done = [] {
-    process_transport made{"mpi", &connect_world, [](double) { return mpi_abilities; }};
+  static const bool registered = [] {
+    process_transport transport_entry{"mpi", &connect_world, [](double) { return mpi_abilities; }};
 #ifdef MUSTER_HAVE_ULFM
-    made.connect_survivors = &connect_survivors;
-    made.can_connect_survivors = &can_connect_survivors;
+    transport_entry.connect_survivors = &connect_survivors;
+    transport_entry.can_connect_survivors = &can_connect_survivors;
 #endif
-    return register_process_transport(made);
+    return register_process_transport(transport_entry);
   }();
-  return done;
+  return registered;
 }
 
 }  // namespace detail

@@ -33,10 +33,10 @@ mpi_library::mpi_library() {
           "make the context on the main thread or ask MPI_Init_thread for more");
     }
   } else {
-    // Serialised: a group is used by one thread at a time, and no more than that is promised. The level that lets
-    // threads in at once would put locks around every call.
+    // Requests the serialised level: muster only promises that one thread at a time uses a group. The multiple level
+    // would take locks in every call.
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level_), "MPI_Init_thread");
-    ours_ = true;
+    initialised_here_ = true;
   }
   main_thread_ = std::this_thread::get_id();
 }
@@ -44,15 +44,16 @@ mpi_library::mpi_library() {
 mpi_library::~mpi_library() {
   int finalised = 0;
   MPI_Finalized(&finalised);
-  if (ours_ && !abandoned_ && finalised == 0) MPI_Finalize();
+  if (initialised_here_ && !abandoned_ && finalised == 0) MPI_Finalize();
 }
 
 void mpi_library::retire(MPI_Comm communicator) {
-  // Made by all that are left, one after the other: when so many have come since, what was sent before has arrived.
-  constexpr std::size_t kept = 32;
-  const std::lock_guard lock(retiring_);
+  // All surviving ranks create communicators in the same order. After this many new communicators all messages in the
+  // oldest one have arrived.
+  constexpr std::size_t max_retired = 32;
+  const std::lock_guard lock(retired_mutex_);
   retired_.push_back(communicator);
-  if (retired_.size() <= kept) return;
+  if (retired_.size() <= max_retired) return;
   MPI_Comm_free(&retired_.front());
   retired_.pop_front();
 }
@@ -71,7 +72,7 @@ void check_mpi(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   throw error(error_kind::other, std::string(call) + " failed (" + std::string(text, static_cast<std::size_t>(length)) +
-                                     "); look at what mpirun says");
+                                     "); see the output of mpirun");
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// MPI as this process sees it: whether muster initialised it, what it allows, and whether it can still be used.
+// The MPI library for this process: who initialised it, its thread level, and whether it is still usable.
 #pragma once
 
 #include <mpi.h>
@@ -18,77 +18,81 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One for all transports; the last one to go ends MPI, if it was muster that began it.
+/// The state of MPI, shared by all mpi transports of the process. The destructor runs with the last transport, and
+/// finalises MPI if muster initialised it.
 class mpi_library {
  public:
   static std::shared_ptr<mpi_library> acquire();
   ~mpi_library();
 
-  /// Throws configuration_error when MPI does not allow a call from this thread.
+  /// Throws configuration_error if MPI does not allow calls from this thread.
   void check_thread() const;
-  /// Whether threads besides the main one may call MPI, one at a time.
+  /// Returns true if any thread may call MPI, one thread at a time.
   [[nodiscard]] bool any_thread() const noexcept { return level_ >= MPI_THREAD_SERIALIZED; }
+  /// Returns true if several threads may call MPI at the same time.
   [[nodiscard]] bool concurrent() const noexcept { return level_ == MPI_THREAD_MULTIPLE; }
 
-  /// MPI may still write into memory that is not ours any more: from now on nothing gives it a chance to, not even
-  /// MPI_Finalize. Called after a failure that left an operation which MPI can neither finish nor cancel.
+  /// Marks MPI as unusable: after this call muster calls MPI no more, not even MPI_Finalize, because MPI may still
+  /// write into memory that has been released. Called after a failure that left an operation which MPI can neither
+  /// complete nor cancel.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
-  /// What f, which blocks in MPI, returns. Nothing in MPI ends a wait: where MPI allows it f has a thread of its own,
-  /// which is left behind when it does not return in time, and MPI with it; then nothing.
+  /// Returns the result of `f`, which blocks in MPI; nothing if `f` has not returned by the deadline. MPI cannot end a
+  /// wait, so `f` runs on its own thread if the thread level allows it. After the deadline that thread is left running,
+  /// and MPI is abandoned.
   template <class F>
-  [[nodiscard]] std::optional<std::invoke_result_t<F>> in_time(F f, clock::time_point until) {
+  [[nodiscard]] std::optional<std::invoke_result_t<F>> in_time(F f, clock::time_point deadline) {
     std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
-    auto done = task.get_future();
+    auto result = task.get_future();
     if (any_thread()) {
       std::thread(std::move(task)).detach();
     } else {
       task();
     }
-    if (done.wait_until(until) == std::future_status::ready) return done.get();
+    if (result.wait_until(deadline) == std::future_status::ready) return result.get();
     abandon();
     return std::nullopt;
   }
-  /// MPI is not finalised in the end: where ranks die, leave or hang, that could wait for them for ever. The launcher
-  /// then ends those that are left.
-  void leave_open() noexcept { ours_ = false; }
-  /// Frees a communicator some time later, where ranks may have died in it. What was sent in it may be on its way
-  /// still, and Open MPI 5 would take that for a message of the next communicator that gets the same number.
+  /// Prevents MPI_Finalize at the end, which could wait for ever for ranks that have died, left or hang. The launcher
+  /// then ends the remaining ranks.
+  void leave_open() noexcept { initialised_here_ = false; }
+  /// Frees a communicator later, if ranks may have died in it. Messages in the communicator may still be under way, and
+  /// Open MPI 5 would deliver them to the next communicator that gets the same number.
   void retire(MPI_Comm communicator);
 
  private:
   mpi_library();
 
-  bool ours_ = false;
+  bool initialised_here_ = false;
   bool abandoned_ = false;
   int level_ = MPI_THREAD_SINGLE;
   std::thread::id main_thread_;
-  std::mutex retiring_;
-  std::deque<MPI_Comm> retired_;
+  std::mutex retired_mutex_;
+  std::deque<MPI_Comm> retired_;  // guarded by retired_mutex_
 };
 
 /// Throws muster::error with MPI's own text unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
-// Deaths of ranks as MPI sees them: User Level Failure Mitigation, where MPI has it and was started with it.
+// Detection of dead ranks by User Level Failure Mitigation (ULFM), if MPI has it and was started with it.
 
-/// Whether MPI goes on when ranks die: it has the functions for that (found when muster was built; Open MPI from 5 on),
-/// and was started with them (`mpirun --with-ft ulfm`). Asked after MPI_Init.
+/// Returns true if MPI continues when ranks die: it has the functions for that (detected when muster was built; Open
+/// MPI from version 5), and was started with them (`mpirun --with-ft ulfm`). Called after MPI_Init.
 [[nodiscard]] bool mpi_survives_deaths() noexcept;
 
-/// The ranks of a communicator that have ended, ascending. Acknowledges them, so that receives from any rank work
-/// again. Local. None where MPI does not survive deaths.
+/// Returns the ranks in a communicator that have ended, ascending. Acknowledges them to MPI, so that receives from any
+/// rank work again. Local. Returns none if MPI does not survive deaths.
 [[nodiscard]] std::vector<int> ended_ranks(MPI_Comm communicator);
 
-/// "rank 1 has ended (rank 3 of MPI_COMM_WORLD, as MPI says)".
+/// Returns the text "rank 1 has ended (rank 3 of MPI_COMM_WORLD, according to MPI)".
 [[nodiscard]] std::string text_of_end(MPI_Comm communicator, int rank);
 
-/// Throws peer_failure naming the ranks of `communicator` that have ended when `code` says that one has, or that the
-/// communicator was revoked because of one; and muster::error with MPI's own text for other failures.
+/// Throws peer_failure with the ended ranks in `communicator` if `code` reports a death, or a communicator that was
+/// revoked because of a death. Throws muster::error with MPI's text for other failures.
 void check_mpi(int code, const char* call, MPI_Comm communicator);
 
-/// Wakes all that wait in that communicator, at every rank, with an error; it cannot be used any more. Nothing where
-/// MPI does not survive deaths.
+/// Revokes the communicator: all pending operations in it, at every rank, end with an error, and it is unusable
+/// afterwards. Does nothing if MPI does not survive deaths.
 void revoke(MPI_Comm communicator) noexcept;
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,10 @@
-// Messages over MPI.
+// The mpi transport: messages over MPI.
+//
+// A message is an envelope with the signature. The payload of a small message follows the envelope in the same MPI
+// message. A larger payload is sent in its own MPI message (the body), directly between the buffers of the user. The
+// body of a collective's message has a fixed tag, and the receiver posts the receive for it at once. The body of a
+// tagged message has a tag that the envelope contains, and the receiver posts the receive for it when the envelope has
+// arrived.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +21,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What MPI can do before it is asked for its thread level.
+/// The abilities of the mpi transport before MPI's thread level is known.
 inline constexpr transport_abilities mpi_abilities{
     .name = "mpi",
     .native_collectives = true,
@@ -23,12 +29,10 @@ inline constexpr transport_abilities mpi_abilities{
     .combines_whole = true,
     .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 
-/// One rank of a communicator. A message is an envelope with the signature and, if it is small, the payload behind it
-/// in the same MPI message; a larger payload follows in a message of its own, from and to the user's memory without a
-/// copy.
+/// A rank in a communicator. Used by one thread at a time.
 class mpi_transport final : public transport {
  public:
-  /// Takes the communicator over and frees it in the end.
+  /// Takes over the communicator, and frees it in the end.
   mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool oversubscribed);
   ~mpi_transport() override;
 
@@ -43,53 +47,55 @@ class mpi_transport final : public transport {
   void cancel(request& r) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
-  void pause(clock::time_point until) override;
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
+  void pause(clock::time_point deadline) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
-  struct alignas(16) envelope {  // so that the payload behind it is aligned for every element
+  struct alignas(16) envelope {  // the alignment makes the payload after it aligned for every element type
     collective_signature signature;
     std::uint64_t bytes;
     std::uint64_t body_tag;
   };
-  // What fits MPI's own eager messages over shared memory (4 KiB with Open MPI): beyond, a copy saves nothing.
+  // Size of a slot: the largest eager message of MPI over shared memory (4 KiB with Open MPI). Beyond that size a copy
+  // saves nothing.
   static constexpr std::size_t slot_size = 4032;
   static constexpr std::size_t inline_limit = slot_size - sizeof(envelope);
   struct slot {
     alignas(16) std::byte bytes[slot_size];
     envelope& head() { return *reinterpret_cast<envelope*>(bytes); }
     std::byte* payload() { return bytes + sizeof(envelope); }
-    /// Memory in place of the user's: it grows to the largest that ever came.
-    std::byte* land(std::size_t size) {
-      if (landing.size() < size) landing.resize(size);
-      return landing.data();
+    /// Returns memory to use in place of the user's buffer. The memory grows to the largest size that was requested.
+    std::byte* private_memory(std::size_t size) {
+      if (private_buffer.size() < size) private_buffer.resize(size);
+      return private_buffer.data();
     }
-    std::vector<std::byte> landing;
-    MPI_Request dropped = MPI_REQUEST_NULL;  // a body that is awaited no more comes to `landing`
+    std::vector<std::byte> private_buffer;
+    // receives into `private_buffer` a body that no request waits for any more
+    MPI_Request discarded_body = MPI_REQUEST_NULL;
   };
-  struct note {
+  struct control_send {
     MPI_Request sent = MPI_REQUEST_NULL;
     control_message text;
   };
-  // In request::room.
-  struct progress {
-    enum class kind { send, receive, native } what;
+  // The state of a request, in request::room.
+  struct operation_state {
+    enum class kind_type { send, receive, native } kind;
     MPI_Request head;
     MPI_Request body;
-    slot* held;
-    std::byte* landing;  // the slot's memory that MPI uses in place of the user's; null when it uses that
+    slot* message_slot;
+    std::byte* private_buffer;  // the slot's private buffer, if MPI uses it in place of the user's; otherwise null
     bool head_done;
-    const reduction* reduce;  // of a native collective that is to be finished
+    const reduction* reduce;  // reduction to finish after a native collective
   };
-  static_assert(sizeof(progress) <= sizeof(request::room));
-  static progress& of(request& r) { return *reinterpret_cast<progress*>(r.room); }
+  static_assert(sizeof(operation_state) <= sizeof(request::room));
+  static operation_state& state_of(request& r) { return *reinterpret_cast<operation_state*>(r.room); }
 
-  progress& begin(request& r, progress::kind what);
+  operation_state& begin(request& r, operation_state::kind_type kind);
   void post_body(request& r, int source, int tag);
   bool test_receive(request& r);
-  void drop_body(slot& held, int source) noexcept;
-  void take_back_slots() noexcept;
-  bool tell_of_death(control_message& message);
+  void discard_body(slot& message_slot, int source) noexcept;
+  void reclaim_slots() noexcept;
+  bool poll_deaths(control_message& message);
   void finish(request& r) noexcept;
 
   std::shared_ptr<mpi_library> library_;
@@ -97,23 +103,23 @@ class mpi_transport final : public transport {
   int rank_ = 0;
   int size_ = 1;
   bool oversubscribed_;
-  int idle_ = 0;              // pauses since something was done
-  bool told_end_ = false;     // this rank said that it ends by a failure, or leaves
-  std::set<int> ends_heard_;  // and those that said so
+  int idle_pauses_ = 0;        // number of pauses since a request was finished
+  bool sent_end_ = false;      // set when this rank has sent a message that it fails or leaves
+  std::set<int> end_senders_;  // ranks that have sent such a message
   clock::time_point last_poll_{};
-  bool survives_ = false;  // MPI goes on when ranks die
-  clock::time_point last_look_{};
-  std::vector<int> ended_;       // those that were told of
-  std::uint64_t next_body_ = 0;  // so that bodies of tagged messages find their envelopes
+  bool survives_deaths_ = false;  // set if MPI continues when ranks die
+  clock::time_point last_death_check_{};
+  std::vector<int> reported_deaths_;  // ranks whose death was reported
+  std::uint64_t next_body_ = 0;       // number of the next body; selects its tag
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<slot*> free_slots_;
-  std::vector<std::unique_ptr<note>> notes_;
+  std::vector<std::unique_ptr<control_send>> control_sends_;
 };
 
 #ifdef MUSTER_HAVE_ULFM
 
-/// As process_transport::connect_survivors: shrinks MPI's world to the ranks that live, which agree that they are the
-/// members, in the same generation.
+/// Implements process_transport::connect_survivors. Shrinks MPI's world to the ranks that
+/// live, which agree that they are the members, in the same generation.
 std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
                                              int self, std::uint64_t generation);
 bool can_connect_survivors();

@@ -7,8 +7,9 @@
 namespace muster { inline namespace v0 { namespace nccl {
 namespace {
 
-std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
-  return std::make_shared<detail::nccl_state>(ranks, asked > seconds(0) ? asked : ranks.settings().timeout);
+std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds requested_timeout) {
+  return std::make_shared<detail::nccl_state>(
+      ranks, requested_timeout > seconds(0) ? requested_timeout : ranks.settings().timeout);
 }
 
 }  // namespace
@@ -56,9 +57,9 @@ void communicator::rebuild(group& ranks) {
   state_ = connect(ranks, options_.timeout);
 }
 
-void communicator::require_peer(const char* what, int peer) const {
+void communicator::require_peer(const char* operation, int peer) const {
   if (peer >= 0 && peer < size()) return;
-  throw configuration_error(std::string(what) + " has no rank " + std::to_string(peer) + " (there are " +
+  throw configuration_error(std::string(operation) + " has no rank " + std::to_string(peer) + " (there are " +
                             std::to_string(size()) + "); count from 0");
 }
 
@@ -67,9 +68,10 @@ registration communicator::register_bytes([[maybe_unused]] void* memory, [[maybe
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
   void* handle = nullptr;
   detail::check_nccl(ncclCommRegister(state_->comm(), memory, bytes, &handle), "registering memory", state_->comm());
-  return {handle, [of = state_](void* held) {
-            // With the communicator went what it was told.
-            if (held != nullptr && of->comm() != nullptr) (void)ncclCommDeregister(of->comm(), held);
+  return {handle, [state = state_](void* memory_handle) {
+            // The end of the communicator has already released its registrations.
+            if (memory_handle != nullptr && state->comm() != nullptr)
+              (void)ncclCommDeregister(state->comm(), memory_handle);
           }};
 #else
   return nullptr;

@@ -24,7 +24,7 @@ namespace {
 
 using call_kind = nccl::device_call::kind;
 
-// ---- NCCL's terms ----
+// ---- conversion to NCCL's types ----
 
 ncclDataType_t type_of(dtype type) {
   static const std::map<dtype, ncclDataType_t> types = {{dtype::int8, ncclInt8},       {dtype::uint8, ncclUint8},
@@ -52,16 +52,17 @@ ncclRedOp_t op_of(operation op) {
   }
 }
 
-const char* name_of(call_kind what) noexcept {
+const char* name_of(call_kind kind) noexcept {
   constexpr const char* names[] = {"allreduce",      "reduce", "broadcast", "allgather",
                                    "reduce_scatter", "send",   "receive"};
-  return names[static_cast<std::size_t>(what)];
+  return names[static_cast<std::size_t>(kind)];
 }
 
-ncclResult_t put(const nccl::device_call& call, bool alone, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t start_call(const nccl::device_call& call, bool single_rank, ncclComm_t comm, cudaStream_t stream) {
   const auto type = type_of(call.type);
-  // What one rank alone combines is what it brings. NCCL 2.28.9's mean leaves out the last of 65537 doubles then.
-  const auto op = alone ? ncclSum : op_of(call.op);
+  // In a group with a single rank every reduction returns its input. The mean of NCCL 2.28.9 leaves out the last of
+  // 65537 doubles then.
+  const auto op = single_rank ? ncclSum : op_of(call.op);
   switch (call.what) {
     case call_kind::reduce:
       return ncclReduce(call.in, call.out, call.count, type, op, call.peer, comm, stream);
@@ -81,19 +82,19 @@ ncclResult_t put(const nccl::device_call& call, bool alone, ncclComm_t comm, cud
   return ncclAllReduce(call.in, call.out, call.count, type, op, comm, stream);
 }
 
-bool is_good(ncclResult_t answer) noexcept { return answer == ncclSuccess || answer == ncclInProgress; }
+bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
 
-// ---- what a rank says of itself before they connect ----
+// ---- descriptions of ranks, exchanged before they connect ----
 
-struct card {
+struct rank_description {
   int version = 0;
-  char device[60] = {};  // its place on the bus
+  char device[60] = {};  // PCI bus id
   std::uint64_t host = 0;
-  ncclUniqueId id{};  // of rank 0
+  ncclUniqueId id{};  // of the communicator; set by rank 0
 };
 
-card make_card(bool root) {
-  card mine;
+rank_description describe_this_rank(bool root) {
+  rank_description mine;
   check_nccl(ncclGetVersion(&mine.version), "ncclGetVersion");
   check_cuda(cudaDeviceGetPCIBusId(mine.device, sizeof mine.device, current_device()), "cudaDeviceGetPCIBusId");
   mine.host = digest().add(host_identity(settings())).value();
@@ -101,17 +102,19 @@ card make_card(bool root) {
   return mine;
 }
 
-void check_cards(std::span<const card> cards) {
-  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (cards[rank].version != cards[0].version) {
-      throw configuration_error("rank 0 runs with NCCL " + std::to_string(cards[0].version) + " and rank " +
-                                std::to_string(rank) + " with " + std::to_string(cards[rank].version) +
-                                " (different versions do not work together); install one version on all hosts");
+void check_descriptions(std::span<const rank_description> descriptions) {
+  for (std::size_t rank = 1; rank < descriptions.size(); ++rank) {
+    if (descriptions[rank].version != descriptions[0].version) {
+      throw configuration_error("rank 0 runs with NCCL " + std::to_string(descriptions[0].version) + " and rank " +
+                                std::to_string(rank) + " with " + std::to_string(descriptions[rank].version) +
+                                " (different versions are incompatible); install the same version on all hosts");
     }
-    for (std::size_t other = 0; other < rank; ++other) {
-      if (cards[other].host != cards[rank].host || std::strcmp(cards[other].device, cards[rank].device) != 0) continue;
-      throw configuration_error("ranks " + std::to_string(other) + " and " + std::to_string(rank) +
-                                " have the same device, " + cards[rank].device +
+    for (std::size_t earlier = 0; earlier < rank; ++earlier) {
+      if (descriptions[earlier].host != descriptions[rank].host ||
+          std::strcmp(descriptions[earlier].device, descriptions[rank].device) != 0)
+        continue;
+      throw configuration_error("ranks " + std::to_string(earlier) + " and " + std::to_string(rank) +
+                                " have the same device, " + descriptions[rank].device +
                                 " (NCCL needs one device for each rank); call use_device with the local rank, or have "
                                 "the group sum gradients, by gradients_on(arena)");
     }
@@ -120,21 +123,22 @@ void check_cards(std::span<const card> cards) {
 
 }  // namespace
 
-void check_nccl(ncclResult_t answer, const std::string& what, ncclComm_t comm) {
-  if (answer == ncclSuccess) return;
-  std::string why = ncclGetErrorString(answer);
-  if (const char* const more = ncclGetLastError(comm); more != nullptr && *more != '\0')
-    why += ", " + std::string(more);
-  switch (answer) {
+void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t comm) {
+  if (result == ncclSuccess) return;
+  std::string message = ncclGetErrorString(result);
+  if (const char* const details = ncclGetLastError(comm); details != nullptr && *details != '\0')
+    message += ", " + std::string(details);
+  switch (result) {
     case ncclSystemError:
     case ncclRemoteError:
-      throw peer_failure({}, what + " failed (NCCL says: " + why + "); look at the other ranks' messages");
+      throw peer_failure({}, call_name + " failed (NCCL reports: " + message + "); see the errors of the other ranks");
     case ncclInvalidArgument:
     case ncclInvalidUsage:
-      throw configuration_error(what + " was refused (NCCL says: " + why +
-                                "); every rank needs a device of its own and the same calls");
+      throw configuration_error(call_name + " was refused (NCCL reports: " + message +
+                                "); every rank needs its own device and the same calls");
     default:
-      throw error(error_kind::other, what + " failed (NCCL says: " + why + "); set NCCL_DEBUG=INFO for details");
+      throw error(error_kind::other,
+                  call_name + " failed (NCCL reports: " + message + "); set NCCL_DEBUG=INFO for details");
   }
 }
 
@@ -142,42 +146,43 @@ void check_nccl(ncclResult_t answer, const std::string& what, ncclComm_t comm) {
 
 nccl_state::nccl_state(group& ranks, seconds timeout)
     : ranks_(ranks.state()), rank_(ranks.rank()), size_(ranks.size()), device_(current_device()), timeout_(timeout) {
-  const card mine = make_card(rank_ == 0);
-  std::vector<card> cards(static_cast<std::size_t>(size_));
-  allgather(ranks, std::span(&mine, 1), std::span(cards), {.timeout = timeout});
-  check_cards(cards);
+  const rank_description mine = describe_this_rank(rank_ == 0);
+  std::vector<rank_description> descriptions(static_cast<std::size_t>(size_));
+  allgather(ranks, std::span(&mine, 1), std::span(descriptions), {.timeout = timeout});
+  check_descriptions(descriptions);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const auto until = deadline_after(timeout_);
-  settle(ncclCommInitRankConfig(&comm_, size_, cards[0].id, rank_, &config), "connecting devices by NCCL", until);
+  const auto deadline = deadline_after(timeout_);
+  wait_until_accepted(ncclCommInitRankConfig(&comm_, size_, descriptions[0].id, rank_, &config),
+                      "connecting devices by NCCL", deadline);
 }
 
-void nccl_state::settle(ncclResult_t answer, const std::string& what, clock::time_point until) {
-  while (answer == ncclInProgress) {
-    look_at_group();
+void nccl_state::wait_until_accepted(ncclResult_t result, const std::string& call_name, clock::time_point deadline) {
+  while (result == ncclInProgress) {
+    poll_group();
     if (failure_) std::rethrow_exception(failure_);
-    if (clock::now() >= until) time_out(what, sequence_);
+    if (clock::now() >= deadline) time_out(call_name, sequence_);
     std::this_thread::sleep_for(nccl_timing::poll);
-    if (comm_ != nullptr) answer = present_answer();  // else the call has not made it yet
+    if (comm_ != nullptr) result = async_result();  // otherwise the call has not created the communicator yet
   }
-  fail_unless_good(answer, what);
+  require_success(result, call_name);
 }
 
-ncclResult_t nccl_state::present_answer() const noexcept {
-  ncclResult_t answer = ncclSuccess;
-  const auto asked = ncclCommGetAsyncError(comm_, &answer);
-  return asked != ncclSuccess ? asked : answer;
+ncclResult_t nccl_state::async_result() const noexcept {
+  ncclResult_t result = ncclSuccess;
+  const auto call_result = ncclCommGetAsyncError(comm_, &result);
+  return call_result != ncclSuccess ? call_result : result;
 }
 
-void nccl_state::fail_unless_good(ncclResult_t answer, const std::string& what) {
-  if (is_good(answer)) return;
+void nccl_state::require_success(ncclResult_t result, const std::string& call_name) {
+  if (is_accepted(result)) return;
   std::exception_ptr cause;
   try {
-    check_nccl(answer, what, comm_);
+    check_nccl(result, call_name, comm_);
   } catch (...) {
     cause = std::current_exception();
   }
-  ask_group_for_names();
+  wait_for_failed_ranks();
   fail(cause);
   std::rethrow_exception(failure_);
 }
@@ -185,7 +190,7 @@ void nccl_state::fail_unless_good(ncclResult_t answer, const std::string& what) 
 // ---- calls ----
 
 void nccl_state::enter() {
-  if (!failure_) look_at_group();
+  if (!failure_) poll_group();
   if (failure_) std::rethrow_exception(failure_);
   if (const int device = current_device(); device != device_) {
     throw configuration_error("a communicator of device " + std::to_string(device_) + " was called with device " +
@@ -194,58 +199,59 @@ void nccl_state::enter() {
   }
 }
 
-std::uint64_t nccl_state::put_on(std::span<const nccl::device_call> calls, device_stream_ref stream,
-                                 clock::time_point until) {
+std::uint64_t nccl_state::start_calls(std::span<const nccl::device_call> calls, device_stream_ref stream,
+                                      clock::time_point deadline) {
   const bool grouped = calls.size() != 1;
-  auto answer = grouped ? ncclGroupStart() : ncclSuccess;
-  for (std::size_t i = 0; i < calls.size() && is_good(answer); ++i)
-    answer = put(calls[i], size_ == 1, comm_, stream.handle);
-  if (grouped) {  // ended in any case, or the thread's next call would belong to it
+  auto result = grouped ? ncclGroupStart() : ncclSuccess;
+  for (std::size_t i = 0; i < calls.size() && is_accepted(result); ++i)
+    result = start_call(calls[i], size_ == 1, comm_, stream.handle);
+  if (grouped) {  // the group is ended in any case; otherwise the thread's next call would belong to it
     const auto ended = ncclGroupEnd();
-    if (is_good(answer)) answer = ended;
+    if (is_accepted(result)) result = ended;
   }
-  settle(answer, name_of(calls.front().what), until);
+  wait_until_accepted(result, name_of(calls.front().what), deadline);
   return sequence_++;
 }
 
-void nccl_state::look(const std::string& what) {
-  if (!failure_) look_at_group();
+void nccl_state::check(const std::string& call_name) {
+  if (!failure_) poll_group();
   if (failure_) std::rethrow_exception(failure_);
-  fail_unless_good(present_answer(), what);
+  require_success(async_result(), call_name);
 }
 
-nccl_operation::nccl_operation(std::shared_ptr<nccl_state> of, std::span<const nccl::device_call> calls,
+nccl_operation::nccl_operation(std::shared_ptr<nccl_state> state, std::span<const nccl::device_call> calls,
                                device_stream_ref stream)
-    : state_(std::move(of)),
-      what_(std::string("device ") + name_of(calls.front().what)),
+    : state_(std::move(state)),
+      operation_(std::string("device ") + name_of(calls.front().what)),
       deadline_(deadline_after(state_->timeout())),
-      sequence_(state_->put_on(calls, stream, deadline_)),
-      mark_(stream) {
-  state_->under_way_.push_back(this);
+      sequence_(state_->start_calls(calls, stream, deadline_)),
+      end_event_(stream) {
+  state_->pending_.push_back(this);
 }
 
 nccl_operation::~nccl_operation() {
   try {
     if (!state_->failed()) wait();
-  } catch (...) {  // it stays in the communicator
+  } catch (...) {  // the failure is stored in the communicator
   }
-  std::erase(state_->under_way_, this);
-  if (state_->left_to_abort_ != nullptr) state_->left_to_abort_->push_back(std::move(mark_));
+  std::erase(state_->pending_, this);
+  if (state_->events_after_abort_ != nullptr) state_->events_after_abort_->push_back(std::move(end_event_));
 }
 
 bool nccl_operation::test() {
-  // An aborted collective is done too, without a result: hence the failure first, and again behind the mark.
-  state_->look(what_);
-  if (!mark_.test()) {
-    if (clock::now() >= deadline_) state_->time_out(what_, sequence_);
+  // An aborted collective is complete too, without a result. So failures are checked first, and again after the end
+  // event.
+  state_->check(operation_);
+  if (!end_event_.test()) {
+    if (clock::now() >= deadline_) state_->time_out(operation_, sequence_);
     return false;
   }
-  state_->look(what_);
+  state_->check(operation_);
   return true;
 }
 
 void nccl_operation::wait() {
-  constexpr int quick = 2000;  // small collectives take microseconds, and a sleep takes sixty
+  constexpr int quick = 2000;  // small collectives take microseconds, and a sleep takes sixty microseconds
   for (int turn = 0; !test(); ++turn) {
     if (turn >= quick) std::this_thread::sleep_for(nccl_timing::poll);
   }
@@ -253,27 +259,27 @@ void nccl_operation::wait() {
 
 // ---- the end ----
 
-void nccl_state::look_at_group() {
-  std::exception_ptr theirs;
+void nccl_state::poll_group() {
+  std::exception_ptr group_failure;
   {
     const auto lock = ranks_->guard();
     ranks_->poll_notices();
-    theirs = ranks_->failure();
+    group_failure = ranks_->failure();
   }
-  if (theirs) fail(theirs);
+  if (group_failure) fail(group_failure);
 }
 
-void nccl_state::ask_group_for_names() {
+void nccl_state::wait_for_failed_ranks() {
   if (!ranks_->abilities.detects_death) return;
-  const auto until = deadline_after(std::min(nccl_timing::failed_ranks, timeout_));
-  while (!failure_ && clock::now() < until) {
-    look_at_group();
+  const auto deadline = deadline_after(std::min(nccl_timing::failed_ranks, timeout_));
+  while (!failure_ && clock::now() < deadline) {
+    poll_group();
     std::this_thread::sleep_for(nccl_timing::poll);
   }
 }
 
-void nccl_state::time_out(const std::string& what, std::uint64_t sequence) {
-  fail(std::make_exception_ptr(timeout_error(what, sequence, {}, timeout_.count())));
+void nccl_state::time_out(const std::string& call_name, std::uint64_t sequence) {
+  fail(std::make_exception_ptr(timeout_error(call_name, sequence, {}, timeout_.count())));
   std::rethrow_exception(failure_);
 }
 
@@ -284,28 +290,29 @@ void nccl_state::fail(std::exception_ptr cause) noexcept {
     const auto lock = ranks_->guard();
     ranks_->abort(describe(cause), exit_status_of(cause));
   }
-  let_go();
+  abort_communicator();
 }
 
-// A kernel of NCCL ends when it sees the abort; until then it may write to buffers, which are not ours to give back.
-// The call itself waits for whatever else the device does, without a deadline, so it has a thread of its own: a kernel
-// of the program that does not end keeps that one. Meanwhile even the end of an event may wait for it: the thread gets
-// those, too.
-void nccl_state::let_go() noexcept {
+// Aborts NCCL's communicator. A kernel of NCCL ends when it detects the abort. Until then the kernel may write to the
+// caller's buffers. ncclCommAbort waits without a deadline for all other work on the device, so it runs on its own
+// thread: a kernel of the program that does not end blocks only that thread. Meanwhile even the destruction of an event
+// may block, so that thread also owns the end events.
+void nccl_state::abort_communicator() noexcept {
   try {
-    const auto until = deadline_after(nccl_timing::abort);
+    const auto deadline = deadline_after(nccl_timing::abort);
     if (comm_ != nullptr) {
-      const auto marks = std::make_shared<std::vector<device_event>>();
-      std::packaged_task<void()> abort([comm = std::exchange(comm_, nullptr), marks] { (void)ncclCommAbort(comm); });
-      const auto ended = abort.get_future();
+      const auto end_events = std::make_shared<std::vector<device_event>>();
+      std::packaged_task<void()> abort(
+          [comm = std::exchange(comm_, nullptr), end_events] { (void)ncclCommAbort(comm); });
+      const auto abort_done = abort.get_future();
       std::thread(std::move(abort)).detach();
-      if (ended.wait_until(until) != std::future_status::ready) {
-        left_to_abort_ = marks;
+      if (abort_done.wait_until(deadline) != std::future_status::ready) {
+        events_after_abort_ = end_events;
         return;
       }
     }
-    for (const auto* one : under_way_) one->mark().wait(until);
-  } catch (...) {  // a device that failed runs nothing, and says so at the next call
+    for (const auto* pending : pending_) pending->mark().wait(deadline);
+  } catch (...) {  // a failed device runs nothing, and reports the error at the next call
   }
 }
 
@@ -313,13 +320,13 @@ nccl_state::~nccl_state() {
   if (comm_ == nullptr) return;
   try {
     if (std::uncaught_exceptions() == 0) {
-      const auto until = deadline_after(timeout_);
-      settle(ncclCommFinalize(comm_), "ending NCCL", until);
+      const auto deadline = deadline_after(timeout_);
+      wait_until_accepted(ncclCommFinalize(comm_), "ending NCCL", deadline);
       (void)ncclCommDestroy(std::exchange(comm_, nullptr));
     }
-  } catch (...) {  // then it ends without the others
+  } catch (...) {  // the communicator then ends without its peers
   }
-  let_go();
+  abort_communicator();
 }
 
 }}}  // namespace muster::v0::detail

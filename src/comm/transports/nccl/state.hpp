@@ -1,4 +1,7 @@
-// What is behind a communicator: the connection, what it waits for, and the end of it.
+// The implementation of an NCCL communicator: its connection, its pending operations, and its end.
+//
+// States: connected; failed. The first failure is stored in `failure_`, aborts NCCL's communicator and the group, and
+// is thrown by every later call. A communicator never leaves the failed state.
 #pragma once
 
 #include <nccl.h>
@@ -16,13 +19,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Throws what an answer of NCCL's other than ncclSuccess means: peer_failure, naming no rank, for a connection that
-/// broke; configuration_error for a call NCCL does not take; else muster::error. `comm` may be null.
-void check_nccl(ncclResult_t answer, const std::string& what, ncclComm_t comm = nullptr);
+/// Throws the exception for a result other than ncclSuccess: peer_failure, without ranks, for a broken connection;
+/// configuration_error for a call that NCCL refuses; otherwise muster::error. `comm` may be null.
+void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t comm = nullptr);
 
+/// The state of a communicator, shared with its operations. Used by one thread at a time.
 class nccl_state {
  public:
-  /// Collective over the ranks. Throws configuration_error where two ranks have one device or versions differ.
+  /// Connects the ranks' devices. Collective. Throws configuration_error if two ranks use the same device or different
+  /// versions of NCCL.
   nccl_state(group& ranks, seconds timeout);
   nccl_state(const nccl_state&) = delete;
   nccl_state& operator=(const nccl_state&) = delete;
@@ -34,25 +39,28 @@ class nccl_state {
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
   [[nodiscard]] bool connects(const group& ranks) const noexcept { return !failed() && ranks_ == ranks.state(); }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_; }
-  /// Throws the first cause of its end, or configuration_error on another device than its own.
+  /// Throws the failure of a failed communicator, or configuration_error if the current device is not the
+  /// communicator's.
   void enter();
-  /// Puts calls on a stream, as one group where they are several; returns their number.
-  std::uint64_t put_on(std::span<const nccl::device_call> calls, device_stream_ref stream, clock::time_point until);
-  /// Looks for what NCCL, the device or the group has to say; throws the first cause once there is one.
-  void look(const std::string& what);
-  /// Ends it, for good: NCCL first lets go of the streams, and the group's ranks are told.
+  /// Starts calls on a stream, several calls as one NCCL group. Returns the sequence number of the calls.
+  std::uint64_t start_calls(std::span<const nccl::device_call> calls, device_stream_ref stream,
+                            clock::time_point deadline);
+  /// Checks NCCL, the device and the group for failures. Throws the first failure.
+  void check(const std::string& call_name);
+  /// Marks the communicator as failed for good: aborts NCCL, which releases the streams, and then the group.
   void fail(std::exception_ptr cause) noexcept;
-  [[noreturn]] void time_out(const std::string& what, std::uint64_t sequence);
+  [[noreturn]] void time_out(const std::string& call_name, std::uint64_t sequence);
 
  private:
-  /// Until NCCL has taken what it was given.
-  void settle(ncclResult_t answer, const std::string& what, clock::time_point until);
-  [[nodiscard]] ncclResult_t present_answer() const noexcept;
-  void fail_unless_good(ncclResult_t answer, const std::string& what);
-  void look_at_group();
-  /// A broken connection names no rank: the group may know soon which one it was.
-  void ask_group_for_names();
-  void let_go() noexcept;
+  /// Waits until NCCL has accepted a call.
+  void wait_until_accepted(ncclResult_t result, const std::string& call_name, clock::time_point deadline);
+  [[nodiscard]] ncclResult_t async_result() const noexcept;
+  void require_success(ncclResult_t result, const std::string& call_name);
+  void poll_group();
+  /// Waits for a limited time until the group reports which rank has ended: a broken connection does not identify the
+  /// rank.
+  void wait_for_failed_ranks();
+  void abort_communicator() noexcept;
 
   ncclComm_t comm_ = nullptr;
   std::shared_ptr<group_state> ranks_;
@@ -64,29 +72,30 @@ class nccl_state {
   std::exception_ptr failure_;
 
   friend class nccl_operation;
-  std::vector<const nccl_operation*> under_way_;              // those that a caller still holds
-  std::shared_ptr<std::vector<device_event>> left_to_abort_;  // if ncclCommAbort has not returned
+  std::vector<const nccl_operation*> pending_;  // operations that a caller still holds
+  // set if ncclCommAbort has not returned in time: end events of operations are then released by its thread
+  std::shared_ptr<std::vector<device_event>> events_after_abort_;
 };
 
-/// One collective under way. Its end waits for that of the collective, since the device may still write; an error then
-/// stays in the communicator.
+/// A pending collective. Its destructor waits for the end of the collective, since the device may still write. An error
+/// is then stored in the communicator.
 class nccl_operation {
  public:
-  nccl_operation(std::shared_ptr<nccl_state> of, std::span<const nccl::device_call> calls, device_stream_ref stream);
+  nccl_operation(std::shared_ptr<nccl_state> state, std::span<const nccl::device_call> calls, device_stream_ref stream);
   nccl_operation(const nccl_operation&) = delete;
   nccl_operation& operator=(const nccl_operation&) = delete;
   ~nccl_operation();
 
   bool test();
   void wait();
-  [[nodiscard]] const device_event& mark() const noexcept { return mark_; }
+  [[nodiscard]] const device_event& mark() const noexcept { return end_event_; }
 
  private:
   std::shared_ptr<nccl_state> state_;
-  std::string what_;
+  std::string operation_;
   clock::time_point deadline_;
   std::uint64_t sequence_;
-  device_event mark_;  // behind it in its stream
+  device_event end_event_;  // recorded in the stream after the collective
 };
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,15 @@
-// How the ranks of a host find each other: rank 0 listens, the others bring their memory, all ranks get that of all.
+// The bootstrap on a host, over a Unix socket of type SOCK_SEQPACKET in the abstract namespace.
+//
+// Steps:
+// - Rank 0 listens at the name. Every other rank connects and sends its record, with the descriptors for its memory
+// file and, if supported, its pidfd.
+// - Rank 0 accepts a connection only from a process of the same user. A connection belongs to a rank once its record
+//   has arrived.
+// - When all records have arrived, rank 0 sends to each rank all other records, with their descriptors.
+// - A rank that fails because of the system sends a record with an `error_code` over its open connections. The receiver
+//   throws the same failure. Rank 0 also sends that record to ranks that connect within `shm_timing::last_word`.
+//
+// Invariant: no rank returns from the bootstrap without every rank's memory.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -22,31 +33,31 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of all that lies in shared memory
+constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of the layout of shared memory
 
-// What a rank says of itself; its memory and its pidfd, if it has one, travel beside it.
-struct introduction {
+// The record of a rank. The descriptors for the memory and, if supported, for the pidfd are sent with the record.
+struct rank_record {
   std::uint64_t protocol = magic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::int32_t trouble = 0;  // of the system, by which it gives up; nothing else counts then
+  std::int32_t error_code = 0;  // errno of a failure; if it is not 0, the other fields except the rank are not used
   std::int64_t process = 0;
   std::uint64_t slot = 0;
-  cpu_set_t cores{};  // that it may run on
+  cpu_set_t cores{};  // cores on which the rank may run
 };
 
 struct peer_info {
-  introduction said;
+  rank_record record;
   descriptor memory;
   descriptor process_handle;
 };
 
-// A failure of the system, which the other ranks are told of.
+// A failure of a system call, which the rank reports to the other ranks.
 class system_failure : public error {
  public:
-  system_failure(const std::string& what, int code)
+  system_failure(const std::string& problem, int code)
       : error(error_kind::other,
-              "the ranks of this host cannot connect (" + what + ": " + std::strerror(code) + "); " +
+              "the ranks on this host cannot connect (" + problem + ": " + std::strerror(code) + "); " +
                   (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport")),
         code_(code) {}
   [[nodiscard]] int code() const noexcept { return code_; }
@@ -55,77 +66,84 @@ class system_failure : public error {
   int code_;
 };
 
-[[noreturn]] void fail(const std::string& what) { throw system_failure(what, errno); }
+[[noreturn]] void fail(const std::string& problem) { throw system_failure(problem, errno); }
 
-// A name outside of the file system. One that an address has no room for ends in its hash: two jobs with names that
-// begin alike do not meet.
+// A name in the abstract namespace. A name that exceeds the capacity of an address is cut and ends in its hash, so two
+// jobs whose names have the same beginning do not connect to each other.
 struct unix_address {
   explicit unix_address(std::string name) {
-    constexpr std::size_t room = sizeof of.sun_path - 1;
-    if (name.size() > room) {
+    constexpr std::size_t capacity = sizeof address.sun_path - 1;
+    if (name.size() > capacity) {
       const auto hash = "#" + std::to_string(digest().add(std::string_view(name)).value());
-      name.replace(room - hash.size(), std::string::npos, hash);
+      name.replace(capacity - hash.size(), std::string::npos, hash);
     }
-    std::memcpy(of.sun_path + 1, name.data(), name.size());  // behind a zero
+    std::memcpy(address.sun_path + 1, name.data(), name.size());  // the first byte is zero: abstract namespace
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   }
-  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&of); }
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 
-  sockaddr_un of{.sun_family = AF_UNIX, .sun_path = {}};
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   socklen_t length;
 };
 
-// `flags`: SOCK_NONBLOCK for one that connects, which would wait without a deadline where many wait to be accepted.
+// Opens a socket. `flags` is SOCK_NONBLOCK for a socket that connects: a blocking connect would wait without a deadline
+// while many connections wait for rank 0 to accept them.
 descriptor open_socket(int flags = 0) {
-  descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
-  if (!made) fail("socket");
-  return made;
+  descriptor opened(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+  if (!opened) fail("socket");
+  return opened;
 }
 
-bool send(int to, const peer_info& of) {
-  iovec bytes{const_cast<introduction*>(&of.said), sizeof of.said};  // it is only read
+// Sends a record, with descriptors if the record has memory. Returns false if the system refuses; the reason is in
+// errno.
+bool send(int connection, const peer_info& info) {
+  iovec bytes{const_cast<rank_record*>(&info.record), sizeof info.record};  // sendmsg only reads the record
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  const int files[] = {of.memory.get(), of.process_handle.get()};
-  const std::size_t size = (of.process_handle ? 2 : 1) * sizeof(int);
+  const int descriptors[] = {info.memory.get(), info.process_handle.get()};
+  const std::size_t size = (info.process_handle ? 2 : 1) * sizeof(int);
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
-  if (!of.memory) return ::sendmsg(to, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof of.said);
+  if (!info.memory) return ::sendmsg(connection, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof info.record);
   message.msg_control = control;
   message.msg_controllen = CMSG_SPACE(size);
   cmsghdr* const rights = CMSG_FIRSTHDR(&message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(size);
-  std::memcpy(CMSG_DATA(rights), files, size);
-  return ::sendmsg(to, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof of.said);
+  std::memcpy(CMSG_DATA(rights), descriptors, size);
+  return ::sendmsg(connection, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof info.record);
 }
 
-// False when the other side is gone or is no rank of muster.
-bool receive(int from, peer_info& came) {
-  iovec bytes{&came.said, sizeof came.said};
+// Receives a record. Returns false if the other side has closed the connection or is no rank of muster. Throws the
+// failure that a record reports.
+bool receive(int connection, peer_info& info) {
+  iovec bytes{&info.record, sizeof info.record};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
-  const cmsghdr* const rights = got >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const ssize_t received = ::recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* const rights = received >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
-    int files[] = {-1, -1};
-    std::memcpy(files, CMSG_DATA(rights), std::min<std::size_t>(rights->cmsg_len - CMSG_LEN(0), sizeof files));
-    came.memory = descriptor(files[0]);
-    came.process_handle = descriptor(files[1]);
+    int descriptors[] = {-1, -1};
+    std::memcpy(descriptors, CMSG_DATA(rights),
+                std::min<std::size_t>(rights->cmsg_len - CMSG_LEN(0), sizeof descriptors));
+    info.memory = descriptor(descriptors[0]);
+    info.process_handle = descriptor(descriptors[1]);
   }
-  // The system gave no numbers to the descriptors that came.
-  if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) throw system_failure("the memory of another rank", EMFILE);
-  if (got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.said.trouble != 0)
-    throw system_failure("at rank " + std::to_string(came.said.rank), came.said.trouble);
-  return got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.memory;
+  // This process has no free descriptor numbers for the received descriptors.
+  if (received >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
+    throw system_failure("the memory of another rank", EMFILE);
+  if (received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic &&
+      info.record.error_code != 0)
+    throw system_failure("at rank " + std::to_string(info.record.rank), info.record.error_code);
+  return received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic && info.memory;
 }
 
-// Of the other side, as it was when that listened or connected.
+// Returns the user of the peer, at the time at which the peer listened or connected.
 uid_t user_of(int connection) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
@@ -135,29 +153,29 @@ uid_t user_of(int connection) {
 
 class bootstrap {
  public:
-  bootstrap(const std::string& name, peer_info mine, seconds timeout, const std::function<bool()>& given_up)
+  bootstrap(const std::string& name, peer_info mine, seconds timeout, const std::function<bool()>& is_aborted)
       : name_(name),
         address_(name),
-        rank_(mine.said.rank),
-        size_(mine.said.size),
+        rank_(mine.record.rank),
+        size_(mine.record.size),
         timeout_(timeout),
-        until_(deadline_after(timeout)),
-        given_up_(given_up),
+        deadline_(deadline_after(timeout)),
+        is_aborted_(is_aborted),
         infos_(static_cast<std::size_t>(size_)) {
     info(rank_) = std::move(mine);
   }
 
-  // All ranks, in their order.
+  // Runs the bootstrap and returns all records, in the order of ranks.
   std::vector<peer_info> run() {
-    std::vector<descriptor> others(rank_ == 0 ? infos_.size() : 1);  // as far as they are connected
+    std::vector<descriptor> connections(rank_ == 0 ? infos_.size() : 1);  // empty for ranks that are not connected
     try {
-      rank_ == 0 ? accept_all_ranks(others) : connect_to_rank_0(others.front());
+      rank_ == 0 ? accept_all_ranks(connections) : connect_to_rank_0(connections.front());
     } catch (const system_failure& failed) {
-      peer_info last;
-      last.said.rank = rank_;
-      last.said.trouble = failed.code();
-      for (const auto& one : others) {
-        if (one) (void)send(one.get(), last);
+      peer_info failure_report;
+      failure_report.record.rank = rank_;
+      failure_report.record.error_code = failed.code();
+      for (const auto& connection : connections) {
+        if (connection) (void)send(connection.get(), failure_report);
       }
       throw;
     }
@@ -165,25 +183,26 @@ class bootstrap {
   }
 
  private:
-  static constexpr std::chrono::microseconds first_nap{100};
-  [[nodiscard]] std::chrono::microseconds longest_nap() const {
-    return std::chrono::microseconds(given_up_ ? 500 : 10000);
+  static constexpr std::chrono::microseconds first_delay{100};
+  [[nodiscard]] std::chrono::microseconds longest_delay() const {
+    return std::chrono::microseconds(is_aborted_ ? 500 : 10000);
   }
   [[nodiscard]] peer_info& info(int rank) { return infos_[static_cast<std::size_t>(rank)]; }
 
-  // How long a wait may last before it asks whether it still has a point. Throws when it has none, or its time is over.
+  // Returns the longest wait in milliseconds before the next check of the deadline and of `is_aborted_`. Throws
+  // timeout_error after the deadline and peer_failure after an abort.
   [[nodiscard]] int milliseconds_left(const std::vector<int>& missing) const {
-    if (given_up_ && given_up_()) throw peer_failure({}, "the bootstrap was aborted (a rank has ended)");
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until_ - clock::now()).count();
-    if (left <= 0) throw timeout_error("meeting", 0, missing, timeout_.count());
-    return static_cast<int>(std::min<long long>(left, given_up_ ? shm_timing::bootstrap_poll.count() : 1000));
+    if (is_aborted_ && is_aborted_()) throw peer_failure({}, "the bootstrap was aborted (a rank has ended)");
+    const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - clock::now()).count();
+    if (remaining <= 0) throw timeout_error("meeting", 0, missing, timeout_.count());
+    return static_cast<int>(std::min<long long>(remaining, is_aborted_ ? shm_timing::bootstrap_poll.count() : 1000));
   }
 
-  // Any user may take any name outside of the file system.
-  void require_own(const descriptor& connection) const {
+  // Throws unless the peer belongs to the same user: any user may bind any name in the abstract namespace.
+  void require_same_user(const descriptor& connection) const {
     const uid_t holder = user_of(connection.get());
     if (holder == ::getuid()) return;
-    throw configuration_error("the ranks of this host cannot connect at '" + name_ + "' (user " +
+    throw configuration_error("the ranks on this host cannot connect at '" + name_ + "' (user " +
                               std::to_string(holder) + " owns that socket name); choose another --job or MUSTER_JOB");
   }
 
@@ -192,15 +211,15 @@ class bootstrap {
     if (::bind(listener.get(), address_.get(), address_.length) != 0) {
       if (errno != EADDRINUSE) fail("bind");
       const descriptor holder = open_socket(SOCK_NONBLOCK);
-      if (::connect(holder.get(), address_.get(), address_.length) == 0) require_own(holder);
-      throw configuration_error("the ranks of this host cannot connect at '" + name_ +
+      if (::connect(holder.get(), address_.get(), address_.length) == 0) require_same_user(holder);
+      throw configuration_error("the ranks on this host cannot connect at '" + name_ +
                                 "' (another job uses that name); give each job its own MUSTER_JOB");
     }
     if (::listen(listener.get(), 128) != 0) fail("listen");
     return listener;
   }
 
-  // A connection belongs to no rank until it has said one.
+  // Accepts all ranks. A connection is pending until its rank's record has arrived.
   void accept_all_ranks(std::vector<descriptor>& connections) {
     const descriptor listener = listen();
     descriptor spare(::fcntl(listener.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -208,115 +227,117 @@ class bootstrap {
     for (;;) {
       std::vector<int> missing;
       std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
-      for (const auto& one : pending) watched.push_back({one.get(), POLLIN, 0});
+      for (const auto& connection : pending) watched.push_back({connection.get(), POLLIN, 0});
       for (int rank = 1; rank < size_; ++rank) {
-        const auto& one = connections[static_cast<std::size_t>(rank)];
-        if (!one) missing.push_back(rank);
-        watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
+        const auto& connection = connections[static_cast<std::size_t>(rank)];
+        if (!connection) missing.push_back(rank);
+        watched.push_back({connection.get(), POLLIN, 0});  // readable only when the rank ends or reports a failure
       }
       if (missing.empty()) break;
       if (::poll(watched.data(), watched.size(), milliseconds_left(missing)) <= 0) continue;
-      const std::size_t known = pending.size() + 1;
+      const std::size_t first_rank = pending.size() + 1;
       for (std::size_t i = 1; i < watched.size(); ++i) {
         if (watched[i].revents == 0) continue;
-        if (i >= known) lose(static_cast<int>(i - known) + 1, connections[i - known + 1]);
-        greet(std::move(pending[i - 1]), connections);
+        if (i >= first_rank) fail_without(static_cast<int>(i - first_rank) + 1, connections[i - first_rank + 1]);
+        admit(std::move(pending[i - 1]), connections);
       }
-      std::erase_if(pending, [](const descriptor& one) { return !one; });
+      std::erase_if(pending, [](const descriptor& connection) { return !connection; });
       if (watched[0].revents != 0) {
-        descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        const int code = came ? 0 : errno;
+        descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        const int code = accepted ? 0 : errno;
         if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) {
           spare = {};
-          tell_the_rest(listener, missing.size(), code);
+          report_failure(listener, missing.size(), code);
           throw system_failure("accept", code);
         }
-        if (came && user_of(came.get()) == ::getuid()) pending.push_back(std::move(came));
+        if (accepted && user_of(accepted.get()) == ::getuid()) pending.push_back(std::move(accepted));
       }
     }
-    for (int to = 1; to < size_; ++to) {
-      for (int of = 0; of < size_; ++of) {
-        if (of != to) send_in_time(connections[static_cast<std::size_t>(to)], info(of), to);
+    for (int receiver = 1; receiver < size_; ++receiver) {
+      for (int subject = 0; subject < size_; ++subject) {
+        if (subject != receiver) send_in_time(connections[static_cast<std::size_t>(receiver)], info(subject), receiver);
       }
     }
   }
 
-  // Ranks that have not come would wait for this one until their deadlines.
-  void tell_the_rest(const descriptor& listener, std::size_t count, int code) const {
-    peer_info last;
-    last.said.trouble = code;
+  // Reports the failure to the ranks that connect late: they would otherwise wait for this rank until their deadlines.
+  void report_failure(const descriptor& listener, std::size_t count, int code) const {
+    peer_info report;
+    report.record.error_code = code;
     const auto until = deadline_after(shm_timing::last_word);
     pollfd watched{listener.get(), POLLIN, 0};
     for (; count > 0 && clock::now() < until; --count) {
       if (::poll(&watched, 1, static_cast<int>(shm_timing::last_word.count() * 1e3)) != 1) return;
-      const descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (came && user_of(came.get()) == ::getuid()) (void)send(came.get(), last);
+      const descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (accepted && user_of(accepted.get()) == ::getuid()) (void)send(accepted.get(), report);
     }
   }
 
-  // It may have given the reason.
-  [[noreturn]] static void lose(int rank, const descriptor& over) {
-    peer_info last;
-    (void)receive(over.get(), last);
+  // Throws the failure that the rank has reported, or peer_failure.
+  [[noreturn]] static void fail_without(int rank, const descriptor& connection) {
+    peer_info report;
+    (void)receive(connection.get(), report);
     fail_bootstrap_without(rank);
   }
 
-  // A rank that reads late has no room for a while; and the system limits how many descriptors of a user are on their
-  // way, whichever program sent them, by RLIMIT_NOFILE.
-  void send_in_time(const descriptor& over, const peer_info& of, int to) const {
-    for (auto nap = first_nap; !send(over.get(), of); nap = std::min(nap * 2, longest_nap())) {
-      // The last two: what some versions of Linux say at the moment at which the other side ends.
-      if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN) lose(to, over);
+  // Sends a record to a rank, and retries until the deadline. The socket buffer of a rank that reads late is full for a
+  // while. The system also limits the number of descriptors of a user that are in flight, by RLIMIT_NOFILE, whichever
+  // program sent them.
+  void send_in_time(const descriptor& connection, const peer_info& info, int rank) const {
+    for (auto delay = first_delay; !send(connection.get(), info); delay = std::min(delay * 2, longest_delay())) {
+      // The last two are errors that some versions of Linux return when the peer ends at this moment.
+      if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
+        fail_without(rank, connection);
       if (errno != EAGAIN && errno != ETOOMANYREFS && errno != EINTR) fail("send");
-      (void)milliseconds_left({to});
-      std::this_thread::sleep_for(nap);
+      (void)milliseconds_left({rank});
+      std::this_thread::sleep_for(delay);
     }
   }
 
-  void greet(descriptor here, std::vector<descriptor>& connections) {
-    peer_info came;
-    if (!receive(here.get(), came)) return;
-    const int rank = came.said.rank;
-    if (came.said.size != size_ || rank < 1 || rank >= size_ || info(rank).memory) {
+  void admit(descriptor connection, std::vector<descriptor>& connections) {
+    peer_info received;
+    if (!receive(connection.get(), received)) return;
+    const int rank = received.record.rank;
+    if (received.record.size != size_ || rank < 1 || rank >= size_ || info(rank).memory) {
       throw configuration_error(
-          "rank " + std::to_string(rank) + " of " + std::to_string(came.said.size) + " tried to join a job of " +
+          "rank " + std::to_string(rank) + " of " + std::to_string(received.record.size) + " tried to join a job of " +
           std::to_string(size_) +
-          " (two jobs have one name, or a rank was started twice); give each job its own MUSTER_JOB");
+          " (two jobs have the same name, or a rank was started twice); give each job its own MUSTER_JOB");
     }
-    connections[static_cast<std::size_t>(rank)] = std::move(here);
-    info(rank) = std::move(came);
+    connections[static_cast<std::size_t>(rank)] = std::move(connection);
+    info(rank) = std::move(received);
   }
 
   [[nodiscard]] descriptor reach_rank_0() const {
-    for (auto nap = first_nap;; nap = std::min(nap * 2, longest_nap())) {
-      descriptor here = open_socket(SOCK_NONBLOCK);
-      if (::connect(here.get(), address_.get(), address_.length) == 0) {
-        require_own(here);
-        return here;
+    for (auto delay = first_delay;; delay = std::min(delay * 2, longest_delay())) {
+      descriptor connection = open_socket(SOCK_NONBLOCK);
+      if (::connect(connection.get(), address_.get(), address_.length) == 0) {
+        require_same_user(connection);
+        return connection;
       }
       if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) fail("connect");
       (void)milliseconds_left({0});
-      std::this_thread::sleep_for(nap);
+      std::this_thread::sleep_for(delay);
     }
   }
 
-  void connect_to_rank_0(descriptor& to) {
-    to = reach_rank_0();
-    send_in_time(to, info(rank_), 0);
+  void connect_to_rank_0(descriptor& connection) {
+    connection = reach_rank_0();
+    send_in_time(connection, info(rank_), 0);
     for (int i = 1; i < size_; ++i) {
-      pollfd watched{to.get(), POLLIN, 0};
+      pollfd watched{connection.get(), POLLIN, 0};
       while (::poll(&watched, 1, milliseconds_left({})) != 1) {
       }
-      peer_info came;
-      if (!receive(to.get(), came))
-        throw peer_failure({0}, "rank 0 gave up before all ranks were connected; see its own message");
-      const int rank = came.said.rank;
+      peer_info received;
+      if (!receive(connection.get(), received))
+        throw peer_failure({0}, "rank 0 failed before all ranks were connected; see the error of rank 0");
+      const int rank = received.record.rank;
       if (rank < 0 || rank >= size_ || info(rank).memory) {
         throw configuration_error("rank 0 at '" + name_ + "' announces a rank " + std::to_string(rank) + " of " +
                                   std::to_string(size_) +
                                   " (another program listens there); give each job its own MUSTER_JOB");
       }
-      info(rank) = std::move(came);
+      info(rank) = std::move(received);
     }
   }
 
@@ -325,8 +346,8 @@ class bootstrap {
   int rank_;
   int size_;
   seconds timeout_;
-  clock::time_point until_;
-  const std::function<bool()>& given_up_;
+  clock::time_point deadline_;
+  const std::function<bool()>& is_aborted_;
   std::vector<peer_info> infos_;
 };
 
@@ -337,27 +358,27 @@ void fail_bootstrap_without(int rank) {
 }
 
 std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                                         seconds timeout, std::uint64_t slot, const std::function<bool()>& given_up) {
+                                         seconds timeout, std::uint64_t slot, const std::function<bool()>& is_aborted) {
   peer_info mine;
-  mine.said.rank = rank;
-  mine.said.size = size;
-  mine.said.process = ::getpid();
-  mine.said.slot = slot;
-  ::sched_getaffinity(0, sizeof mine.said.cores, &mine.said.cores);
+  mine.record.rank = rank;
+  mine.record.size = size;
+  mine.record.process = ::getpid();
+  mine.record.slot = slot;
+  ::sched_getaffinity(0, sizeof mine.record.cores, &mine.record.cores);
   mine.memory = descriptor(::fcntl(own->memory().file(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   mine.process_handle = descriptor(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // since Linux 5.3
   if (!mine.memory) fail("dup");
-  auto infos = bootstrap(name, std::move(mine), timeout, given_up).run();
+  auto infos = bootstrap(name, std::move(mine), timeout, is_aborted).run();
 
   cpu_set_t cores{};
   std::vector<shm_host::peer> peers(infos.size());
   for (std::size_t r = 0; r < infos.size(); ++r) {
-    CPU_OR(&cores, &cores, &infos[r].said.cores);
-    peers[r].slot = infos[r].said.slot;
+    CPU_OR(&cores, &cores, &infos[r].record.cores);
+    peers[r].slot = infos[r].record.slot;
     if (static_cast<int>(r) == rank) continue;
     peers[r].memory = mapping(std::move(infos[r].memory), own->memory().reserve());
     peers[r].process_handle = std::move(infos[r].process_handle);
-    peers[r].process = static_cast<pid_t>(infos[r].said.process);
+    peers[r].process = static_cast<pid_t>(infos[r].record.process);
   }
   return std::make_shared<shm_host>(rank, std::move(own), std::move(peers), cores_of(cores));
 }

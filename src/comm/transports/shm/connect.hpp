@@ -1,4 +1,4 @@
-// How shared memory gets into a context.
+// Connects the shm transport of a context.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What shared memory can do, before it is known whether this system tells of a peer's death.
+/// The abilities of the shm transport before it is known whether this system detects a peer's death.
 inline constexpr transport_abilities shm_abilities{
     .name = "shm",
     .native_collectives = true,
@@ -24,18 +24,20 @@ inline constexpr transport_abilities shm_abilities{
     .concurrent_groups = true,
     .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 
-/// Connects `size` ranks of this host, which all call it. `suffix` tells them from others of the same job on the same
-/// system. Collective; throws what `meet` throws.
+/// Connects `size` ranks on this host. Collective. `suffix` distinguishes these ranks from other ranks of the same job
+/// on the same system. Throws the exceptions of `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
                                                           int rank, int size, std::string_view suffix = {});
 
-/// Connects `size` ranks of this host that have met before, perhaps among others, with the memory that each has; those
-/// of one `name` meet, and a name is used once. Gives up when `given_up` says so.
+/// Connects `size` ranks on this host again, perhaps a subset of the earlier ranks, with the memory that each rank has.
+/// Collective over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
+/// `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
                                                           std::shared_ptr<segment> own, seconds timeout,
-                                                          const std::function<bool()>& given_up);
+                                                          const std::function<bool()>& is_aborted);
 
-/// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
+/// Connects the ranks that the launcher started, which must all be on this host. Collective. Throws the exceptions of
+/// `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch);
 
 }}}  // namespace muster::v0::detail

@@ -9,24 +9,24 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Whether the rank shares its core with others, and is the last of them.
-bool is_last_of_several(std::span<const std::uint32_t> seen, int rank) {
-  const auto here = seen[static_cast<std::size_t>(rank)];
-  const auto later = seen.subspan(static_cast<std::size_t>(rank) + 1);
-  const bool is_last = std::find(later.begin(), later.end(), here) == later.end();
-  return is_last && std::count(seen.begin(), seen.end(), here) > 1;
+// Returns true if the rank shares its core with other ranks and is the last of the ranks on that core.
+bool is_last_of_several(std::span<const std::uint32_t> last_cores, int rank) {
+  const auto core = last_cores[static_cast<std::size_t>(rank)];
+  const auto later = last_cores.subspan(static_cast<std::size_t>(rank) + 1);
+  const bool is_last = std::find(later.begin(), later.end(), core) == later.end();
+  return is_last && std::count(last_cores.begin(), last_cores.end(), core) > 1;
 }
 
 }  // namespace
 
-int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const std::uint32_t> allowed) {
-  if (!is_last_of_several(seen, rank)) return -1;
-  const auto ranks_at = [&](std::uint32_t core) { return std::count(seen.begin(), seen.end(), core); };
-  const auto emptiest = std::min_element(allowed.begin(), allowed.end(),
-                                         [&](auto one, auto other) { return ranks_at(one) < ranks_at(other); });
+int emptier_core(std::span<const std::uint32_t> last_cores, int rank, std::span<const std::uint32_t> allowed) {
+  if (!is_last_of_several(last_cores, rank)) return -1;
+  const auto ranks_at = [&](std::uint32_t core) { return std::count(last_cores.begin(), last_cores.end(), core); };
+  const auto emptiest =
+      std::min_element(allowed.begin(), allowed.end(), [&](auto a, auto b) { return ranks_at(a) < ranks_at(b); });
   if (emptiest == allowed.end()) return -1;
-  const bool pays = ranks_at(*emptiest) + 1 < ranks_at(seen[static_cast<std::size_t>(rank)]);
-  return pays ? static_cast<int>(*emptiest) : -1;
+  const bool is_better = ranks_at(*emptiest) + 1 < ranks_at(last_cores[static_cast<std::size_t>(rank)]);
+  return is_better ? static_cast<int>(*emptiest) : -1;
 }
 
 std::vector<std::uint32_t> cores_of(const cpu_set_t& set) {
@@ -44,7 +44,7 @@ std::vector<std::uint32_t> allowed_cores() {
 }
 
 bool share_a_cache(std::span<const std::uint32_t> cores, const std::filesystem::path& system) {
-  const auto list_of = [&](std::uint32_t core) {  // the same text for each core of a cache
+  const auto list_of = [&](std::uint32_t core) {  // the text is the same for all cores of a cache
     std::string list;
     std::ifstream file(system / ("cpu" + std::to_string(core)) / "cache/index3/shared_cpu_list");
     std::getline(file, list);
@@ -55,10 +55,10 @@ bool share_a_cache(std::span<const std::uint32_t> cores, const std::filesystem::
 }
 
 bool bind_to_core(std::uint32_t core) noexcept {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  if (core < CPU_SETSIZE) CPU_SET(core, &one);  // none of them is an error
-  return ::sched_setaffinity(0, sizeof one, &one) == 0;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (core < CPU_SETSIZE) CPU_SET(core, &set);  // an empty set is an error of the system call
+  return ::sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
 bool move_to_core(std::uint32_t core) noexcept {
@@ -70,17 +70,17 @@ bool move_to_core(std::uint32_t core) noexcept {
 }
 
 void core_spreader::spread(int rank) {
-  if (!is_last_of_several(seen_, rank)) return;
+  if (!is_last_of_several(last_cores_, rank)) return;
   const auto now = clock::now();
-  if (now < next_) return;
-  // A system call and an allocation: by one rank of a core that has several, at most each millisecond.
-  const int better = emptier_core(seen_, rank, allowed_cores());
-  next_ = now + shm_timing::shortest_rest;
+  if (now < next_check_) return;
+  // This costs a system call and an allocation. Only one rank of a shared core does it, at most once a millisecond.
+  const int better = emptier_core(last_cores_, rank, allowed_cores());
+  next_check_ = now + shm_timing::shortest_rest;
   if (better < 0) return;
-  rest_ = now > moved_ + shm_timing::lasting_move ? shm_timing::shortest_rest
-                                                  : std::min<clock::duration>(2 * rest_, shm_timing::longest_rest);
-  moved_ = now;
-  next_ = now + rest_;
+  wait_ = now > last_move_ + shm_timing::lasting_move ? shm_timing::shortest_rest
+                                                      : std::min<clock::duration>(2 * wait_, shm_timing::longest_rest);
+  last_move_ = now;
+  next_check_ = now + wait_;
   move_to_core(static_cast<std::uint32_t>(better));
 }
 

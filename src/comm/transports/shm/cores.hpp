@@ -1,4 +1,4 @@
-// On which cores ranks run, and whether these share a cache.
+// The cores on which ranks run, and the caches that the cores share.
 #pragma once
 
 #include <sched.h>
@@ -12,51 +12,53 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The core that `rank` should go to, or -1 when it should stay: the emptiest of `allowed` by where the ranks were seen
-/// last, for the last rank of a core that has two more than that one.
-[[nodiscard]] int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const std::uint32_t> allowed);
+/// Returns the core to which `rank` should move, or -1 if `rank` should stay. Only the last rank of a core moves, to
+/// the emptiest core of `allowed`, and only if its core has at least two more ranks than that one. `last_cores` has
+/// each rank's last known core.
+[[nodiscard]] int emptier_core(std::span<const std::uint32_t> last_cores, int rank,
+                               std::span<const std::uint32_t> allowed);
 
-/// The cores of a set, in their order.
+/// Returns the cores of a set, ascending.
 [[nodiscard]] std::vector<std::uint32_t> cores_of(const cpu_set_t& set);
 
-/// The cores that the calling thread may run on, in their order; none where the system does not say.
+/// Returns the cores on which the calling thread may run, ascending; empty where the system does not report them.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cores();
 
-/// Whether one third-level cache serves all of these, by what the system writes in that folder; true where it writes
-/// nothing. A file is read for each core until one differs.
+/// Returns true if all cores share one third-level cache, according to the files in the folder `system`, or if the
+/// system has no such files. Reads one file for each core until one differs.
 [[nodiscard]] bool share_a_cache(std::span<const std::uint32_t> cores,
                                  const std::filesystem::path& system = "/sys/devices/system/cpu");
 
-/// Binds the calling thread, and all that it starts, to that core. False when the system does not allow it.
+/// Binds the calling thread, and all threads that it starts, to that core. Returns false if the system refuses.
 bool bind_to_core(std::uint32_t core) noexcept;
 
-/// Moves the calling thread to that core; where it may run, and may be moved to later, stays as it was. False when the
-/// system does not allow it. Some microseconds.
+/// Moves the calling thread to that core. The set of cores on which the thread may run is unchanged. Returns false if
+/// the system refuses. Takes some microseconds.
 bool move_to_core(std::uint32_t core) noexcept;
 
-/// Spreads ranks evenly over cores. The system evens them out every few milliseconds only, and in that time a thousand
-/// small collectives pass: with three ranks on one core and one on another, each of them takes a context switch more
-/// than it has to. A rank that moved in vain (another process needs the core, and the system moves it back) waits twice
-/// as long before it moves again.
+/// Spreads ranks evenly over cores. The system rebalances only every few milliseconds. In that time a thousand small
+/// collectives pass, and with three ranks on one core and one on another each takes one context switch more than
+/// necessary. After a move that did not last (another process needs the core, and the system moves the rank back) a
+/// rank waits twice as long before the next move.
 class core_spreader {
  public:
-  explicit core_spreader(int ranks) : seen_(static_cast<std::size_t>(ranks)) {}
+  explicit core_spreader(int ranks) : last_cores_(static_cast<std::size_t>(ranks)) {}
 
-  /// Whether it is time to look; to be asked at each collective.
-  [[nodiscard]] bool is_due() noexcept { return ++asked_ % between_looks == 0; }
-  /// Where each rank was seen last: to be filled in before `spread`.
-  [[nodiscard]] std::span<std::uint32_t> seen() noexcept { return seen_; }
-  /// Moves the calling thread, which is that rank's, if it should go elsewhere.
+  /// Returns true if a check is due. Called at each collective.
+  [[nodiscard]] bool is_due() noexcept { return ++calls_ % calls_between_checks == 0; }
+  /// Returns each rank's last known core, to be filled in before `spread`.
+  [[nodiscard]] std::span<std::uint32_t> last_cores() noexcept { return last_cores_; }
+  /// Moves the calling thread, which runs `rank`, if another core is better.
   void spread(int rank);
 
  private:
-  static constexpr std::uint32_t between_looks = 16;
+  static constexpr std::uint32_t calls_between_checks = 16;
 
-  std::vector<std::uint32_t> seen_;
-  std::uint32_t asked_ = 0;
-  clock::time_point next_{};  // nothing to be done before
-  clock::time_point moved_{};
-  clock::duration rest_{};  // after a move
+  std::vector<std::uint32_t> last_cores_;
+  std::uint32_t calls_ = 0;
+  clock::time_point next_check_{};  // time of the next check
+  clock::time_point last_move_{};
+  clock::duration wait_{};  // time to wait after a move
 };
 
 }}}  // namespace muster::v0::detail

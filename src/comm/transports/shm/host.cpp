@@ -12,10 +12,10 @@ namespace muster { inline namespace v0 { namespace detail {
 shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers,
                    std::span<const std::uint32_t> cores)
     : rank_(rank),
-      own_(std::move(own)),
+      segment_(std::move(own)),
       peers_(std::move(peers)),
       oversubscribed_(peers_.size() > std::max<std::size_t>(cores.size(), 1)),
-      cores_apart_(!share_a_cache(cores)) {
+      no_shared_cache_(!share_a_cache(cores)) {
   for (int r = 0; r < size(); ++r)
     sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].process_handle);
 }
@@ -26,16 +26,16 @@ bool shm_host::ended(int rank) const noexcept {
   return process_handle && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
 }
 
-void shm_host::retire(const retired& what) {
+void shm_host::retire(const retired& memory) {
   const std::lock_guard lock(mutex_);
-  retired_.push_back(what);
+  retired_memory_.push_back(memory);
 }
 
 void shm_host::give_back(bool all) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(retired_, [&](const retired& one) {
-    if (!all && one.leavers->load(std::memory_order_acquire) != one.users) return false;
-    own_->deallocate(one.memory, one.bytes);
+  std::erase_if(retired_memory_, [&](const retired& entry) {
+    if (!all && entry.leavers->load(std::memory_order_acquire) != entry.users) return false;
+    segment_->deallocate(entry.memory, entry.bytes);
     return true;
   });
 }
@@ -44,7 +44,7 @@ std::size_t reserve_for(int ranks) noexcept {
   struct sysinfo machine {};
   std::size_t memory = std::size_t{16} << 30;
   if (::sysinfo(&machine) == 0) memory = machine.totalram * machine.mem_unit;
-  constexpr std::size_t addresses = std::size_t{32} << 40;  // a quarter of what a process has
+  constexpr std::size_t addresses = std::size_t{32} << 40;  // a quarter of a process's address space
   constexpr std::size_t page = std::size_t{2} << 20;
   return std::min(memory * 2, addresses / static_cast<std::size_t>(ranks)) / page * page;
 }

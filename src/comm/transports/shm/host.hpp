@@ -1,4 +1,4 @@
-// The ranks of a job that share a host: their memory, mapped, and a way to see that one of them is dead.
+// The ranks of a job that share a host: their mapped memory, and the detection of a rank's death.
 #pragma once
 
 #include <sys/types.h>
@@ -18,82 +18,85 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What every rank of the host has of every other. Made once a process by `meet`, shared by all its groups.
+/// The host's ranks, as a process accesses them. Made once a process by `bootstrap_host` and shared by all groups of
+/// the process. Thread safe.
 class shm_host {
  public:
   struct peer {
-    mapping memory;             // of others; this rank's is `own`
-    descriptor process_handle;  // a pidfd, readable when the process has ended; none where the system has no such thing
+    mapping memory;             // the peer's memory; empty for this rank, whose memory is `own`
+    descriptor process_handle;  // a pidfd, readable when the process has ended; empty where the system has no pidfds
     pid_t process = 0;
-    std::uint64_t slot = 0;  // where in its memory it laid out what it shares with the first group
+    std::uint64_t slot = 0;  // offset in its memory of the slot for the first group
   };
 
-  /// `own` may outlive it: another host of the same process, with other peers, uses the same memory later.
-  /// `cores`: on which any of the ranks may run; none if that is not known.
+  /// Takes every rank's memory. `own` may outlive this object: a later shm_host of the same process, with other
+  /// peers, uses the same memory. `cores` are the cores on which any of the ranks may run; empty if unknown.
   shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, std::span<const std::uint32_t> cores);
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
-  /// More ranks than cores that they may run on.
+  /// Returns true if there are more ranks than cores on which the ranks may run.
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
-  /// Copies to memory that this rank writes and others read, over and over: `bytes` of `whole`. Where their cores share
-  /// no cache, a store to a line that another core has read takes 26 ns, however many are under way, and one past the
-  /// caches 2.4 (docs/lab-notes.md).
-  void put(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole = 0) const noexcept {
-    copy_out(to, from, bytes, cores_apart_ && bytes >= least_past_caches ? ~std::size_t{0} : whole);
+  /// Copies `bytes` bytes to memory that this rank repeatedly writes and peers read. The bytes are part of a copy of
+  /// `total` bytes. If the cores share no cache, a store to a line that another core has read takes 26 ns, however many
+  /// stores are pending. A store that bypasses the caches takes 2.4 ns (docs/lab-notes.md).
+  void put(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total = 0) const noexcept {
+    copy_out(destination, source, bytes, no_shared_cache_ && bytes >= least_past_caches ? ~std::size_t{0} : total);
   }
-  /// Whether every rank's death would be seen.
+  /// Returns true if the death of every rank is detected.
   [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
-  [[nodiscard]] segment& own() noexcept { return *own_; }
-  [[nodiscard]] const segment& own() const noexcept { return *own_; }
+  [[nodiscard]] segment& own() noexcept { return *segment_; }
+  [[nodiscard]] const segment& own() const noexcept { return *segment_; }
   [[nodiscard]] std::uint64_t slot(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].slot; }
   [[nodiscard]] pid_t process(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].process; }
-  /// Where byte `offset` of that rank's memory lies in this process.
+  /// Returns the address in this process for byte `offset` in the rank's memory.
   [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const noexcept {
-    return rank == rank_ ? own_->memory().at(offset) : peers_[static_cast<std::size_t>(rank)].memory.at(offset);
+    return rank == rank_ ? segment_->memory().at(offset) : peers_[static_cast<std::size_t>(rank)].memory.at(offset);
   }
-  /// Whether that rank's process has ended; one system call.
+  /// Returns true if that rank's process has ended. Costs one system call.
   [[nodiscard]] bool ended(int rank) const noexcept;
 
-  /// Memory of `own` that can be given back when `users` ranks have raised the count in it.
+  /// Memory of `own` that is released when `users` ranks have raised `leavers`.
   struct retired {
     std::byte* memory;
     std::size_t bytes;
     std::atomic<std::uint32_t>* leavers;
     std::uint32_t users;
   };
-  void retire(const retired& what);
-  /// Gives back what was retired and is not used any more: all of it, when none of its users lives. What a dead rank
-  /// still held goes with the process.
+  /// Registers memory for `give_back`.
+  void retire(const retired& memory);
+  /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives.
+  /// Memory that a dead rank still counts as a user is freed when this process ends.
   void give_back(bool all) noexcept;
 
  private:
-  static constexpr std::size_t least_past_caches = 4096;  // less waits for its way to the memory and back
+  static constexpr std::size_t least_past_caches = 4096;  // a shorter copy would wait for the memory
 
   int rank_;
-  std::shared_ptr<segment> own_;
+  std::shared_ptr<segment> segment_;
   std::vector<peer> peers_;
   bool oversubscribed_;
-  bool cores_apart_;  // two of them have no third-level cache in common
+  bool no_shared_cache_;  // set when two of the cores share no third-level cache
   bool sees_death_ = true;
-  std::mutex mutex_;
-  std::vector<retired> retired_;
+  std::mutex mutex_;  // guards retired_memory_
+  std::vector<retired> retired_memory_;
 };
 
-/// How much address space each rank's memory gets in each process: enough for all memory there is, and for all ranks
-/// to fit.
+/// Returns the address space in bytes to reserve for each rank's memory in each process: enough for all memory of the
+/// host, and small enough that every rank's memory fits.
 [[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
 
-/// Throws peer_failure.
+/// Throws the peer_failure of a bootstrap in which `rank` ended.
 [[noreturn]] void fail_bootstrap_without(int rank);
 
-/// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
-/// name, which lives in no file system. Processes of another user or program are refused. Throws
-/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
-/// is asked every few milliseconds, says so. `slot` is what the others find under `shm_host::slot`.
+/// Connects the `size` processes that use the same `name`. Collective. The processes exchange their memory over a Unix
+/// socket with that name in the abstract namespace, which is outside the file system. Processes of another user or
+/// program are refused. Throws timeout_error that names the missing ranks, or peer_failure when a rank dies during the
+/// exchange or when `is_aborted` returns true. `is_aborted` is called every few milliseconds. `slot` is the value that
+/// peers find in `shm_host::slot`.
 [[nodiscard]] std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size,
                                                        std::shared_ptr<segment> own, seconds timeout,
                                                        std::uint64_t slot = 0,
-                                                       const std::function<bool()>& given_up = {});
+                                                       const std::function<bool()>& is_aborted = {});
 
 }}}  // namespace muster::v0::detail

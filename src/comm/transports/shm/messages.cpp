@@ -13,9 +13,9 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 std::vector<int> all_ranks(int size) {
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
@@ -25,8 +25,8 @@ shm_messages::shm_messages(shm_group& shm)
       group_(0, all_ranks(shm.size()), shm.rank(), shm.size()),
       matcher_(shm.size(),
                [this](int peer, std::uint64_t number) {
-                 to(peer).clears.push_back(number);
-                 owes_ = true;
+                 outgoing_to(peer).clear_to_send.push_back(number);
+                 has_unfinished_ = true;
                }),
       out_(static_cast<std::size_t>(shm.size())),
       in_(static_cast<std::size_t>(shm.size())) {
@@ -39,57 +39,58 @@ void shm_messages::send(request& r, transport& owner) {
   r.owner = &owner;
   r.state = message_progress::waiting;
   ::new (r.room) message_progress{.group = &group_, .announces = r.tag != 0 && r.bytes > eager};
-  outbox& sends = to(r.peer).sends;
+  outbox& sends = outgoing_to(r.peer).sends;
   sends.push(r);
-  if (sends.front() == &r) pump_out(r.peer);
+  if (sends.front() == &r) send_pending(r.peer);
 }
 
-// As much of [moved, bytes) as there is room for; true when all has gone.
+// Copies as much of [moved, bytes) into the ring as there is room for. Returns true when all bytes are in the ring.
 bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, std::uint64_t& moved) {
   fifo& ring = shm_.messages(shm_.rank(), peer);
-  const std::uint64_t size = shm_.layout().fifo_bytes;
+  const std::uint64_t capacity = shm_.layout().fifo_bytes;
   std::uint64_t head = ring.head.load(std::memory_order_relaxed);
   if (head == fifo::severed) return false;
-  const std::uint64_t before = head;
-  std::uint64_t room = size - (head - ring.tail.load(std::memory_order_acquire));
+  const std::uint64_t old_head = head;
+  std::uint64_t room = capacity - (head - ring.tail.load(std::memory_order_acquire));
   while (moved < bytes && room > 0) {
-    const std::uint64_t at = head % size;
-    const std::uint64_t n = std::min({bytes - moved, size - at, room});
-    shm_.host().put(ring.bytes() + at, data + moved, n);
+    const std::uint64_t offset = head % capacity;
+    const std::uint64_t n = std::min({bytes - moved, capacity - offset, room});
+    shm_.host().put(ring.bytes() + offset, data + moved, n);
     moved += n;
-    // A message takes whole lines, so that headers never cross the end; all but its last piece are whole lines.
+    // A message takes whole cache lines, so that no header crosses the end of the ring. Only the last part of a message
+    // is shorter than whole lines.
     const std::uint64_t used = moved == bytes ? round_up(n, cache_line) : n;
     head += used;
     room -= std::min(used, room);
   }
-  if (head != before) {
+  if (head != old_head) {
     ring.head.store(head, std::memory_order_release);
     shm_.wake(peer);
   }
   return moved == bytes;
 }
 
-// A header goes whole or not at all: the ring has room for lines only.
-bool shm_messages::push(int peer, const envelope& what) {
-  const header head{what};
+// Copies a header into the ring, whole or not at all: the free space is a multiple of whole lines.
+bool shm_messages::push(int peer, const envelope& message) {
+  const header head{message};
   std::uint64_t moved = 0;
   return push(peer, reinterpret_cast<const std::byte*>(&head), sizeof head, moved);
 }
 
-void shm_messages::pump_out(int peer) {
-  outgoing& out = to(peer);
+void shm_messages::send_pending(int peer) {
+  outgoing& out = outgoing_to(peer);
   for (;;) {
     request* const r = out.sends.front();
     if (r == nullptr || !progress_of(*r).has_head) {
-      while (!out.clears.empty()) {
-        envelope word;
-        word.kind = message_kind::cts;
-        word.number = out.clears.front();
-        if (!push(peer, word)) return;
-        out.clears.erase(out.clears.begin());
+      while (!out.clear_to_send.empty()) {
+        envelope reply;
+        reply.kind = message_kind::cts;
+        reply.number = out.clear_to_send.front();
+        if (!push(peer, reply)) return;
+        out.clear_to_send.erase(out.clear_to_send.begin());
       }
       if (r == nullptr || !begin_sending(peer, *r)) return;
-      if (!progress_of(*r).has_head) continue;  // it was announced
+      if (!progress_of(*r).has_head) continue;  // the message was announced
     }
     if (!push(peer, r->data, r->bytes, progress_of(*r).moved)) return;
     out.sends.pop();
@@ -97,22 +98,24 @@ void shm_messages::pump_out(int peer) {
   }
 }
 
-// Puts the header of the first in its queue into the ring, or announces it; false when there is no room.
+// Copies the header of the first queued send into the ring, or announces the send. Returns false when the ring has no
+// room.
 bool shm_messages::begin_sending(int peer, request& r) {
-  outgoing& out = to(peer);
+  outgoing& out = outgoing_to(peer);
   auto& p = progress_of(r);
-  const bool asks = p.announces && r.state == message_progress::waiting;
-  const message_kind kind = asks ? message_kind::rts : p.announces ? message_kind::data : message_kind::message;
-  const std::uint64_t number = asks ? out.announcements : p.number;
+  const bool announces = p.announces && r.state == message_progress::waiting;
+  const message_kind kind = announces ? message_kind::rts : p.announces ? message_kind::data : message_kind::message;
+  const std::uint64_t number = announces ? out.announcements : p.number;
   if (!push(peer, {.signature = r.signature, .total = r.bytes, .number = number, .tag = r.tag, .kind = kind}))
     return false;
   r.state = message_progress::moving;
-  p.has_head = !asks;
-  if (asks) out.sends.announce(out.announcements++);
+  p.has_head = !announces;
+  if (announces) out.sends.announce(out.announcements++);
   return true;
 }
 
-// Without memory a message cannot go on: its receiver gets an error in place of the rest, and of all behind it.
+// Marks the ring as severed: a message cannot continue without memory. The receiver gets an error in place of the rest
+// and the later messages.
 void shm_messages::sever(int peer) noexcept {
   shm_.messages(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
   shm_.wake(peer);
@@ -120,24 +123,24 @@ void shm_messages::sever(int peer) noexcept {
 
 // ---- receiving ----
 
-void shm_messages::break_off(int peer, const char* what) const {
-  const int rank = shm_.name_of(peer);
+void shm_messages::throw_broken(int peer, const char* reason) const {
+  const int rank = shm_.reported_rank(peer);
   throw peer_failure({rank},
-                     "the messages of rank " + std::to_string(rank) + " ended (" + what + "); see its own message");
+                     "the messages of rank " + std::to_string(rank) + " ended (" + reason + "); see its own message");
 }
 
 void shm_messages::require(int peer, const char* fault) const {
-  if (fault != nullptr) break_off(peer, fault);
+  if (fault != nullptr) throw_broken(peer, fault);
 }
 
-// Bytes in the ring from there. What another process has written is not believed beyond what there can be.
+// Returns the number of unread bytes in the ring from `peer`. Throws if a peer has written an impossible position.
 std::uint64_t shm_messages::unread(int peer) {
   fifo& ring = shm_.messages(peer, shm_.rank());
   const std::uint64_t head = ring.head.load(std::memory_order_acquire);
-  if (head == fifo::severed) break_off(peer, "it is out of memory");
-  const std::uint64_t there = head - ring.tail.load(std::memory_order_relaxed);
-  if (there > shm_.layout().fifo_bytes) break_off(peer, "its ring's head is beyond its size");
-  return there;
+  if (head == fifo::severed) throw_broken(peer, "it is out of memory");
+  const std::uint64_t available = head - ring.tail.load(std::memory_order_relaxed);
+  if (available > shm_.layout().fifo_bytes) throw_broken(peer, "its ring's head is beyond its size");
+  return available;
 }
 
 void shm_messages::receive(request& r, transport& owner) {
@@ -147,55 +150,55 @@ void shm_messages::receive(request& r, transport& owner) {
   matcher_.post(r);
 }
 
-// Reads the header of the next message and finds its receive. False when there is none, or no receive waits for it and
-// none for what may come behind it.
+// Reads the header of the next message and finds its receive. Returns false if there is no message, or if no receive is
+// posted for it and none for a message that may follow it.
 bool shm_messages::begin_message(int peer, incoming& in) {
   fifo& ring = shm_.messages(peer, shm_.rank());
   const std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   if (unread(peer) == 0) return false;
   header head;
   std::memcpy(&head, ring.bytes() + tail % shm_.layout().fifo_bytes, sizeof head);
-  outbox& sends = to(peer).sends;
-  auto& arrival = matcher_.arrival_of(peer);
+  outbox& sends = outgoing_to(peer).sends;
+  auto& target = matcher_.arrival_of(peer);
   if (head.kind == message_kind::cts) {
     require(peer, sends.clear(head.number));
   } else if (head.kind == message_kind::data) {
-    require(peer, matcher_.match_body(peer, head, arrival));
-  } else if (!matcher_.match(peer, head, sends.awaits_clear(), arrival)) {
+    require(peer, matcher_.match_body(peer, head, target));
+  } else if (!matcher_.match(peer, head, sends.awaits_clear(), target)) {
     return false;
   }
-  const bool is_here = head.kind == message_kind::message || head.kind == message_kind::data;
-  in = {is_here, head.total, 0};
+  const bool has_payload = head.kind == message_kind::message || head.kind == message_kind::data;
+  in = {has_payload, head.total, 0};
   ring.tail.store(tail + sizeof head, std::memory_order_release);
   return true;
 }
 
-// Moves what has come of the open message.
-void shm_messages::take(int peer, incoming& in) {
+// Copies the bytes that have arrived of the message in progress.
+void shm_messages::copy_payload(int peer, incoming& in) {
   fifo& ring = shm_.messages(peer, shm_.rank());
-  const auto& arrival = matcher_.arrival_of(peer);
-  const std::uint64_t size = shm_.layout().fifo_bytes;
+  const auto& target = matcher_.arrival_of(peer);
+  const std::uint64_t capacity = shm_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
-  const std::uint64_t before = tail;
-  std::uint64_t there = unread(peer);
-  while (in.moved < in.total && there > 0) {
-    const std::uint64_t at = tail % size;
-    const std::uint64_t n = std::min({in.total - in.moved, size - at, there});
-    arrival.put(in.moved, {ring.bytes() + at, n});
+  const std::uint64_t old_tail = tail;
+  std::uint64_t available = unread(peer);
+  while (in.moved < in.total && available > 0) {
+    const std::uint64_t offset = tail % capacity;
+    const std::uint64_t n = std::min({in.total - in.moved, capacity - offset, available});
+    target.put(in.moved, {ring.bytes() + offset, n});
     in.moved += n;
     const std::uint64_t used = in.moved == in.total ? round_up(n, cache_line) : n;
     tail += used;
-    there -= std::min(used, there);
-    ring.tail.store(tail, std::memory_order_release);  // piece by piece: the sender goes on in the meantime
+    available -= std::min(used, available);
+    ring.tail.store(tail, std::memory_order_release);  // after each part, so that the sender can continue
   }
-  if (tail != before) shm_.wake(peer);
+  if (tail != old_tail) shm_.wake(peer);
 }
 
-void shm_messages::pump_in(int peer) {
+void shm_messages::receive_pending(int peer) {
   auto& in = in_[static_cast<std::size_t>(peer)];
   while (in.open || begin_message(peer, in)) {
-    if (!in.open) continue;  // a word about messages
-    take(peer, in);
+    if (!in.open) continue;  // an announcement or a clear-to-send
+    copy_payload(peer, in);
     if (in.moved < in.total) return;
     in.open = false;
     matcher_.came(matcher_.arrival_of(peer));
@@ -204,32 +207,33 @@ void shm_messages::pump_in(int peer) {
 
 // ---- both ----
 
-// A peer may wait for another of our requests than the one that is tested.
-void shm_messages::move() {
+// Advances all peers' messages: a peer may wait for a different request than the tested one.
+void shm_messages::progress() {
   for (int peer = 0; peer < shm_.size(); ++peer) {
-    outgoing& out = to(peer);
+    outgoing& out = outgoing_to(peer);
     const bool is_open = in_[static_cast<std::size_t>(peer)].open;
-    if (out.sends.front() != nullptr || !out.clears.empty()) pump_out(peer);
+    if (out.sends.front() != nullptr || !out.clear_to_send.empty()) send_pending(peer);
     if (is_open || matcher_.awaits(peer) || out.sends.awaits_clear()) {
-      pump_in(peer);
-      if (!out.clears.empty()) pump_out(peer);
+      receive_pending(peer);
+      if (!out.clear_to_send.empty()) send_pending(peer);
     }
   }
-  if (!owes_) return;
-  owes_ = false;
+  if (!has_unfinished_) return;
+  has_unfinished_ = false;
   for (int peer = 0; peer < shm_.size(); ++peer) {
-    const outgoing& out = to(peer);
-    owes_ = owes_ || !out.clears.empty() || out.sends.has_adopted() || matcher_.has_cleared(peer) ||
-            in_[static_cast<std::size_t>(peer)].open;
+    const outgoing& out = outgoing_to(peer);
+    has_unfinished_ = has_unfinished_ || !out.clear_to_send.empty() || out.sends.has_adopted() ||
+                      matcher_.has_cleared(peer) || in_[static_cast<std::size_t>(peer)].open;
   }
 }
 
 void shm_messages::cancel(request& r) noexcept {
-  owes_ = true;
+  has_unfinished_ = true;
   if (progress_of(r).receives) return matcher_.cancel(r);
-  outbox& sends = to(r.peer).sends;
-  const bool goes_on = r.state == message_progress::moving;  // the receiver counts on it
-  if (goes_on && sends.adopt(r) == nullptr) sever(r.peer);
+  outbox& sends = outgoing_to(r.peer).sends;
+  // the receiver has matched the message and needs the rest
+  const bool must_finish = r.state == message_progress::moving;
+  if (must_finish && sends.adopt(r) == nullptr) sever(r.peer);
   sends.drop(r);
   r.owner = nullptr;
 }

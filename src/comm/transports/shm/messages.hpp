@@ -1,4 +1,4 @@
-// Messages between the ranks of a group, through rings of bytes in their slots.
+// Messages between the ranks of a group, through the rings of bytes in their slots (`fifo`).
 #pragma once
 
 #include <vector>
@@ -8,18 +8,18 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Sends copy into the ring as there is room, receives take out (or combine) as data comes: a message larger than the
-/// ring is a pipeline through memory that stays in cache. No rank looks into the memory of another, so a request
-/// can be taken back at any time.
+/// Sends copy into the ring while it has room, and receives copy (or combine) bytes out while they arrive. A message
+/// that is larger than the ring is a pipeline through memory that stays in cache. No rank reads the memory of a peer,
+/// so a request can be cancelled at any time.
 ///
-/// A message that no receive waits for stays in the ring, and its sender waits, until another behind it is waited for.
-/// A large tagged one is announced, and comes when it has a receive: so what is put aside is small, and nothing waits
-/// behind what no rank takes.
+/// A message for which no receive is posted stays in the ring, and its sender waits, until a later message in the ring
+/// has a posted receive. A large tagged message is announced (rendezvous) and sent when its receive is posted. So the
+/// unexpected messages are small, and no message waits behind a message that no rank receives.
 class shm_messages {
  public:
-  /// Tagged messages up to this come unasked.
+  /// Largest tagged message, in bytes, that is sent without an announcement.
   static constexpr std::size_t eager = std::size_t{64} << 10;
-  /// In front of every message, and nothing crosses the end of the ring but payload.
+  /// The header before every message. Only a payload may cross the end of the ring.
   struct alignas(cache_line) header : envelope {};
   static_assert(sizeof(header) == cache_line);
 
@@ -28,47 +28,48 @@ class shm_messages {
   void send(request& r, transport& owner);
   void receive(request& r, transport& owner);
   bool test(request& r) {
-    move();
+    progress();
     if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
     return r.owner == nullptr;
   }
-  /// Whether there may be something to move that no request of this rank stands for any more.
-  [[nodiscard]] bool owes() const noexcept { return owes_; }
-  /// All that is under way.
-  void move();
+  /// Returns true if a message may be unfinished that no request represents any more.
+  [[nodiscard]] bool has_unfinished() const noexcept { return has_unfinished_; }
+  /// Advances all messages that are under way.
+  void progress();
   void cancel(request& r) noexcept;
 
  private:
   struct outgoing {
     outbox sends;
-    std::vector<std::uint64_t> clears;  // numbers to be cleared to send: they go between messages
+    // numbers that this rank clears to send; the clear-to-send headers are sent between messages
+    std::vector<std::uint64_t> clear_to_send;
     std::uint64_t announcements = 0;
   };
   struct incoming {
-    bool open = false;  // in the middle of a message
+    bool open = false;  // set while a message is partly received
     std::uint64_t total = 0;
     std::uint64_t moved = 0;
   };
 
-  outgoing& to(int peer) noexcept { return out_[static_cast<std::size_t>(peer)]; }
-  void pump_out(int peer);
+  outgoing& outgoing_to(int peer) noexcept { return out_[static_cast<std::size_t>(peer)]; }
+  void send_pending(int peer);
   bool push(int peer, const std::byte* data, std::uint64_t bytes, std::uint64_t& moved);
   bool push(int peer, const envelope& head);
   bool begin_sending(int peer, request& r);
   void sever(int peer) noexcept;
   [[nodiscard]] std::uint64_t unread(int peer);
-  [[noreturn]] void break_off(int peer, const char* what) const;
+  [[noreturn]] void throw_broken(int peer, const char* reason) const;
   void require(int peer, const char* fault) const;
-  void pump_in(int peer);
+  void receive_pending(int peer);
   bool begin_message(int peer, incoming& in);
-  void take(int peer, incoming& in);
+  void copy_payload(int peer, incoming& in);
 
   shm_group& shm_;
   matching_group group_;
   matcher matcher_;
   std::vector<outgoing> out_;
   std::vector<incoming> in_;
-  bool owes_ = false;
+  bool has_unfinished_ = false;
 };
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// What all native collectives have in common, and the small ones.
+// The common parts of the native collectives, and the small mode.
 #include "native.hpp"
 
 #include <sched.h>
@@ -14,34 +14,34 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-std::uint32_t signature_of(const collective_signature& signature) noexcept {
-  const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(signature.root)) << 32 |
-                     static_cast<std::uint64_t>(signature.kind) << 24 |
-                     static_cast<std::uint64_t>(signature.type) << 16 | static_cast<std::uint64_t>(signature.op) << 8 |
-                     static_cast<std::uint64_t>(signature.algorithm);
+std::uint32_t hash_of(const collective_signature& signature) noexcept {
+  const auto packed = static_cast<std::uint64_t>(static_cast<std::uint32_t>(signature.root)) << 32 |
+                      static_cast<std::uint64_t>(signature.kind) << 24 |
+                      static_cast<std::uint64_t>(signature.type) << 16 | static_cast<std::uint64_t>(signature.op) << 8 |
+                      static_cast<std::uint64_t>(signature.algorithm);
   const std::uint64_t mixed =
-      (signature.sequence * 0x9e3779b97f4a7c15u ^ signature.count) * 0xbf58476d1ce4e5b9u ^ small * 0x94d049bb133111ebu;
+      (signature.sequence * 0x9e3779b97f4a7c15u ^ signature.count) * 0xbf58476d1ce4e5b9u ^ packed * 0x94d049bb133111ebu;
   return static_cast<std::uint32_t>(mixed ^ mixed >> 32);
 }
 
 template <class Word>
-void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_ends(std::byte* out, const std::byte* in, std::size_t bytes) {
   Word first;
   Word last;
-  std::memcpy(&first, from, sizeof first);
-  std::memcpy(&last, from + bytes - sizeof last, sizeof last);
-  std::memcpy(to, &first, sizeof first);
-  std::memcpy(to + bytes - sizeof last, &last, sizeof last);
+  std::memcpy(&first, in, sizeof first);
+  std::memcpy(&last, in + bytes - sizeof last, sizeof last);
+  std::memcpy(out, &first, sizeof first);
+  std::memcpy(out + bytes - sizeof last, &last, sizeof last);
 }
 
-// What fits a register or two is not worth a call.
-void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+// Copies `bytes` bytes. A copy that fits one or two registers avoids a function call.
+void copy(std::byte* out, const std::byte* in, std::size_t bytes) {
   if (bytes > 16 || bytes < 4) {
-    copy_bytes(to, from, bytes);
+    copy_bytes(out, in, bytes);
   } else if (bytes >= 8) {
-    copy_ends<std::uint64_t>(to, from, bytes);
+    copy_ends<std::uint64_t>(out, in, bytes);
   } else {
-    copy_ends<std::uint32_t>(to, from, bytes);
+    copy_ends<std::uint32_t>(out, in, bytes);
   }
 }
 
@@ -59,146 +59,151 @@ bool shm_native::all_finished(std::uint64_t sequence) {
   return least >= sequence;
 }
 
-// The place of this contribution was that of an earlier one.
-bool shm_native::may_offer() { return sequence_ <= slot_head::turns || all_finished(sequence_ - slot_head::turns); }
+// Returns true if this rank may write its contribution: all ranks have finished the collective whose contribution had
+// the same place.
+bool shm_native::slot_is_free() { return sequence_ <= slot_head::turns || all_finished(sequence_ - slot_head::turns); }
 
-void shm_native::say_where() noexcept {
+void shm_native::publish_core() noexcept {
   if (!shm_.host().oversubscribed()) return;
   const auto core = static_cast<std::uint32_t>(::sched_getcpu());
-  if (auto& said = shm_.mine().core; said.load(std::memory_order_relaxed) != core)
-    said.store(core, std::memory_order_relaxed);
+  if (auto& published = shm_.mine().core; published.load(std::memory_order_relaxed) != core)
+    published.store(core, std::memory_order_relaxed);
   if (!cores_.is_due()) return;
-  const auto seen = cores_.seen();
-  for (std::size_t p = 0; p < seen.size(); ++p)
-    seen[p] = shm_.slot(static_cast<int>(p)).core.load(std::memory_order_relaxed);
+  const auto last_cores = cores_.last_cores();
+  for (std::size_t p = 0; p < last_cores.size(); ++p)
+    last_cores[p] = shm_.slot(static_cast<int>(p)).core.load(std::memory_order_relaxed);
   cores_.spread(shm_.rank());
 }
 
 bool shm_native::waits_for_this_core() const {
   if (call_ == nullptr) return true;
-  const auto here = static_cast<std::uint32_t>(::sched_getcpu());
+  const auto this_core = static_cast<std::uint32_t>(::sched_getcpu());
   for (int p = 0; p < shm_.size(); ++p) {
     const slot_head& slot = shm_.slot(p);
-    if (p == shm_.rank() || slot.core.load(std::memory_order_relaxed) != here) continue;
-    // One that waits for the same root as this rank has no use for the core, unless it is behind.
+    if (p == shm_.rank() || slot.core.load(std::memory_order_relaxed) != this_core) continue;
+    // A rank that waits for the same root as this rank does not need the core, unless that rank is behind.
     const bool is_behind = slot.finished.load(std::memory_order_relaxed) + 1 < sequence_;
-    if (has_offered_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
+    if (has_contributed_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
     const auto number =
         static_cast<std::uint32_t>(slot.contributions[turn()].sequence.load(std::memory_order_relaxed) >> 32);
-    const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(sequence_);
-    if (!is_small_and_there) return true;
+    const bool has_contributed = plan_.is_small && number == static_cast<std::uint32_t>(sequence_);
+    if (!has_contributed) return true;
   }
   return false;
 }
 
-void shm_native::make_contribution(const std::byte* small, std::size_t bytes) {
+void shm_native::publish_small(const std::byte* small, std::size_t bytes) {
   auto& mine = shm_.mine();
-  contribution& made = mine.contributions[turn()];
-  say_where();
+  contribution& own = mine.contributions[turn()];
+  publish_core();
   mine.signatures[turn()] = call_->signature();
-  if (bytes > 0) copy(bytes <= contribution::inline_limit ? made.bytes : shown_by(shm_.rank()), small, bytes);
-  made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
+  if (bytes > 0) copy(bytes <= contribution::inline_limit ? own.bytes : slot_buffer_of(shm_.rank()), small, bytes);
+  own.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
 }
 
-void shm_native::make_offer_of_places() {
+void shm_native::publish_buffers() {
   auto& mine = shm_.mine();
-  contribution& made = mine.contributions[turn()];
-  say_where();
+  contribution& own = mine.contributions[turn()];
+  publish_core();
   mine.signatures[turn()] = call_->signature();
-  made.flags = 0;
-  auto& own = shm_.host().own();
-  const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
-    if (data == nullptr || !own.holds(data, bytes)) return 0;
-    made.flags |= flag;
-    return own.offset_of(data);
+  own.flags = 0;
+  auto& memory = shm_.host().own();
+  const auto offset_of_buffer = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
+    if (data == nullptr || !memory.holds(data, bytes)) return 0;
+    own.flags |= flag;
+    return memory.offset_of(data);
   };
-  made.place.in = place(call_->in, bytes_in(), contribution::registered_in);
-  made.place.out = place(call_->out, bytes_out(), contribution::registered_out);
-  if (plan_.shows && (made.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
-    copy_bytes(shown_by(shm_.rank()), call_->in, plan_.contributed);
-    made.flags |= contribution::shown;
+  own.place.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
+  own.place.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
+  if (plan_.publishes && (own.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
+    copy_bytes(slot_buffer_of(shm_.rank()), call_->in, plan_.contributed);
+    own.flags |= contribution::published;
   }
-  made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
+  own.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
 }
 
-// What the buffers of this rank hold: all, or its block.
+// Returns this rank's input size in bytes: the whole input, or its block.
 std::size_t shm_native::bytes_in() const noexcept {
   if (call_->kind == collective::allgather) return own_block().size();
   return call_->count * call_->element_size;
 }
 
+// Returns this rank's output size in bytes: the whole output, or its block.
 std::size_t shm_native::bytes_out() const noexcept {
   if (call_->kind == collective::reduce_scatter) return own_block().size();
   return call_->count * call_->element_size;
 }
 
 bool shm_native::contributed(int peer) {
-  const contribution& theirs = shm_.slot(peer).contributions[turn()];
-  const std::uint64_t word = theirs.sequence.load(std::memory_order_acquire);
+  const contribution& peer_contribution = shm_.slot(peer).contributions[turn()];
+  const std::uint64_t word = peer_contribution.sequence.load(std::memory_order_acquire);
   if (word == sequence_word(sequence_, signature_hash_)) {
-    // A peer that is ahead has made the next one too: let it come while we work on this one.
+    // A peer that is ahead has published its next contribution too: the prefetch overlaps with this collective.
     __builtin_prefetch(&shm_.slot(peer).contributions[(sequence_ + 1) % slot_head::turns]);
     return true;
   }
-  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(sequence_)) disagree(peer);
+  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(sequence_)) throw_mismatch(peer);
   return false;
 }
 
-bool shm_native::all_offered() {
+bool shm_native::all_contributed() {
   for (; next_peer_ < shm_.size(); ++next_peer_) {
     if (next_peer_ != shm_.rank() && !contributed(next_peer_)) return false;
   }
-  all_finished_ = std::max(all_finished_, sequence_ - 1);  // a rank that is in this one has finished the one before
+  // a rank that has contributed to this collective has finished the previous one
+  all_finished_ = std::max(all_finished_, sequence_ - 1);
   return true;
 }
 
-void shm_native::disagree(int peer) {
-  request wanted;
-  wanted.signature = call_->signature();
-  check_arrival(wanted, shm_.name_of(peer), shm_.slot(peer).signatures[turn()], 0);
-  throw mismatch_error(
-      "the ranks disagree about collective " + std::to_string(call_->signature().sequence) + " of the group (rank " +
-      std::to_string(shm_.name_of(peer)) +
-      " is in the same, but made another call before); every rank must make the same calls in the same order");
+void shm_native::throw_mismatch(int peer) {
+  request own_call;
+  own_call.signature = call_->signature();
+  check_arrival(own_call, shm_.reported_rank(peer), shm_.slot(peer).signatures[turn()], 0);
+  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->signature().sequence) +
+                       " of the group (rank " + std::to_string(shm_.reported_rank(peer)) +
+                       " is in the same collective, but made a different call before); every rank must make the same "
+                       "calls in the same order");
 }
 
-void shm_native::finish() noexcept {
+void shm_native::publish_finished() noexcept {
   shm_.mine().finished.store(sequence_, std::memory_order_release);
   shm_.wake_all();
 }
 
 // ---- requests ----
 
-shm_native::begun shm_native::start(const collective_call& call) {
+shm_native::start_result shm_native::start(const collective_call& call) {
   call_ = &call;
   plan_ = plan_small();
   const collective kind = call.kind;
-  if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all)) {
+  if (!plan_.is_small &&
+      (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all)) {
     call_ = nullptr;
-    return begun::no;
+    return start_result::unsupported;
   }
   ++sequence_;
-  // With all calls before it: the root of a broadcast does not look at another rank that takes itself for the root.
-  signature_hash_ = signature_of(call.signature()) + 31 * signature_hash_;
+  // The hash includes all earlier calls: otherwise, in a broadcast where two ranks pass themselves as the root, neither
+  // root would detect the mismatch.
+  signature_hash_ = hash_of(call.signature()) + 31 * signature_hash_;
   next_peer_ = 0;
-  has_offered_ = false;
-  if (plan_.fits) {
-    if (!advance_small()) return begun::yes;
+  has_contributed_ = false;
+  if (plan_.is_small) {
+    if (!test_small()) return start_result::pending;
     call_ = nullptr;
-    return begun::done;
+    return start_result::complete;
   }
   steps_.emplace(pool_);
-  body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
+  body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : run_reduce_family(*steps_, *this);
   steps_->start(body_.handle());
-  return begun::yes;
+  return start_result::pending;
 }
 
 bool shm_native::test(request& r) {
   if (r.owner == nullptr) return true;
-  if (plan_.fits) {
-    if (!advance_small()) return false;
+  if (plan_.is_small) {
+    if (!test_small()) return false;
   } else {
     steps_->advance();
     if (!body_.finished()) return false;
@@ -207,7 +212,7 @@ bool shm_native::test(request& r) {
     if (failure) std::rethrow_exception(failure);
   }
   r.owner = nullptr;
-  call_ = nullptr;  // it may live no longer
+  call_ = nullptr;  // the caller may destroy the call now
   return true;
 }
 
@@ -215,17 +220,17 @@ void shm_native::cancel() noexcept {
   body_.reset();
   shm_.mine().revoked.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto until = deadline_after(shm_timing::writer);
-  bool stopped = false;
+  const auto deadline = deadline_after(shm_timing::writer);
+  bool peer_is_stuck = false;
   for (int p = 0; p < shm_.size(); ++p) {
     if (p == shm_.rank()) continue;
     const auto is_writing = [&] { return shm_.slot(p).writing.load(std::memory_order_acquire) != 0; };
-    while (is_writing() && !shm_.host().ended(shm_.host_rank(p)) && clock::now() < until) sched_yield();
-    stopped = stopped || (is_writing() && !shm_.host().ended(shm_.host_rank(p)));
+    while (is_writing() && !shm_.host().ended(shm_.host_rank(p)) && clock::now() < deadline) sched_yield();
+    peer_is_stuck = peer_is_stuck || (is_writing() && !shm_.host().ended(shm_.host_rank(p)));
   }
   auto& own = shm_.host().own();
-  if (!stopped || call_ == nullptr || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
-  // It may go on one day: in memory that this rank does not look at any more.
+  if (!peer_is_stuck || call_ == nullptr || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
+  // A stopped peer may resume later and write. Its writes then go to memory that this rank no longer uses.
   own.detach(call_->out, bytes_out());
 }
 
@@ -239,52 +244,54 @@ shm_native::small_plan shm_native::plan_small() const {
   const bool in_pieces = kind == collective::scatter || kind == collective::all_to_all;
   const bool in_blocks = kind == collective::allgather;
   const std::size_t bytes = call_->count * call_->element_size * (in_pieces ? size() : 1);
-  const std::size_t most = in_blocks ? blocks_of(nullptr).at(shm_.size() - 1).size() : bytes;
-  std::size_t shown = kind == collective::reduce || in_blocks ? shown_limit : 0;
-  // Two ranks read as much so as in blocks, with one synchronisation less; more ranks read more.
-  if (kind == collective::allreduce && size() == 2) shown = shown_limit / 2;
+  const std::size_t largest = in_blocks ? blocks_of(nullptr).at(shm_.size() - 1).size() : bytes;
+  std::size_t publish_up_to = kind == collective::reduce || in_blocks ? published_limit : 0;
+  // Two ranks read as many bytes in this mode as in the staged mode, with one synchronisation less. More ranks read
+  // more bytes.
+  if (kind == collective::allreduce && size() == 2) publish_up_to = published_limit / 2;
   return {.contributed = in_blocks ? own_block().size() : bytes,
-          .contributions = from_root ? at_root : !to_root || !at_root,
+          .contributes = from_root ? at_root : !to_root || !at_root,
           .awaits_all = !from_root && (!to_root || at_root),
           .awaits_root = from_root && !at_root,
-          .fits = most <= small_limit,
-          .shows = most <= shown};
+          .is_small = largest <= small_limit,
+          .publishes = largest <= publish_up_to};
 }
 
-bool shm_native::advance_small() {
-  if (!has_offered_) {
-    if (plan_.contributions) {
-      if (!may_offer()) return false;
-      make_contribution(call_->in, plan_.contributed);
+bool shm_native::test_small() {
+  if (!has_contributed_) {
+    if (plan_.contributes) {
+      if (!slot_is_free()) return false;
+      publish_small(call_->in, plan_.contributed);
     }
-    has_offered_ = true;
+    has_contributed_ = true;
   }
-  if (plan_.awaits_all && !all_offered()) return false;
+  if (plan_.awaits_all && !all_contributed()) return false;
   if (plan_.awaits_root && !contributed(call_->root)) return false;
   complete_small();
-  finish();
+  publish_finished();
   return true;
 }
 
-// Where that rank shows what it contributes, if it does not fit its line.
-std::byte* shm_native::shown_by(int rank) noexcept {
+// Returns the slot buffer in which that rank publishes its input, if the input does not fit the contribution's line.
+std::byte* shm_native::slot_buffer_of(int rank) noexcept {
   const collective kind = call_->kind;
   const bool one_way = kind == collective::broadcast || kind == collective::reduce || kind == collective::gather ||
                        kind == collective::scatter;
-  // A few lines that one rank alone writes are still in its cache when their turn comes again: in twice as many places
-  // they would not be. More than two ranks all read it: which of them writes there next is the same.
-  const bool stays = shm_.size() > 2 || (one_way && plan_.fits);
-  const int place = stays ? rank : shm_.place_of(rank, sequence_ / slot_head::turns, 1);
-  return shm_.small(place, sequence_);
+  // A few lines that only one rank writes are still in its cache when they are used again. In twice as many places
+  // the lines would have left the cache. In a group of more than two ranks all ranks read the buffer, so it does not
+  // matter which rank writes there next.
+  const bool keeps_place = shm_.size() > 2 || (one_way && plan_.is_small);
+  const int slot = keeps_place ? rank : shm_.rotated_slot(rank, sequence_ / slot_head::turns, 1);
+  return shm_.small(slot, sequence_);
 }
 
 const std::byte* shm_native::small_payload(int peer) {
   if (peer == shm_.rank()) return call_->in;
-  const contribution& theirs = shm_.slot(peer).contributions[turn()];
+  const contribution& peer_contribution = shm_.slot(peer).contributions[turn()];
   std::size_t bytes = plan_.contributed;
   if (call_->kind == collective::allgather)
     bytes = block_of(call_->count, peer, shm_.size()).count * call_->element_size;
-  return bytes <= contribution::inline_limit ? theirs.bytes : shown_by(peer);
+  return bytes <= contribution::inline_limit ? peer_contribution.bytes : slot_buffer_of(peer);
 }
 
 void shm_native::complete_small() {
@@ -292,8 +299,8 @@ void shm_native::complete_small() {
   const int n = shm_.size();
   const int me = shm_.rank();
   const std::size_t bytes = c.count * c.element_size;
-  const auto move = [](std::byte* to, const std::byte* from, std::size_t size) {
-    if (size > 0 && to != from) copy(to, from, size);
+  const auto copy_unless_same = [](std::byte* destination, const std::byte* source, std::size_t size) {
+    if (size > 0 && destination != source) copy(destination, source, size);
   };
   const auto fold = [&](std::size_t offset, std::size_t size) {
     if (size == 0) return;
@@ -312,23 +319,24 @@ void shm_native::complete_small() {
       return fold(own.first * c.element_size, own.count * c.element_size);
     }
     case collective::broadcast:
-      return move(c.out, me == c.root ? c.in : small_payload(c.root), bytes);
+      return copy_unless_same(c.out, me == c.root ? c.in : small_payload(c.root), bytes);
     case collective::scatter:
-      return move(c.out, small_payload(c.root) + static_cast<std::size_t>(me) * bytes, bytes);
+      return copy_unless_same(c.out, small_payload(c.root) + static_cast<std::size_t>(me) * bytes, bytes);
     case collective::gather:
       if (me != c.root) return;
-      for (int p = 0; p < n; ++p) move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
+      for (int p = 0; p < n; ++p)
+        copy_unless_same(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
       return;
     case collective::allgather:
       for (int p = 0; p < n; ++p) {
         const block part = block_of(c.count, p, n);
-        move(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
+        copy_unless_same(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
       }
       return;
     case collective::all_to_all:
       for (int p = 0; p < n; ++p)
-        move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes,
-             bytes);
+        copy_unless_same(c.out + static_cast<std::size_t>(p) * bytes,
+                         small_payload(p) + static_cast<std::size_t>(me) * bytes, bytes);
       return;
     default:
       return;

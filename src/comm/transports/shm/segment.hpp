@@ -1,4 +1,5 @@
-// Memory that other processes of the host can map: without a name, so that nothing is left when all have died.
+// Memory that other processes of the host can map. The memory file has no name, so nothing remains when all processes
+// have died.
 #pragma once
 
 #include <atomic>
@@ -14,14 +15,14 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// An anonymous memory file mapped whole, at most `reserve` bytes. It grows, never shrinks and never moves: addresses
-/// beyond its present end are reserved already, here and in the peers.
+/// A mapping of a whole anonymous memory file, of at most `reserve` bytes. The file grows, and never shrinks or moves:
+/// addresses beyond its present end are already reserved, in this process and in the peers.
 class mapping {
  public:
   mapping() = default;
-  /// Throws error when the address space is refused.
+  /// Maps `file`. Throws error when the system refuses the address space.
   mapping(descriptor file, std::size_t reserve);
-  /// The same addresses once more, for ranks that are threads of one process; this one must outlive it.
+  /// Returns the same mapping again, for ranks that are threads of one process. This object must outlive the alias.
   [[nodiscard]] mapping alias() const noexcept;
 
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_.get() + offset; }
@@ -30,7 +31,7 @@ class mapping {
 
  private:
   struct unmapping {
-    std::size_t bytes;  // none of an alias
+    std::size_t bytes;  // 0 for an alias
     void operator()(std::byte* base) const noexcept;
   };
 
@@ -39,27 +40,28 @@ class mapping {
   std::size_t reserve_ = 0;
 };
 
-/// This rank's own memory file, and the allocator of its parts. Thread safe.
+/// This rank's memory file, and the allocator for its parts. Thread safe.
 class segment final : public std::pmr::memory_resource {
  public:
-  /// Throws error when the system has no memory files.
+  /// Creates the file. Throws error when the system has no memory files.
   explicit segment(std::size_t reserve);
 
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
-  /// Whether all of [data, data + bytes) was allocated here: what peers can then reach at `offset_of(data)`.
+  /// Returns true if [data, data + bytes) was allocated here. Peers then find the data at `offset_of(data)`.
   [[nodiscard]] bool holds(const void* data, std::size_t bytes) const noexcept {
-    const auto* const at = static_cast<const std::byte*>(data);
-    return at >= memory_.at(0) && at < memory_.at(memory_.reserve()) &&
-           bytes <= static_cast<std::size_t>(memory_.at(memory_.reserve()) - at) &&
-           (!has_detached_.load(std::memory_order_relaxed) || !is_detached(at, bytes));
+    const auto* const begin = static_cast<const std::byte*>(data);
+    return begin >= memory_.at(0) && begin < memory_.at(memory_.reserve()) &&
+           bytes <= static_cast<std::size_t>(memory_.at(memory_.reserve()) - begin) &&
+           (!has_detached_.load(std::memory_order_relaxed) || !is_detached(begin, bytes));
   }
   [[nodiscard]] std::uint64_t offset_of(const void* data) const noexcept {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.at(0));
   }
-  /// Takes the pages of [data, data + bytes) out of the peers' reach for good: here they go on with their content as
-  /// private memory, and what a peer still writes goes to where no process looks.
+  /// Removes the pages of [data, data + bytes) from the peers' mappings for good. In this process the pages keep their
+  /// content as private memory. Later writes of a peer change only the file, which no process reads there.
   void detach(void* data, std::size_t bytes) noexcept;
-  /// Takes back what was detached, with its present content: no process lives any more that was given it before.
+  /// Restores all detached memory as shared memory, with its present content. Called when no process lives that could
+  /// reach the memory before.
   void attach_again() noexcept;
 
  private:
@@ -74,14 +76,15 @@ class segment final : public std::pmr::memory_resource {
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
 
   std::uint64_t grow(std::size_t bytes);
-  void release(std::uint64_t at, std::size_t size) noexcept;
+  void release(std::uint64_t offset, std::size_t size) noexcept;
 
   mapping memory_;
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, std::size_t> free_;  // offset to bytes, neighbours merged
-  std::size_t size_ = 0;                       // of the file
+  // free ranges, offset to bytes, with neighbours merged; guarded by mutex_
+  std::map<std::uint64_t, std::size_t> free_;
+  std::size_t size_ = 0;  // size of the file in bytes; guarded by mutex_
   std::atomic<bool> has_detached_{false};
-  std::vector<range> detached_;
+  std::vector<range> detached_;  // guarded by mutex_
 };
 
 }}}  // namespace muster::v0::detail

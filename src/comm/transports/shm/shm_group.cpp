@@ -18,37 +18,40 @@ namespace {
 constexpr std::size_t smallest_fifo = std::size_t{16} << 10;
 constexpr std::size_t largest_fifo = std::size_t{2} << 20;
 
-// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
-// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
-// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
+// A rank that is about to sleep must see all writes that a peer made before the peer loaded the wakeup word. Either
+// each peer issues a fence after every write, which costs a tenth of a microsecond each, or the sleeper makes the
+// system issue a fence in every thread of the job (membarrier). The membarrier costs the sleeper some microseconds,
+// once, when the sleeper has no work anyway.
 //
-// To be able to do so, each process has to have registered.
+// Returns true if this process is registered for the membarrier. Each process has to register.
 bool can_be_asymmetric() noexcept {
-  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  return done;
+  static const bool registered = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  return registered;
 }
 
 }  // namespace
 
 slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
-  // All pairs have a ring, of as many bytes as leave a second-level cache before their turn comes again: to write where
-  // the other has just read costs the most. Smaller ones where there are many, which are 64 MiB together.
+  // Each pair of ranks has a ring. A ring is so large that its bytes have left a second-level cache when their place
+  // is reused: a write to a line that the peer has just read costs the most. Rings are smaller in a larger group, so
+  // that all rings together take at most 64 MiB.
   fifo_bytes = std::clamp(std::bit_floor((std::size_t{64} << 20) / (n * n)), smallest_fifo, largest_fifo);
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);
-  staging = small + slot_head::turns * shown_limit;
-  posts = staging + staging_bytes(n);
-  fifos = round_up(posts + n * sizeof(post), 4096);
+  staging = small + slot_head::turns * published_limit;
+  mailboxes = staging + staging_bytes(n);
+  fifos = round_up(mailboxes + n * sizeof(control_mailbox), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);
 }
 
 std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
   const slot_layout layout(ranks);
   void* const slot = memory.allocate(layout.total, cache_line);
-  // Memory that was used before; nothing is expected of what lies between them.
+  // The memory may have been used before, so the fields are cleared. The payload areas between the fields need no
+  // initial content.
   std::memset(slot, 0, layout.small);
-  std::memset(static_cast<std::byte*>(slot) + layout.posts, 0, layout.fifos - layout.posts);
+  std::memset(static_cast<std::byte*>(slot) + layout.mailboxes, 0, layout.fifos - layout.mailboxes);
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
   auto& head = *static_cast<slot_head*>(slot);
@@ -62,27 +65,28 @@ shm_group::shm_group(std::shared_ptr<shm_host> host, std::vector<int> members, i
       members_(std::move(members)),
       rank_(rank),
       layout_(static_cast<int>(members_.size())),
-      found_gone_(members_.size(), false) {
+      reported_ended_(members_.size(), false) {
   for (std::size_t r = 0; r < members_.size(); ++r) {
     slots_.push_back(host_->at(members_[r], slots[r]));
-    names_.push_back(static_cast<int>(r));
+    reported_ranks_.push_back(static_cast<int>(r));
     asymmetric_ = asymmetric_ && slot(static_cast<int>(r)).can_be_asymmetric;
   }
   mine_ = &slot(rank);
 }
 
 shm_group::~shm_group() {
-  // The last that this rank does with any slot. Its own may still be read by slower ones; it is given back later.
+  // This rank touches no slot after this loop. Slower ranks may still read this rank's slot, so its memory is released
+  // later.
   for (int r = 0; r < size(); ++r) slot(r).leavers.fetch_add(1, std::memory_order_acq_rel);
-  host_->retire({start(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
+  host_->retire({slot_address(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
 }
 
-void shm_group::ring(std::atomic<std::uint32_t>& wakeup_word) noexcept {
+void shm_group::wake_sleeper(std::atomic<std::uint32_t>& wakeup_word) noexcept {
   if (wakeup_word.exchange(0, std::memory_order_acq_rel) != 0)
     (void)::syscall(SYS_futex, &wakeup_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void shm_group::wait(clock::time_point until) {
+void shm_group::wait(clock::time_point deadline) {
   auto& wakeup_word = mine_->asleep;
   if (wakeup_word.load(std::memory_order_relaxed) == 0) {
     wakeup_word.store(1, std::memory_order_seq_cst);
@@ -90,25 +94,26 @@ void shm_group::wait(clock::time_point until) {
     (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     return;
   }
-  const auto left = std::min<std::chrono::nanoseconds>(
-      until - clock::now(), std::chrono::duration_cast<clock::duration>(shm_timing::longest_sleep));
-  if (left.count() <= 0) return;
-  const timespec limit{0, static_cast<long>(left.count())};  // below a second
+  const auto remaining = std::min<std::chrono::nanoseconds>(
+      deadline - clock::now(), std::chrono::duration_cast<clock::duration>(shm_timing::longest_sleep));
+  if (remaining.count() <= 0) return;
+  const timespec limit{0, static_cast<long>(remaining.count())};  // at most `longest_sleep`, less than a second
   (void)::syscall(SYS_futex, &wakeup_word, FUTEX_WAIT, 1, &limit, nullptr, 0);
   wakeup_word.store(0, std::memory_order_relaxed);
 }
 
-int shm_group::find_gone() {
+int shm_group::find_ended_peer() {
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
-    if (r == rank_ || found_gone_[index] || !host_->ended(host_rank(r))) continue;
-    const post& last_words = posts(r, rank_);
-    const std::uint64_t written = last_words.written.load(std::memory_order_acquire);
-    if (written != last_words.read.load(std::memory_order_relaxed)) continue;  // they come first
-    found_gone_[index] = true;
-    const bool has_said_why =
-        written > 0 && last_words.ring[(written - 1) % post::room].what != control_message::kind::position;
-    if (!has_said_why) return r;
+    if (r == rank_ || reported_ended_[index] || !host_->ended(host_rank(r))) continue;
+    const control_mailbox& mailbox = mailboxes(r, rank_);
+    const std::uint64_t written = mailbox.written.load(std::memory_order_acquire);
+    // unread control messages are delivered first
+    if (written != mailbox.read.load(std::memory_order_relaxed)) continue;
+    reported_ended_[index] = true;
+    const bool has_reported_end =
+        written > 0 && mailbox.ring[(written - 1) % control_mailbox::capacity].what != control_message::kind::position;
+    if (!has_reported_end) return r;
   }
   return -1;
 }

@@ -1,4 +1,63 @@
-// What the ranks of one group share: a slot each, in the memory of its rank.
+// The shared control block for a group on a host. Each rank has one slot, in its own memory segment.
+//
+// A slot consists of a `slot_head`, a slot buffer for small payloads, a staging area, and one `control_mailbox` and one
+// `fifo` for each peer (`slot_layout`). All ranks map all slots.
+//
+// Fields, their writers, their readers, the memory order (store / load), and the time of the store. The owner is the
+// rank whose slot holds the field. Plain fields are ordered by the atomic field that the last column names.
+//
+//   field                  writer             readers          order                when
+//   contribution.sequence  owner              peers            release / acquire    after all plain fields of the
+//                                                                                   owner's contribution
+//   .flags .bytes .place   owner              peers            plain                before contribution.sequence
+//   slot buffer            owner, or the      peers            plain                before the writer's
+//                          rank of                                                  contribution.sequence
+//                          `rotated_slot`
+//   signatures             owner              peers, after a   plain                before contribution.sequence
+//                                             mismatch
+//   staged                 owner              peers            release / acquire    when the chunks of a round are in
+//                                                                                   the staging area
+//   staging area           as `staged`,       peers            plain                before `staged`, `folded`
+//                          `folded`; see
+//                          `rotated_slot`
+//   folded                 staged: owner;     peers            release / acquire    staged: when a round is folded;
+//                          direct: the rank                                         direct: when the owner's block
+//                          that claimed the                                         is folded
+//                          owner's block
+//   consumed               owner              root             release / acquire    broadcast: when the owner has
+//                                                                                   copied a round from the root
+//   claimed                any rank           any rank         relaxed compare-     direct: before a rank folds the
+//                                                              and-swap             owner's block
+//   finished               owner              peers            release / acquire    when the owner needs nothing of
+//                                                                                   the collective any more
+//   writing                owner              a peer that      relaxed + seq_cst    1 before and 0 after the owner
+//                                             cancels          fence, release /     writes into peers' segments
+//                                                              acquire
+//   revoked                owner              peers            seq_cst / seq_cst    when the owner cancels a collective
+//   core                   owner              all ranks        relaxed / relaxed    before each contribution, if
+//                                                                                   oversubscribed
+//   can_be_asymmetric      owner              all ranks        plain                before the owner publishes the
+//                                                                                   offset of its slot
+//   asleep                 owner: 1 and 0;    owner, peers     seq_cst, acq_rel     1 before the owner sleeps; 0 by the
+//                          peers: 0                            exchange / relaxed   first peer that wakes the owner
+//   control_messages       peers              owner            release add /        after each control message for the
+//                                                              acquire              owner
+//   leavers                all ranks          owner            acq_rel add /        when a rank destroys its group
+//                                                              acquire
+//   mailbox.written        owner (sender)     receiver         release / acquire    after a message is in `ring`
+//   mailbox.read           receiver           owner (sender)   release / acquire    after a message is copied out
+//   fifo.head              owner (sender)     receiver         release / acquire    after bytes are in the ring;
+//                                                                                   `severed` after a failed copy
+//   fifo.tail              receiver           owner (sender)   release / acquire    after bytes are copied out
+//
+// Invariants:
+// - A rank writes contribution number n only when all ranks have finished collective n - `slot_head::turns`.
+// - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
+//   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
+//   detects the other. A writer that stays stopped for longer than `shm_timing::writer` is not waited for: the owner
+//   then detaches the output buffer from the segment.
+// - No rank touches a slot after the rank has raised `leavers` in the slot. The owner reuses the memory when `leavers`
+//   equals the size of the group.
 #pragma once
 
 #include <algorithm>
@@ -16,27 +75,31 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t cache_line = 64;
-/// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
-/// neighbours of a line too, and a line that another rank fetched has to be won back before it can be written.
-inline constexpr std::size_t apart = 256;
-inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
-/// The same, where no rank's buffer is registered: to copy so much costs less than one more synchronisation.
-inline constexpr std::size_t shown_limit = std::size_t{128} << 10;
-/// Of the area through which a rank passes large private buffers: so much that what was read there has left the
-/// readers' second-level caches when its turn comes again; less where there are more ranks, since each has one.
+/// Distance in bytes between fields that different ranks write, and between a field that one rank writes and a field
+/// that other ranks poll. Processors prefetch the neighbours of a cache line, and a rank that writes a line which
+/// another rank has fetched must first invalidate the copy of the other rank.
+inline constexpr std::size_t false_sharing_distance = 256;
+inline constexpr std::size_t small_limit = 8192;  ///< Largest payload, in bytes, of a small collective.
+/// Largest payload, in bytes, that ranks publish in their slot buffers when no rank's buffer is registered. Such a copy
+/// costs less than one more synchronisation.
+inline constexpr std::size_t published_limit = std::size_t{128} << 10;
+/// Returns the size in bytes of the staging area, through which a rank passes large private buffers. The area is so
+/// large that data which peers have read has left their second-level caches when its place is reused. The area is
+/// smaller in a larger group, since each rank has one.
 [[nodiscard]] constexpr std::size_t staging_bytes(std::size_t ranks) noexcept {
   return std::max((std::size_t{8} << 20) / ranks / 4096 * 4096, std::size_t{2} << 20);
 }
 
-/// What a rank brings to a collective. The sequence is written last: a rank that sees it sees the rest. What fits lies
-/// in the same cache line and needs no second look.
-struct alignas(apart) contribution {
+/// A rank's contribution to a collective. The sequence is written last: a rank that loads the new sequence
+/// sees the other fields. A small payload is stored in the same cache line as the sequence and needs no second memory
+/// access.
+struct alignas(false_sharing_distance) contribution {
   static constexpr std::size_t inline_limit = 48;
-  struct places {  // of the buffers in the rank's shared memory, if registered
+  struct places {  // offsets of the buffers in the rank's segment, if the buffers are registered
     std::uint64_t in;
     std::uint64_t out;
   };
-  enum : std::uint32_t { registered_in = 1, registered_out = 2, shown = 4 };
+  enum : std::uint32_t { registered_in = 1, registered_out = 2, published = 4 };
 
   std::atomic<std::uint64_t> sequence;  // see `sequence_word`
   std::uint32_t flags;
@@ -46,70 +109,77 @@ struct alignas(apart) contribution {
   };
 };
 
-/// One word says which collective a contribution is for (the low half of its number among the native ones of the group,
-/// from 1) and with which arguments (a hash of its signature, which is in slot_head::signatures in full).
+/// Returns the word that identifies a contribution: the low half of the number of the collective (counted from 1 among
+/// the native collectives of the group), and a hash for its signature. The full signature is in slot_head::signatures.
 constexpr std::uint64_t sequence_word(std::uint64_t number, std::uint32_t signature_hash) noexcept {
   return number << 32 | signature_hash;
 }
 
-/// One word says how far a large collective is, and which: a later one is further. As wide as the numbers are, neither
-/// comes round again within half a year of a million calls a second.
+/// Number of bits for the step in a `step_word`. With this width neither the collective numbers nor the steps repeat
+/// within half a year at a million calls a second.
 inline constexpr std::uint64_t step_bits = 20;
+/// Returns the word for a step of a large collective. Words increase with the collective and with the step.
 constexpr std::uint64_t step_word(std::uint64_t number, std::uint64_t step) noexcept {
   return (number << step_bits) + step;
 }
 
-/// Control messages from one rank to another.
-struct post {
-  static constexpr std::uint64_t room = 8;
+/// The control messages from one rank to another. The mailbox is in the sender's slot.
+struct control_mailbox {
+  static constexpr std::uint64_t capacity = 8;
   alignas(cache_line) std::atomic<std::uint64_t> written;
   alignas(cache_line) std::atomic<std::uint64_t> read;
-  alignas(cache_line) control_message ring[room];
+  alignas(cache_line) control_message ring[capacity];
 };
 
-/// Messages from one rank to another: a ring of bytes.
+/// The messages from one rank to another: a ring of bytes in the sender's slot.
 struct fifo {
-  static constexpr std::uint64_t severed = ~std::uint64_t{0};  // in place of `head`: the sender cannot go on
-  alignas(cache_line) std::atomic<std::uint64_t> head;         // bytes ever written
-  alignas(cache_line) std::atomic<std::uint64_t> tail;         // bytes ever read
+  static constexpr std::uint64_t severed = ~std::uint64_t{0};  // in place of `head`: the sender cannot continue
+  alignas(cache_line) std::atomic<std::uint64_t> head;         // total bytes written
+  alignas(cache_line) std::atomic<std::uint64_t> tail;         // total bytes read
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a slot. Each line is written by the slot's rank, but for the wakeup word, and for
-/// `folded` and `claimed` where ranks fold blocks of others; what two ranks lay out for each other is by turns in both.
+/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except the
+/// wakeup word, and `folded` and `claimed` where ranks fold the blocks of peers.
 struct slot_head {
-  // By turns: a rank may be so many collectives ahead of those that still read, as the root of broadcasts is.
+  // Number of contributions that a slot holds. A rank may be this many collectives ahead of the ranks that still read
+  // its contributions; the root of consecutive broadcasts usually is ahead.
   static constexpr std::uint64_t turns = 8;
   contribution contributions[turns];
-  alignas(apart) collective_signature signatures[turns];
-  // Steps of a large collective, see `step_word`: chunks laid out for others, folded, taken from others. Where blocks
-  // are folded in place, the one step is this rank's block: folded, and begun, by any rank.
-  alignas(apart) std::atomic<std::uint64_t> given;
+  alignas(false_sharing_distance) collective_signature signatures[turns];
+  // Steps of a large collective (`step_word`): rounds whose chunks are staged, rounds that are folded, rounds whose
+  // chunks this rank has copied from the root. In a direct collective the only step is this rank's block: any rank
+  // claims and folds the block.
+  alignas(false_sharing_distance) std::atomic<std::uint64_t> staged;
   std::atomic<std::uint64_t> folded;
-  std::atomic<std::uint64_t> taken;
-  alignas(apart) std::atomic<std::uint64_t> claimed;
-  alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
-  std::atomic<std::uint32_t> writing;                  // it is writing into the memory of others just now
-  std::atomic<std::uint32_t> core;  // where it ran when it came last, if there are more ranks than cores
-  bool can_be_asymmetric;           // sleepers can make its writes visible; otherwise each writer does
-  alignas(apart) std::atomic<std::uint32_t> asleep;  // the wakeup word: others clear it and wake the rank
-  std::atomic<std::uint32_t> news;                   // raised with every control message to it
-  std::atomic<std::uint32_t> leavers;                // ranks that will not touch this slot any more
-  // It gave up: its memory is not to be used any more. Others ask before they write there, so this line, which is
-  // seldom written, has it.
+  std::atomic<std::uint64_t> consumed;
+  alignas(false_sharing_distance) std::atomic<std::uint64_t> claimed;
+  // number of the last collective that this rank has finished
+  alignas(false_sharing_distance) std::atomic<std::uint64_t> finished;
+  std::atomic<std::uint32_t> writing;  // 1 while this rank writes into the segments of peers
+  std::atomic<std::uint32_t> core;     // this rank's core at its last contribution, if oversubscribed
+  // sleepers can make this rank's writes visible (membarrier); otherwise each writer issues a fence
+  bool can_be_asymmetric;
+  // wakeup word: a peer clears it and wakes this rank
+  alignas(false_sharing_distance) std::atomic<std::uint32_t> asleep;
+  std::atomic<std::uint32_t> control_messages;  // number of control messages sent to this rank
+  std::atomic<std::uint32_t> leavers;           // number of ranks that no longer touch this slot
+  // 1 when this rank has cancelled a collective: peers must not write into its segment any more. Peers load `revoked`
+  // before each write there, so the field is in a line that is seldom written.
   std::atomic<std::uint32_t> revoked;
 };
 
-/// Where things lie in a slot of a group of `ranks`, the same in all of them.
+/// The offsets of the parts of a slot in a group of `ranks` ranks, the same in all slots.
 struct slot_layout {
   explicit slot_layout(int ranks) noexcept;
-  std::size_t small, staging, posts, fifos, fifo_stride, fifo_bytes, total;
+  std::size_t small, staging, mailboxes, fifos, fifo_stride, fifo_bytes, total;
 };
 
-/// The slots of a group, as one rank sees them. Used by one thread at a time.
+/// The slots in a group, as a rank accesses them. Used by one thread at a time.
 class shm_group {
  public:
-  /// `members` are ranks of the host, `slots` where their slots begin, both in the order of the group.
+  /// Maps the slots. `members` are ranks of the host, and `slots` are the offsets of their slots, both in the order of
+  /// the group.
   shm_group(std::shared_ptr<shm_host> host, std::vector<int> members, int rank, std::span<const std::uint64_t> slots);
   shm_group(const shm_group&) = delete;
   shm_group& operator=(const shm_group&) = delete;
@@ -121,74 +191,82 @@ class shm_group {
   [[nodiscard]] const shm_host& host() const noexcept { return *host_; }
   [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return host_; }
   [[nodiscard]] int host_rank(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
-  /// How errors and control messages call that rank: another name where the group is a part of one whose ranks are
-  /// counted otherwise.
-  [[nodiscard]] int name_of(int rank) const noexcept { return names_[static_cast<std::size_t>(rank)]; }
-  void name(std::vector<int> names) noexcept { names_ = std::move(names); }
+  /// Returns the number by which errors and control messages name that rank. The number differs from `rank` where this
+  /// group is part of a larger group.
+  [[nodiscard]] int reported_rank(int rank) const noexcept { return reported_ranks_[static_cast<std::size_t>(rank)]; }
+  void set_reported_ranks(std::vector<int> ranks) noexcept { reported_ranks_ = std::move(ranks); }
   [[nodiscard]] const slot_layout& layout() const noexcept { return layout_; }
 
-  [[nodiscard]] slot_head& slot(int rank) noexcept { return *reinterpret_cast<slot_head*>(start(rank)); }
-  [[nodiscard]] const slot_head& slot(int rank) const noexcept { return *reinterpret_cast<slot_head*>(start(rank)); }
+  [[nodiscard]] slot_head& slot(int rank) noexcept { return *reinterpret_cast<slot_head*>(slot_address(rank)); }
+  [[nodiscard]] const slot_head& slot(int rank) const noexcept {
+    return *reinterpret_cast<slot_head*>(slot_address(rank));
+  }
   [[nodiscard]] slot_head& mine() noexcept { return *mine_; }
-  /// The payload of a contribution that does not fit its line.
+  /// Returns the slot buffer for a payload that does not fit the contribution's line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t sequence) noexcept {
-    return start(rank) + layout_.small + sequence % slot_head::turns * shown_limit;
+    return slot_address(rank) + layout_.small + sequence % slot_head::turns * published_limit;
   }
-  [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
-  /// The rank whose slot `rank` writes into for the rank `reader` behind it, when it uses a place for that time: it was
-  /// that reader's before. To write lines that another wrote last costs a quarter of those that it has read (AMD Zen
-  /// 4), and a tenth where their cores share no cache.
-  [[nodiscard]] int place_of(int rank, std::uint64_t time, int reader) const noexcept {
-    const int behind = static_cast<int>(time % static_cast<unsigned>(size())) * reader % size();
-    return rank >= behind ? rank - behind : rank - behind + size();
+  [[nodiscard]] std::byte* staging(int rank) noexcept { return slot_address(rank) + layout_.staging; }
+  /// Returns the rank whose slot `rank` writes into, for the reader that is `reader` ranks after `rank`, in the given
+  /// turn. In the turn before, another rank wrote that place and `rank` read it. A write to a line that another rank
+  /// wrote last costs a quarter of a write to a line that the other rank has read (AMD Zen 4), and a tenth where the
+  /// two cores share no cache.
+  [[nodiscard]] int rotated_slot(int rank, std::uint64_t turn, int reader) const noexcept {
+    const int shift = static_cast<int>(turn % static_cast<unsigned>(size())) * reader % size();
+    return rank >= shift ? rank - shift : rank - shift + size();
   }
-  [[nodiscard]] post& posts(int from, int to) noexcept {
-    return reinterpret_cast<post*>(start(from) + layout_.posts)[to];
+  [[nodiscard]] control_mailbox& mailboxes(int sender, int receiver) noexcept {
+    return reinterpret_cast<control_mailbox*>(slot_address(sender) + layout_.mailboxes)[receiver];
   }
-  [[nodiscard]] fifo& messages(int from, int to) noexcept {
-    return *reinterpret_cast<fifo*>(start(from) + layout_.fifos + static_cast<std::size_t>(to) * layout_.fifo_stride);
+  [[nodiscard]] fifo& messages(int sender, int receiver) noexcept {
+    return *reinterpret_cast<fifo*>(slot_address(sender) + layout_.fifos +
+                                    static_cast<std::size_t>(receiver) * layout_.fifo_stride);
   }
 
-  /// After something was written that a peer may wait for: wakes it if it sleeps.
+  /// Wakes a peer that sleeps. Called after each write that the peer may wait for.
   void wake(int rank) noexcept {
     make_visible();
-    if (auto& wakeup_word = slot(rank).asleep; wakeup_word.load(std::memory_order_relaxed) != 0) ring(wakeup_word);
+    if (auto& wakeup_word = slot(rank).asleep; wakeup_word.load(std::memory_order_relaxed) != 0)
+      wake_sleeper(wakeup_word);
   }
+  /// Wakes all peers that sleep.
   void wake_all() noexcept {
     make_visible();
     for (int r = 0; r < size(); ++r) {
       if (auto& wakeup_word = slot(r).asleep; r != rank_ && wakeup_word.load(std::memory_order_relaxed) != 0)
-        ring(wakeup_word);
+        wake_sleeper(wakeup_word);
     }
   }
 
-  /// Sleep in two steps, so that nothing is missed in between. The first call only announces it: the caller looks once
-  /// more at what it waits for. A second call without news sleeps until a peer wakes this rank, or until the time.
-  void wait(clock::time_point until);
+  /// Sleeps in two calls, so that no wake-up is lost. The first call only sets the wakeup word: the caller then checks
+  /// once more the condition that it waits for. A second call sleeps until a peer wakes this rank, or until the
+  /// deadline.
+  void wait(clock::time_point deadline);
 
-  /// A peer that has ended and did not say why, or that it left; -1 for none. Each is found once. A system call a peer.
-  [[nodiscard]] int find_gone();
+  /// Returns a peer whose process has ended without a message about its failure or departure; -1 if there is none. Each
+  /// peer is returned once. Costs one system call for each peer.
+  [[nodiscard]] int find_ended_peer();
 
-  /// Memory for a rank's slot in a new group: its offset in that rank's memory. It says what others are to know before
-  /// the group is made.
+  /// Allocates a rank's slot for a new group and returns its offset in that rank's segment. The offset is exchanged
+  /// before the group is made.
   [[nodiscard]] static std::uint64_t allocate_slot(segment& memory, int ranks);
 
  private:
-  [[nodiscard]] std::byte* start(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::byte* slot_address(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
   void make_visible() const noexcept {
     if (!asymmetric_) std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  static void ring(std::atomic<std::uint32_t>& wakeup_word) noexcept;
+  static void wake_sleeper(std::atomic<std::uint32_t>& wakeup_word) noexcept;
 
   std::shared_ptr<shm_host> host_;
   std::vector<int> members_;
-  std::vector<int> names_;
+  std::vector<int> reported_ranks_;
   int rank_;
   slot_layout layout_;
   std::vector<std::byte*> slots_;
   slot_head* mine_;
-  bool asymmetric_ = true;  // sleepers make the others' writes visible, if all can
-  std::vector<bool> found_gone_;
+  bool asymmetric_ = true;  // True when sleepers make all peers' writes visible, see `wait`.
+  std::vector<bool> reported_ended_;
 };
 
 }}}  // namespace muster::v0::detail

@@ -13,17 +13,17 @@ shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> me
       memory_(&shm_.host().own()) {}
 
 transport_abilities shm_transport::abilities() const {
-  auto made = shm_abilities;
-  made.detects_death = shm_.host().sees_death();
-  return made;
+  auto result = shm_abilities;
+  result.detects_death = shm_.host().sees_death();
+  return result;
 }
 
 bool shm_transport::native(const collective_call& call, request& r) {
   r.state = native_state;
-  r.owner = this;  // before it begins: what throws there is taken back like the rest
-  const auto begun = native_.start(call);
-  if (begun != shm_native::begun::yes) r.owner = nullptr;
-  return begun != shm_native::begun::no;
+  r.owner = this;  // set before the start, so that the caller cancels the request if the start throws
+  const auto started = native_.start(call);
+  if (started != shm_native::start_result::pending) r.owner = nullptr;
+  return started != shm_native::start_result::unsupported;
 }
 
 void shm_transport::cancel(request& r) noexcept {
@@ -35,71 +35,75 @@ void shm_transport::cancel(request& r) noexcept {
   }
 }
 
-bool shm_transport::move_buffer(request& r, std::byte* to) noexcept {
+bool shm_transport::move_buffer(request& r, std::byte* destination) noexcept {
   if (r.state == native_state) return false;
-  r.data = to;
+  r.data = destination;
   return true;
 }
 
 void shm_transport::notify(int peer, const control_message& message) {
-  post& to = shm_.posts(rank(), peer);
-  const std::uint64_t written = to.written.load(std::memory_order_relaxed);
-  const std::uint64_t unread = written - to.read.load(std::memory_order_acquire);
-  // A position is news for a moment only; the last place is kept for how this rank ends.
-  if (unread >= post::room || (unread + 1 >= post::room && message.what == control_message::kind::position)) return;
-  control_message& slot = to.ring[written % post::room];
+  control_mailbox& mailbox = shm_.mailboxes(rank(), peer);
+  const std::uint64_t written = mailbox.written.load(std::memory_order_relaxed);
+  const std::uint64_t unread = written - mailbox.read.load(std::memory_order_acquire);
+  // A position message is soon obsolete, so it may be dropped. The last place in the mailbox is reserved for the
+  // message about this rank's end.
+  if (unread >= control_mailbox::capacity ||
+      (unread + 1 >= control_mailbox::capacity && message.what == control_message::kind::position))
+    return;
+  control_message& slot = mailbox.ring[written % control_mailbox::capacity];
   slot = message;
   slot.origin = rank();
-  to.written.store(written + 1, std::memory_order_release);
-  shm_.slot(peer).news.fetch_add(1, std::memory_order_release);
+  mailbox.written.store(written + 1, std::memory_order_release);
+  shm_.slot(peer).control_messages.fetch_add(1, std::memory_order_release);
   shm_.wake(peer);
 }
 
-bool shm_transport::read_posts(control_message& message) {
-  for (int from = 0; from < size(); ++from) {
-    post& in = shm_.posts(from, rank());
-    const std::uint64_t read = in.read.load(std::memory_order_relaxed);
-    if (in.written.load(std::memory_order_acquire) == read) continue;
-    message = in.ring[read % post::room];
-    message.origin = from;  // whatever it says
+bool shm_transport::read_mailboxes(control_message& message) {
+  for (int sender = 0; sender < size(); ++sender) {
+    control_mailbox& mailbox = shm_.mailboxes(sender, rank());
+    const std::uint64_t read = mailbox.read.load(std::memory_order_relaxed);
+    if (mailbox.written.load(std::memory_order_acquire) == read) continue;
+    message = mailbox.ring[read % control_mailbox::capacity];
+    message.origin = sender;  // the sender's own field is not trusted
     message.text[sizeof message.text - 1] = '\0';
-    in.read.store(read + 1, std::memory_order_release);
+    mailbox.read.store(read + 1, std::memory_order_release);
     return true;
   }
   return false;
 }
 
-void shm_transport::tell_gone(int peer, control_message& message) const {
+void shm_transport::describe_ended_peer(int peer, control_message& message) const {
   const auto process = std::to_string(shm_.host().process(shm_.host_rank(peer)));
   message = control_message::gone_rank(
-      peer, "rank " + std::to_string(shm_.name_of(peer)) + " is gone (its process " + process +
+      peer, "rank " + std::to_string(shm_.reported_rank(peer)) + " is gone (its process " + process +
                 " ended before it finished the group's collectives); see the output of its launcher");
 }
 
 bool shm_transport::poll(control_message& message) {
-  const std::uint32_t news = shm_.mine().news.load(std::memory_order_acquire);
-  if (news == news_ && suspect_ < 0) return false;
-  // Where one rank speaks of trouble another may be dead, and that is the better word.
-  if (suspect_ < 0) suspect_ = shm_.find_gone();
-  if (suspect_ >= 0) {
-    tell_gone(std::exchange(suspect_, -1), message);
+  const std::uint32_t sent = shm_.mine().control_messages.load(std::memory_order_acquire);
+  if (sent == control_messages_seen_ && ended_peer_ < 0) return false;
+  // An ended peer is reported before the control messages of other ranks: the end is the more precise reason for a
+  // failure.
+  if (ended_peer_ < 0) ended_peer_ = shm_.find_ended_peer();
+  if (ended_peer_ >= 0) {
+    describe_ended_peer(std::exchange(ended_peer_, -1), message);
     return true;
   }
-  if (read_posts(message)) return true;
-  news_ = news;
+  if (read_mailboxes(message)) return true;
+  control_messages_seen_ = sent;
   return false;
 }
 
-void shm_transport::pause(clock::time_point until) {
-  shm_.wait(until);
+void shm_transport::pause(clock::time_point deadline) {
+  shm_.wait(deadline);
   look_after_peers();
 }
 
 void shm_transport::look_after_peers() {
   const auto now = clock::now();
-  if (suspect_ >= 0 || now < next_look_) return;
-  next_look_ = now + transport_timing::death_poll;
-  suspect_ = shm_.find_gone();
+  if (ended_peer_ >= 0 || now < next_check_) return;
+  next_check_ = now + transport_timing::death_poll;
+  ended_peer_ = shm_.find_ended_peer();
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {
@@ -107,14 +111,14 @@ std::uint64_t shm_transport::prepare(std::span<const int> members) {
   return shm_group::allocate_slot(shm_.host().own(), static_cast<int>(members.size()));
 }
 
-std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call& some) {
+std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call& call) {
   std::vector<std::uint64_t> slots;
   std::vector<int> on_host;
-  for (const int member : some.members) {
-    slots.push_back(some.words[static_cast<std::size_t>(member)]);
+  for (const int member : call.members) {
+    slots.push_back(call.words[static_cast<std::size_t>(member)]);
     on_host.push_back(shm_.host_rank(member));
   }
-  return std::make_unique<shm_transport>(shm_.shared_host(), std::move(on_host), some.place_of(rank()), slots);
+  return std::make_unique<shm_transport>(shm_.shared_host(), std::move(on_host), call.place_of(rank()), slots);
 }
 
 }}}  // namespace muster::v0::detail

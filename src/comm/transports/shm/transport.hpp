@@ -1,4 +1,4 @@
-// Ranks on one host as processes, over memory that they share.
+// The shm transport: the ranks are processes on a host and communicate over shared memory.
 #pragma once
 
 #include <muster/comm/transport.hpp>
@@ -9,7 +9,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank of a group of processes of one host.
+/// A rank in a group whose ranks are processes on the same host. Used by one thread at a time.
 class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
@@ -26,39 +26,41 @@ class shm_transport final : public transport {
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override {
     if (r.state != native_state) return messages_.test(r);
-    if (messages_.owes()) messages_.move();
+    if (messages_.has_unfinished()) messages_.progress();
     return native_.test(r);
   }
   void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* to) noexcept override;
+  bool move_buffer(request& r, std::byte* destination) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
-  /// What a rank does now and then while it waits: sees whether a peer has ended, for `poll` to tell.
+  /// Checks from time to time, while a rank waits, whether a peer has ended. The next `poll` reports the peer.
   void look_after_peers();
-  /// See shm_group::name.
-  void name(std::vector<int> names) noexcept { shm_.name(std::move(names)); }
-  /// Makes this rank's slot in a group of those members; returns where it lies.
+  /// See `shm_group::reported_rank`.
+  void set_reported_ranks(std::vector<int> ranks) noexcept { shm_.set_reported_ranks(std::move(ranks)); }
+  /// Allocates this rank's slot for a group with those members and returns the slot's offset.
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override { return make_subgroup(some); }
-  [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& some);
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override { return make_subgroup(call); }
+  [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& call);
 
   [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return shm_.shared_host(); }
 
  private:
-  // In request::state, where shm_messages keeps 0 to 2.
+  // Value of request::state for a native collective. shm_messages uses the values 0
+  // to 2.
   static constexpr int native_state = 16;
 
-  bool read_posts(control_message& message);
-  void tell_gone(int peer, control_message& message) const;
+  bool read_mailboxes(control_message& message);
+  void describe_ended_peer(int peer, control_message& message) const;
 
   shm_group shm_;
   shm_messages messages_;
   shm_native native_;
   std::pmr::memory_resource* memory_;
-  std::uint32_t news_ = 0;  // the count of control messages when all had been read
-  int suspect_ = -1;        // seen to have ended; told at the next poll, when all it left behind has been read
-  clock::time_point next_look_{};
+  std::uint32_t control_messages_seen_ = 0;  // value of `slot_head::control_messages` when all messages had been read
+  // a peer that has ended; reported by the next `poll`, after all messages that the peer left are read
+  int ended_peer_ = -1;
+  clock::time_point next_check_{};
 };
 
 }}}  // namespace muster::v0::detail

@@ -23,9 +23,9 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::string_view endpoints_mark = "tcp3";  // the 3 is the version of endpoints
+constexpr std::string_view endpoints_mark = "tcp3";  // 3 is the version of the format
 
-// Those that this process may run on, as they are sent: without the bytes at the end that are all zeroes.
+// Returns the set of cores on which this process may run, in wire format: without the zero bytes at the end.
 std::string own_cores() {
   cpu_set_t set{};
   (void)::sched_getaffinity(0, sizeof set, &set);
@@ -35,60 +35,61 @@ std::string own_cores() {
 
 }  // namespace
 
-tcp_listeners::tcp_listeners(std::string_view chosen, const std::string& origin) {
+tcp_listeners::tcp_listeners(std::string_view interfaces, const std::string& origin) {
   wire_writer endpoints;
   endpoints.add_text(endpoints_mark);
   endpoints.add_text(random_token());
-  // The kernel's own number of this start of the machine: the same in all its containers.
+  // The kernel's number for this boot of the machine is the same in all containers.
   endpoints.add_text(boot_number().empty() ? host_name() : boot_number());
   endpoints.add_text(host_name());
   endpoints.add(std::int64_t{::getpid()});
   endpoints.add_text(own_cores());
-  for (const auto& one : own_addresses(chosen, origin)) {
-    sockets_.push_back(tcp_socket::reserve(one.with_port(0)));
+  for (const auto& local_address : own_addresses(interfaces, origin)) {
+    sockets_.push_back(tcp_socket::reserve(local_address.with_port(0)));
     endpoints.add_text(sockets_.back().local().to_string());
   }
   endpoints_ = endpoints.take();
 }
 
 std::vector<tcp_socket> tcp_listeners::open() {
-  for (const auto& one : sockets_) one.start_listening();
+  for (const auto& socket : sockets_) socket.start_listening();
   return std::move(sockets_);
 }
 
 std::string interface_of(const settings& configuration, const launch_env& launch) {
-  const auto& asked = configuration.value(setting::interface);
-  // A process that joins an elastic job later may be on another host, unless it meets in a folder of this one.
+  const auto& interfaces_setting = configuration.value(setting::interface);
+  // A process that joins an elastic job later may be on another host, unless the job uses a rendezvous folder on this
+  // host.
   const bool may_grow =
       configuration.value(setting::elastic) == "on" && configuration.value(setting::rendezvous) != "auto";
-  return asked == "auto" && launch.on_one_host() && !may_grow ? "here" : asked;
+  return interfaces_setting == "auto" && launch.on_one_host() && !may_grow ? "here" : interfaces_setting;
 }
 
 tcp_peer read_endpoints(const std::string& endpoints, int rank) {
-  wire_reader in(endpoints);
-  tcp_peer read;
-  const bool known = in.text() == endpoints_mark;
-  (void)in.text();
-  read.host = in.text();
-  read.name = in.text();
-  read.process = in.number<std::int64_t>();
-  const auto cores = in.text();
-  std::memcpy(&read.cores, cores.data(), std::min(cores.size(), sizeof read.cores));
-  while (!in.rest().empty()) {
-    if (const auto one = address::parse(in.text()); !one.empty()) read.addresses.push_back(one);
+  wire_reader reader(endpoints);
+  tcp_peer peer;
+  const bool has_mark = reader.text() == endpoints_mark;
+  (void)reader.text();
+  peer.host = reader.text();
+  peer.name = reader.text();
+  peer.process = reader.number<std::int64_t>();
+  const auto cores = reader.text();
+  std::memcpy(&peer.cores, cores.data(), std::min(cores.size(), sizeof peer.cores));
+  while (!reader.rest().empty()) {
+    if (const auto parsed = address::parse(reader.text()); !parsed.empty()) peer.addresses.push_back(parsed);
   }
-  if (!known || !in.whole() || read.addresses.empty()) {
+  if (!has_mark || !reader.whole() || peer.addresses.empty()) {
     throw error(
         error_kind::other,
         "the description of rank " + std::to_string(rank) +
             " cannot be read (another version of muster may have sent it); start all ranks with the same build");
   }
-  return read;
+  return peer;
 }
 
 std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& endpoints,
-                                            tcp_listeners listeners, std::string_view token, clock::time_point until,
-                                            const std::function<bool()>& given_up) {
+                                            tcp_listeners listeners, std::string_view token, clock::time_point deadline,
+                                            const std::function<bool()>& is_aborted) {
   std::vector<std::string_view> parts{token};
   std::vector<tcp_peer> peers;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
@@ -96,10 +97,10 @@ std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank, cons
     peers.push_back(read_endpoints(endpoints[i], static_cast<int>(i)));
   }
   auto mesh = std::make_shared<tcp_mesh>(plan, rank, std::move(peers), listeners.open(), job_secret(parts));
-  if (!plan.lazy) mesh->await_all(until, given_up);
-  std::vector<int> all(endpoints.size());
-  std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  if (!plan.lazy) mesh->await_all(deadline, is_aborted);
+  std::vector<int> ranks(endpoints.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_unique<tcp_transport>(std::move(mesh), std::move(ranks), rank, 0);
 }
 
 tcp_plan plan_of(const settings& configuration) {
@@ -114,16 +115,16 @@ tcp_plan plan_of(const settings& configuration) {
 
 std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
-  const auto until = deadline_after(plan.patience);
+  const auto deadline = deadline_after(plan.patience);
   tcp_listeners listeners(interface_of(configuration, launch), configuration.origin(setting::interface));
   std::vector<std::string> endpoints{listeners.endpoints()};
   std::string token;
   if (launch.size > 1) {
     const auto store = open_store(configuration, launch);
-    token = common_token(*store, configuration, until);
-    endpoints = exchange(*store, "tcp/", launch.rank, launch.size, listeners.endpoints(), until);
+    token = common_token(*store, configuration, deadline);
+    endpoints = exchange(*store, "tcp/", launch.rank, launch.size, listeners.endpoints(), deadline);
   }
-  return connect_mesh(plan, launch.rank, endpoints, std::move(listeners), token, until);
+  return connect_mesh(plan, launch.rank, endpoints, std::move(listeners), token, deadline);
 }
 
 std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks, int count) {
@@ -132,24 +133,26 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
   std::vector<std::string> endpoints;
   for (int k = 0; k < count; ++k) {
     listeners.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
-    const auto of_all = words_of_all(ranks, listeners.back().endpoints());
-    endpoints.insert(endpoints.end(), of_all.begin(), of_all.end());
+    const auto all_endpoints = words_of_all(ranks, listeners.back().endpoints());
+    endpoints.insert(endpoints.end(), all_endpoints.begin(), all_endpoints.end());
   }
-  // The group is connected to no other process, so what rank 0 draws is known to no other.
-  const auto drawn = word_of(ranks, random_token(), 0);
-  const auto until = deadline_after(plan.patience);
+  // Only the processes in the group learn the token that rank 0 draws.
+  const auto token = word_of(ranks, random_token(), 0);
+  const auto deadline = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,
-                        std::move(listeners[static_cast<std::size_t>(k)]), drawn, until);
+                        std::move(listeners[static_cast<std::size_t>(k)]), token, deadline);
   });
 }
 
 bool link_tcp_store() noexcept;
 
-bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
-  static const bool done = link_tcp_store() && register_process_transport(
-                                                   {"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_endpoints});
-  return done;
+// also registers the stores through which the ranks of a context may exchange their endpoints
+bool link_tcp() noexcept {
+  static const bool registered =
+      link_tcp_store() &&
+      register_process_transport({"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_endpoints});
+  return registered;
 }
 
 }}}  // namespace muster::v0::detail

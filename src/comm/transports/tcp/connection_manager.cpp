@@ -10,12 +10,12 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// What an abort needs is a few hundred bytes; a peer that takes none of it is about to be lost.
-constexpr std::size_t most_unsent = std::size_t{1} << 20;
-constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
+// An abort message needs a few hundred bytes. A peer that reads nothing is about to be lost.
+constexpr std::size_t max_unsent = std::size_t{1} << 20;
+constexpr std::size_t max_unsent_optional = std::size_t{64} << 10;
 
-// Pending connections, which have proved nothing yet: no more are kept at a time.
-constexpr std::size_t most_strangers = 128;
+// Largest number of accepted connections that are not authenticated yet.
+constexpr std::size_t max_pending = 128;
 
 }  // namespace
 
@@ -26,13 +26,13 @@ connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> pee
       rank_(mesh.rank_),
       secret_(secret),
       acceptor_(
-          loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), most_strangers,
-          [this](const introduction& said) { return wants(said); },
-          [this](tcp_socket came, const introduction& said) {
-            keep(static_cast<int>(said.from), said.which, std::move(came), stage::answering);
+          loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), max_pending,
+          [this](const introduction& identity) { return accepts_connection(identity); },
+          [this](tcp_socket socket, const introduction& identity) {
+            add_connection(static_cast<int>(identity.from), identity.which, std::move(socket), stage::accepting);
           }),
       remotes_(peers.size()) {
-  for (std::size_t i = 0; i < peers.size(); ++i) remotes_[i].at = std::move(peers[i]);
+  for (std::size_t i = 0; i < peers.size(); ++i) remotes_[i].info = std::move(peers[i]);
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -43,215 +43,217 @@ connection_manager::~connection_manager() {
 
 // ---- from other threads ----
 
-std::string connection_manager::trouble_with(int peer) {
+std::string connection_manager::last_connect_error(int peer) {
   const std::lock_guard lock(controls_mutex_);
-  return of(peer).trouble;
+  return remote_of(peer).last_error;
 }
 
-void connection_manager::want(int peer, clock::time_point until) {
-  const bool again = until != clock::time_point::max();
-  loop_.post([=, this] { again ? dial_again(peer, until) : dial(peer); });
+void connection_manager::request_connection(int peer, clock::time_point deadline) {
+  const bool is_retry = deadline != clock::time_point::max();
+  loop_.post([=, this] { is_retry ? reconnect(peer, deadline) : start_connecting(peer); });
 }
 
-void connection_manager::report(int peer, const std::string& why) {
+void connection_manager::report_broken_link(int peer, const std::string& reason) {
   loop_.post([=, this] {
-    remote& its = of(peer);
-    if (its.now != stage::up || its.goodbye) return;  // else it is seen already
-    its.suspect_deadline = std::min(its.suspect_deadline, clock::now() + transport_timing::late_control_message);
-    its.failure_reason = why;
+    remote_peer& remote = remote_of(peer);
+    if (remote.state != stage::connected || remote.has_departed) return;  // otherwise the failure is known already
+    remote.suspect_deadline = std::min(remote.suspect_deadline, clock::now() + transport_timing::late_control_message);
+    remote.failure_reason = reason;
   });
 }
 
-void connection_manager::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
+void connection_manager::send_control_frame(int peer, frame head, std::span<const std::byte> payload,
+                                            bool is_required) {
   head.total = payload.size();
   const auto header = encode(head);
   bool unsent = false;
   {
     const std::lock_guard lock(controls_mutex_);
-    remote& to = of(peer);
-    if (to.over.unsent() > (matters ? most_unsent : most_unsent_of_no_matter)) return;
-    auto& out = to.over.outgoing();
+    remote_peer& remote = remote_of(peer);
+    if (remote.control.unsent() > (is_required ? max_unsent : max_unsent_optional)) return;
+    auto& out = remote.control.outgoing();
     out.append(reinterpret_cast<const char*>(header.data()), header.size());
     out.append(reinterpret_cast<const char*>(payload.data()), payload.size());
-    if (to.over) flush(to);
-    unsent = to.over.unsent() > 0;
+    if (remote.control) flush(remote);
+    unsent = remote.control.unsent() > 0;
   }
   if (unsent) loop_.wake();
 }
 
-void connection_manager::say_goodbye(clock::time_point until) {
-  frame last;
-  last.kind = frame_kind::goodbye;
+void connection_manager::send_goodbyes(clock::time_point deadline) {
+  frame goodbye;
+  goodbye.kind = frame_kind::goodbye;
   for (std::size_t peer = 0; peer < remotes_.size(); ++peer) {
     {
       const std::lock_guard lock(controls_mutex_);
-      if (!remotes_[peer].over) continue;
+      if (!remotes_[peer].control) continue;
     }
-    post(static_cast<int>(peer), last, {}, true);
+    send_control_frame(static_cast<int>(peer), goodbye, {}, true);
   }
-  // Taken by the other side's system: then the end of this process takes nothing of it away.
+  // The peer's system has acknowledged all bytes: this process can then end without loss.
   const auto all_written = [&] {
     const std::lock_guard lock(controls_mutex_);
-    return std::all_of(remotes_.begin(), remotes_.end(), [&](remote& one) {
-      if (!one.over) return true;
-      flush(one);
-      return one.over.unsent() == 0 && !has_unsent_bytes(one.over.socket().file());
+    return std::all_of(remotes_.begin(), remotes_.end(), [&](remote_peer& remote) {
+      if (!remote.control) return true;
+      flush(remote);
+      return remote.control.unsent() == 0 && !has_unsent_bytes(remote.control.socket().file());
     });
   };
-  while (!all_written() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  while (!all_written() && clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 // ---- the thread ----
 
 void connection_manager::run(const std::stop_token& stop) {
-  last_turn_ = next_beat_ = clock::now();
+  last_turn_ = next_heartbeat_ = clock::now();
   while (!stop.stop_requested()) {
     loop_.wait(next_event());
     try {
-      // What has been waiting for this thread, not for its sender, is no silence.
+      // Data that waited for this thread is no silence: the sender is not late.
       const auto now = clock::now();
-      const auto away = now - last_turn_;
+      const auto pause = now - last_turn_;
       last_turn_ = now;
-      if (away > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
-        for (auto& one : remotes_) one.heard = now;
+      if (pause > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
+        for (auto& peer : remotes_) peer.last_received = now;
       }
       loop_.dispatch();
       acceptor_.tick(now);
-      for (auto& one : pending_connections_) {
-        if (!one.over && !one.socket && now >= one.retry) dial_one(one);
+      for (auto& attempt : pending_connections_) {
+        if (!attempt.finished && !attempt.socket && now >= attempt.retry_time) start_attempt(attempt);
       }
       expire(now);
-      if (now >= next_beat_) beat();
+      if (now >= next_heartbeat_) send_heartbeats();
       const std::lock_guard lock(controls_mutex_);
-      for (auto& one : remotes_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
-    } catch (const std::exception& trouble) {
-      log(log_level::error, std::string("an error in the thread of the heartbeats: ") + trouble.what());
+      for (auto& peer : remotes_) peer.ready.want(EPOLLIN | (peer.control.unsent() > 0 ? EPOLLOUT : 0U));
+    } catch (const std::exception& failed) {
+      log(log_level::error, std::string("an error in the thread of the heartbeats: ") + failed.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
 }
 
 clock::time_point connection_manager::next_event() const {
-  auto next = std::min(std::max(next_beat_, last_turn_), acceptor_.next());
-  for (const auto& one : pending_connections_) {
-    next = std::min(next, one.socket ? one.until : one.retry);
+  auto next = std::min(std::max(next_heartbeat_, last_turn_), acceptor_.next());
+  for (const auto& attempt : pending_connections_) {
+    next = std::min(next, attempt.socket ? attempt.deadline : attempt.retry_time);
   }
-  for (const auto& one : remotes_) next = std::min(next, one.suspect_deadline);
+  for (const auto& peer : remotes_) next = std::min(next, peer.suspect_deadline);
   return next;
 }
 
 // ---- heartbeats ----
 
-void connection_manager::beat() {
+void connection_manager::send_heartbeats() {
   const auto now = clock::now();
-  next_beat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
-  if (next_beat_ < now) next_beat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
-  mesh_.tick();
-  frame sign = mesh_.position();
-  sign.kind = frame_kind::beat;
+  next_heartbeat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
+  if (next_heartbeat_ < now) next_heartbeat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
+  mesh_.flush_urgent();
+  frame heartbeat = mesh_.position();
+  heartbeat.kind = frame_kind::beat;
   for (std::size_t peer = 0; peer < remotes_.size(); ++peer) {
-    if (remotes_[peer].over) post(static_cast<int>(peer), sign, {}, false);
+    if (remotes_[peer].control) send_control_frame(static_cast<int>(peer), heartbeat, {}, false);
   }
 }
 
-void connection_manager::flush(remote& one) {
+void connection_manager::flush(remote_peer& peer) {
   try {
-    one.over.write();
-  } catch (const socket_error&) {  // what there is to be seen of it the thread sees by reading
-    one.over.drop_unsent();
+    peer.control.write();
+  } catch (const socket_error&) {  // the thread detects the failure when it reads
+    peer.control.drop_unsent();
   }
 }
 
-void connection_manager::close(remote& one) {
-  one.ready = {};
+void connection_manager::close(remote_peer& peer) {
+  peer.ready = {};
   const std::lock_guard lock(controls_mutex_);
-  one.over = {};
+  peer.control = {};
 }
 
-void connection_manager::listen(int peer) {
-  remote& its = of(peer);
+void connection_manager::read_control(int peer) {
+  remote_peer& remote = remote_of(peer);
   {
     const std::lock_guard lock(controls_mutex_);
-    flush(its);
+    flush(remote);
   }
   try {
-    while (its.over && its.over.read()) {
-      its.heard = clock::now();
-      std::size_t used = 0;
+    while (remote.control && remote.control.read()) {
+      remote.last_received = clock::now();
+      std::size_t consumed = 0;
       for (;;) {
-        const auto left = std::as_bytes(std::span(its.over.received())).subspan(used);
-        if (left.size() < frame_bytes) break;
+        const auto remaining = std::as_bytes(std::span(remote.control.received())).subspan(consumed);
+        if (remaining.size() < frame_bytes) break;
         frame head;
-        const char* fault = decode(left.first<frame_bytes>(), head);
-        if (fault == nullptr && head.kind < frame_kind::goodbye) fault = "it is one of data";
-        if (fault != nullptr) return lose(peer, std::string("it sent a malformed frame: ") + fault);
+        const char* fault = decode(remaining.first<frame_bytes>(), head);
+        if (fault == nullptr && head.kind < frame_kind::goodbye) fault = "it belongs on the data connection";
+        if (fault != nullptr) return lose_peer(peer, std::string("it sent a malformed frame: ") + fault);
         const auto bytes = static_cast<std::size_t>(head.total);
-        if (left.size() < frame_bytes + bytes) break;
-        hear(peer, head, left.subspan(frame_bytes, bytes));
-        used += frame_bytes + bytes;
+        if (remaining.size() < frame_bytes + bytes) break;
+        on_control_frame(peer, head, remaining.subspan(frame_bytes, bytes));
+        consumed += frame_bytes + bytes;
       }
-      its.over.drop(used);
+      remote.control.drop(consumed);
     }
-  } catch (const socket_error& broken) {
-    if (its.goodbye) return close(its);
-    const bool data_broke = its.suspect_deadline != clock::time_point::max();
-    lose(peer, data_broke ? its.failure_reason : broken.as_seen());
+  } catch (const socket_error& failed) {
+    if (remote.has_departed) return close(remote);
+    const bool data_broke = remote.suspect_deadline != clock::time_point::max();
+    lose_peer(peer, data_broke ? remote.failure_reason : failed.as_seen());
   }
 }
 
-void connection_manager::hear(int peer, const frame& head, std::span<const std::byte> payload) {
+void connection_manager::on_control_frame(int peer, const frame& head, std::span<const std::byte> payload) {
   switch (head.kind) {
     case frame_kind::beat: {
-      control_message where;
-      where.what = control_message::kind::position;
-      where.signature = head.signature;
-      return mesh_.hear_notice(peer, head, where);
+      control_message position;
+      position.what = control_message::kind::position;
+      position.signature = head.signature;
+      return mesh_.on_control_message(peer, head, position);
     }
     case frame_kind::control_message: {
       control_message message;
       if (!decode_notice(payload, message)) return;
-      return mesh_.hear_notice(peer, head, message);
+      return mesh_.on_control_message(peer, head, message);
     }
     case frame_kind::goodbye:
-      of(peer).goodbye = true;
-      of(peer).suspect_deadline = clock::time_point::max();
-      return mesh_.left(peer);
+      remote_of(peer).has_departed = true;
+      remote_of(peer).suspect_deadline = clock::time_point::max();
+      return mesh_.on_departure(peer);
     default:
       return;
   }
 }
 
-// It is gone. What stood may be connected again; what could not be connected is gone for good.
-void connection_manager::lose(int peer, const std::string& why) {
-  remote& its = of(peer);
-  close(its);
-  its.suspect_deadline = clock::time_point::max();
-  abandon(peer, of(peer).now == stage::up ? stage::broken : stage::failed);
-  mesh_.lose(peer, why);
+// Declares the peer lost. A peer that was connected may be connected again. A peer that could not be connected is lost
+// for good.
+void connection_manager::lose_peer(int peer, const std::string& reason) {
+  remote_peer& remote = remote_of(peer);
+  close(remote);
+  remote.suspect_deadline = clock::time_point::max();
+  abandon_attempts(peer, remote_of(peer).state == stage::connected ? stage::broken : stage::failed);
+  mesh_.on_lost(peer, reason);
 }
 
 void connection_manager::expire(clock::time_point now) {
-  for (auto& one : pending_connections_) {
-    if (one.over || !one.socket || now < one.until) continue;
-    drop(one, "it did not answer in time");
+  for (auto& attempt : pending_connections_) {
+    if (attempt.finished || !attempt.socket || now < attempt.deadline) continue;
+    fail_attempt(attempt, "it did not answer in time");
   }
-  std::erase_if(pending_connections_, [](const pending_connection& one) { return one.over; });
+  std::erase_if(pending_connections_, [](const pending_connection& attempt) { return attempt.finished; });
   const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
-    remote& its = remotes_[i];
-    if (now >= its.suspect_deadline) {
-      lose(peer, its.failure_reason);
-    } else if (its.over && !its.goodbye && now - its.heard > silence) {
+    remote_peer& remote = remotes_[i];
+    if (now >= remote.suspect_deadline) {
+      lose_peer(peer, remote.failure_reason);
+    } else if (remote.control && !remote.has_departed && now - remote.last_received > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
-      its.was_silent = true;
-      lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
+      remote.was_silent = true;
+      lose_peer(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }
-    const bool waits = its.now == stage::dialing || its.now == stage::answering;
-    if (!waits || now < its.until) continue;
-    const std::string span = std::to_string(static_cast<int>(plan_.patience.count())) + " s";
-    lose(peer, "it could not be connected " + (its.again ? "again" : "in " + span) +
-                   (its.trouble.empty() ? "" : ": " + its.trouble));
+    const bool is_pending = remote.state == stage::connecting || remote.state == stage::accepting;
+    if (!is_pending || now < remote.deadline) continue;
+    const std::string limit = std::to_string(static_cast<int>(plan_.patience.count())) + " s";
+    lose_peer(peer, "it could not be connected " + (remote.was_connected ? "again" : "in " + limit) +
+                        (remote.last_error.empty() ? "" : ": " + remote.last_error));
   }
 }
 

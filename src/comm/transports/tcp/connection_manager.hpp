@@ -1,4 +1,14 @@
-// The thread that every process keeps beside its work: accepts connections, connects, and sends and reads heartbeats.
+// The connection manager: a thread in every process that accepts connections, connects, and sends and reads heartbeats.
+//
+// States for a peer (`stage`):
+// - idle: no connection was requested.
+// - connecting: this process connects to the peer.
+// - accepting: the peer connects to this process.
+// - connected: both connections exist.
+// - broken: the connections existed and broke. `reconnect` starts again.
+// - failed: the connections could not be made; the peer is lost for good.
+//
+// If both sides connect at the same time, the connection of the lower rank is used.
 #pragma once
 
 #include <sched.h>
@@ -20,75 +30,78 @@ namespace muster { inline namespace v0 { namespace detail {
 class tcp_mesh;
 struct tcp_plan;
 
-/// How a rank is reached and what it is called when it is gone.
+/// The addresses of a rank, and the description of the rank for error texts.
 struct tcp_peer {
   std::vector<address> addresses;
-  std::string host;  ///< the same for two ranks of one machine, and for no others
-  std::string name;  ///< of that machine, for people
+  std::string host;  ///< the same for two ranks if and only if they run on one machine
+  std::string name;  ///< the machine's host name, for error texts
   long process = 0;
-  cpu_set_t cores{};  ///< that it may run on
+  cpu_set_t cores{};  ///< cores on which the rank may run
 };
 
-/// Between every two processes there are a control connection and one of data. This has the first: control
-/// messages and heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that
-/// it answers however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that
-/// ends or crashes is seen by the end of its connections.
+/// Manages the connections to all peers. Every two processes have a control connection and a data connection. This
+/// class owns the control connection, which carries control messages and heartbeats, so that neither waits for data.
+/// Its thread has no other work, so it answers however busy the process is. A peer that is stopped (SIGSTOP, a host
+/// that is cut off) sends no heartbeats. The end or crash of a peer is detected when its connections end.
 class connection_manager {
  public:
   connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
                      const job_secret& secret);
   ~connection_manager();
 
-  [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return of(rank).at; }
+  [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return remote_of(rank).info; }
   [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
-  /// Why no rank can connect to this one, by the system's number; 0: each can.
-  [[nodiscard]] int accept_trouble() const noexcept { return acceptor_.trouble(); }
-  /// Why a rank is not connected yet, as far as it is known.
-  [[nodiscard]] std::string trouble_with(int peer);
+  /// Returns the errno for which no rank can connect to this process; 0 if each can.
+  [[nodiscard]] int accept_error() const noexcept { return acceptor_.trouble(); }
+  /// Returns the last error of the attempts to connect to the rank; empty if there was none.
+  [[nodiscard]] std::string last_connect_error(int peer);
 
-  // By any thread, without waiting.
-  /// Connects, unless it is connected or being connected; where the connection broke, only by a call that says until
-  /// when that may take.
-  void want(int peer, clock::time_point until = clock::time_point::max());
-  /// The connection of data broke: the rank is lost, unless its last words are on their way.
-  void report(int peer, const std::string& why);
-  /// Sends a frame of control; one that does not matter is left out where there is no room for it.
-  void post(int peer, frame head, std::span<const std::byte> payload, bool matters);
-  /// The last frame of all control connections; waits until they are written, or until then.
-  void say_goodbye(clock::time_point until);
+  // Called by any thread; these functions do not wait.
+  /// Requests a connection to the peer, unless it exists or is being made. A broken connection is made again only if
+  /// the call has a deadline for it.
+  void request_connection(int peer, clock::time_point deadline = clock::time_point::max());
+  /// Reports that the data connection broke. The rank is lost, unless control messages about its end are still under
+  /// way.
+  void report_broken_link(int peer, const std::string& reason);
+  /// Sends a control frame. A frame that is not required is dropped if too many bytes are unsent.
+  void send_control_frame(int peer, frame head, std::span<const std::byte> payload, bool is_required);
+  /// Sends the last frame over all control connections, and waits until the frames are written, at most until the
+  /// deadline.
+  void send_goodbyes(clock::time_point deadline);
 
  private:
-  enum class stage { idle, dialing, answering, up, broken, failed };
+  enum class stage { idle, connecting, accepting, connected, broken, failed };
 
-  // A connection that this process makes, until it stands.
+  // A connection that this process is making.
   struct pending_connection {
     int peer;
-    std::uint32_t which;              // of the two
-    std::optional<handshake> talk{};  // of this attempt
+    std::uint32_t connection_index;          // 0: control connection, 1: data connection
+    std::optional<handshake> negotiation{};  // handshake in progress
     tcp_socket socket{};
-    bool connecting = false;
+    bool is_connecting = false;
     int attempts = 0;
-    std::size_t refusals = 0;   // the last attempts, by the system at the other end
-    clock::time_point until{};  // of this attempt
-    clock::time_point retry{};  // without a socket: waits for it
-    bool over = false;
+    std::size_t refusals = 0;        // number of consecutive refusals by the peer's system
+    clock::time_point deadline{};    // for the attempt in progress
+    clock::time_point retry_time{};  // time of the next attempt, while there is no socket
+    bool finished = false;
     event_loop::registration ready{};
   };
-  // What this process has of another.
-  struct remote {
-    tcp_peer at;
-    // Both connections, until they stand.
-    stage now = stage::idle;
-    std::array<tcp_socket, 2> made;  // the control connection, and that of data
-    bool again = false;              // they stood before
-    bool was_silent = false;         // at their end, which nothing else told
-    clock::time_point until;
-    std::string trouble;  // with controls_mutex_
+  // The connections to a peer and their state.
+  struct remote_peer {
+    tcp_peer info;
+    // Both connections while they are being made.
+    stage state = stage::idle;
+    std::array<tcp_socket, 2> sockets;  // the control connection and the data connection
+    bool was_connected = false;         // set once both connections existed
+    bool was_silent = false;            // set when the peer was lost only because its heartbeats were missing
+    clock::time_point deadline;
+    std::string last_error;  // guarded by controls_mutex_
     // The control connection.
-    connection over;  // written to, and changed, with controls_mutex_
-    clock::time_point heard;
-    bool goodbye = false;
-    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: its data broke
+    connection control;  // writing and assignment are guarded by controls_mutex_
+    clock::time_point last_received;
+    bool has_departed = false;
+    // the data connection broke: the peer is lost at this time at the latest
+    clock::time_point suspect_deadline = clock::time_point::max();
     std::string failure_reason;
     event_loop::registration ready{};
   };
@@ -96,25 +109,25 @@ class connection_manager {
   void run(const std::stop_token& stop);
   [[nodiscard]] clock::time_point next_event() const;
 
-  void dial(int peer);
-  void dial_again(int peer, clock::time_point until);
-  void dial_one(pending_connection& one);
-  void advance(pending_connection& one);
-  [[nodiscard]] bool wants(const introduction& said);
-  void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
-  void drop(pending_connection& one, const std::string& why, bool refused = false);
-  void abandon(int peer, stage next);
-  void complete(int peer);
+  void start_connecting(int peer);
+  void reconnect(int peer, clock::time_point deadline);
+  void start_attempt(pending_connection& attempt);
+  void advance(pending_connection& attempt);
+  [[nodiscard]] bool accepts_connection(const introduction& peer);
+  void add_connection(int peer, std::uint32_t connection_index, tcp_socket socket, stage expected);
+  void fail_attempt(pending_connection& attempt, const std::string& reason, bool refused = false);
+  void abandon_attempts(int peer, stage next);
+  void complete_connections(int peer);
   void expire(clock::time_point now);
 
-  void beat();
-  void listen(int peer);
-  void hear(int peer, const frame& head, std::span<const std::byte> payload);
-  void flush(remote& one);  // with controls_mutex_
-  void close(remote& one);
-  void lose(int peer, const std::string& why);
+  void send_heartbeats();
+  void read_control(int peer);
+  void on_control_frame(int peer, const frame& head, std::span<const std::byte> payload);
+  void flush(remote_peer& peer);  // called with controls_mutex_ held
+  void close(remote_peer& peer);
+  void lose_peer(int peer, const std::string& reason);
 
-  [[nodiscard]] remote& of(int peer) noexcept { return remotes_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] remote_peer& remote_of(int peer) noexcept { return remotes_[static_cast<std::size_t>(peer)]; }
 
   tcp_mesh& mesh_;
   const tcp_plan& plan_;
@@ -125,8 +138,8 @@ class connection_manager {
 
   std::list<pending_connection> pending_connections_;
   std::mutex controls_mutex_;
-  std::vector<remote> remotes_;  // by rank
-  clock::time_point next_beat_{};
+  std::vector<remote_peer> remotes_;  // by rank; used by the thread, except the fields that controls_mutex_ guards
+  clock::time_point next_heartbeat_{};
   clock::time_point last_turn_{};
 
   std::jthread thread_;

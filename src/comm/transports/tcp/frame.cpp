@@ -13,9 +13,9 @@ namespace {
 
 static_assert(sizeof(frame) == frame_bytes && std::has_unique_object_representations_v<frame>);
 
-constexpr std::size_t notice_head = offsetof(control_message, text);
+constexpr std::size_t control_message_head = offsetof(control_message, text);
 
-// Of the bytes that a frame of that kind is about; nothing for a kind that is unknown.
+// Returns the largest `total` of a frame of that kind; nothing for an unknown kind.
 std::optional<std::uint64_t> largest_total(frame_kind kind) noexcept {
   switch (kind) {
     case frame_kind::message:
@@ -35,10 +35,10 @@ std::optional<std::uint64_t> largest_total(frame_kind kind) noexcept {
 
 }  // namespace
 
-frame_header encode(frame what) noexcept {
-  what.checksum = 0;
-  what.checksum = crc32c(std::as_bytes(std::span(&what, 1)));
-  return std::bit_cast<frame_header>(what);
+frame_header encode(frame header) noexcept {
+  header.checksum = 0;
+  header.checksum = crc32c(std::as_bytes(std::span(&header, 1)));
+  return std::bit_cast<frame_header>(header);
 }
 
 const char* decode(std::span<const std::byte, frame_bytes> header, frame& into) noexcept {
@@ -55,15 +55,16 @@ const char* decode(std::span<const std::byte, frame_bytes> header, frame& into) 
   return nullptr;
 }
 
-std::span<const std::byte> encode_notice(const control_message& what) noexcept {
-  return std::as_bytes(std::span(&what, 1)).first(notice_head + ::strnlen(what.text, sizeof what.text - 1));
+std::span<const std::byte> encode_notice(const control_message& message) noexcept {
+  return std::as_bytes(std::span(&message, 1))
+      .first(control_message_head + ::strnlen(message.text, sizeof message.text - 1));
 }
 
 bool decode_notice(std::span<const std::byte> payload, control_message& into) noexcept {
-  if (payload.size() < notice_head || payload.size() >= notice_head + sizeof into.text) return false;
+  if (payload.size() < control_message_head || payload.size() >= control_message_head + sizeof into.text) return false;
   into = {};
   std::memcpy(&into, payload.data(), payload.size());
-  // The transport's own word comes from no peer.
+  // `gone` is created by the local transport and is never sent by a peer.
   return into.what >= control_message::kind::abort && into.what <= control_message::kind::leave;
 }
 

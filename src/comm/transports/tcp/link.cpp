@@ -25,140 +25,142 @@ tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::u
       messages_(messages),
       limits_(limits),
       number_(number),
-      credit_(limits.credit),
-      to_(messages.arrival_of(peer)) {}
+      send_credit_(limits.credit),
+      target_(messages.arrival_of(peer)) {}
 
 void tcp_link::attach(tcp_socket connection) {
   socket_ = std::move(connection);
   buffer_ = buffer<std::byte>(limits_.window + 512);
 }
 
-void tcp_link::sever(std::string why) noexcept {
-  if (broken_.empty()) broken_ = std::move(why);
+void tcp_link::sever(std::string reason) noexcept {
+  if (connection_error_.empty()) connection_error_ = std::move(reason);
   socket_ = {};
-  out_ = {};
+  frame_out_ = {};
   messages_.lose(peer_);
 }
 
-// ---- sending: what for ----
+// ---- sending: requests ----
 
 void tcp_link::send(request& r) {
   auto& p = progress_of(r);
-  p.announces = cost_of(r.bytes) > credit_ || (r.tag != 0 && r.bytes > limits_.eager);
-  if (!p.announces) credit_ -= cost_of(r.bytes);
+  p.announces = credit_cost(r.bytes) > send_credit_ || (r.tag != 0 && r.bytes > limits_.eager);
+  if (!p.announces) send_credit_ -= credit_cost(r.bytes);
   sends_.push(r);
-  // What is announced waits for an answer anyway: others may come to share a packet with it.
-  if (!p.announces && sends_.front() == &r) pump_out();
+  // An announced message waits for a clear-to-send anyway: later frames may share a packet with the announcement.
+  if (!p.announces && sends_.front() == &r) write_pending();
 }
 
 void tcp_link::cancel_send(request& r) noexcept {
-  const bool goes_on = r.state == message_progress::moving && trouble().empty() && adopt(r);
-  if (!goes_on) {
-    if (out_.of == &r) out_.of = nullptr;
-    if (!progress_of(r).announces) credit_ += cost_of(r.bytes);
+  const bool continues = r.state == message_progress::moving && failure().empty() && keep_payload_copy(r);
+  if (!continues) {
+    if (frame_out_.payload_request == &r) frame_out_.payload_request = nullptr;
+    if (!progress_of(r).announces) send_credit_ += credit_cost(r.bytes);
     sends_.drop(r);
   }
   r.owner = nullptr;
 }
 
-void tcp_link::move_send(const request& r, const std::byte* to) noexcept {
-  if (out_.of == &r) out_.data = to;
+void tcp_link::move_send(const request& r, const std::byte* data) noexcept {
+  if (frame_out_.payload_request == &r) frame_out_.data = data;
 }
 
-// The receiver counts on the rest: it goes on from memory of our own. False where there is none: the connection breaks.
-bool tcp_link::adopt(request& r) noexcept {
-  request* const own = sends_.adopt(r);
-  if (own == nullptr) {
-    sever("no memory left");  // as short as needs none itself
+// Copies the payload of a cancelled send, because the receiver needs the rest. Returns false without memory for the
+// copy: the connection breaks.
+bool tcp_link::keep_payload_copy(request& r) noexcept {
+  request* const copy = sends_.adopt(r);
+  if (copy == nullptr) {
+    sever("no memory left");  // short enough to need no allocation
     return false;
   }
-  if (out_.of == &r) {
-    out_.data = own->data;
-    out_.of = own;
+  if (frame_out_.payload_request == &r) {
+    frame_out_.data = copy->data;
+    frame_out_.payload_request = copy;
   }
   return true;
 }
 
-void tcp_link::say(frame_kind kind, std::uint64_t number) {
-  frame word;
-  word.kind = kind;
-  word.set_number(number);
-  urgent_.push_back(word);
+void tcp_link::queue_frame(frame_kind kind, std::uint64_t number) {
+  frame control;
+  control.kind = kind;
+  control.set_number(number);
+  control_frames_.push_back(control);
 }
 
 // ---- sending: frames ----
 
-void outgoing_frame::set(frame what, request* from, const std::byte* payload) noexcept {
-  // Below this a line more costs as much as it saves.
+void outgoing_frame::set(frame header, request* source, const std::byte* payload) noexcept {
+  // Below this size the padding costs as much as the alignment saves.
   constexpr std::uint64_t worth_a_lead = 1024;
-  bytes = what.bytes();
+  bytes = header.bytes();
   if (bytes >= worth_a_lead)
-    what.lead = static_cast<std::uint8_t>(reinterpret_cast<std::uintptr_t>(payload) % frame_bytes);
-  const frame_header header = encode(what);
-  std::copy(header.begin(), header.end(), head.begin());
-  head_bytes = frame_bytes + what.lead;
+    header.lead = static_cast<std::uint8_t>(reinterpret_cast<std::uintptr_t>(payload) % frame_bytes);
+  const frame_header wire = encode(header);
+  std::copy(wire.begin(), wire.end(), head.begin());
+  head_bytes = frame_bytes + header.lead;
   data = payload;
-  foot_bytes = what.foot();
+  trailer_bytes = header.trailer_bytes();
   sent = 0;
-  of = from;
-  checked = (what.flags & frame::has_checksum) != 0;
-  summed = 0;
-  sum = 0;
+  payload_request = source;
+  has_checksum = (header.flags & frame::has_checksum) != 0;
+  checksummed_bytes = 0;
+  checksum = 0;
   if (length() > head.size()) return;
-  std::byte* at = head.data() + head_bytes;
-  if (bytes > 0) std::memcpy(at, payload, static_cast<std::size_t>(bytes));
-  std::fill_n(at + bytes, foot_bytes, std::byte{0});
-  if (checked) {
-    sum = crc32c({payload, static_cast<std::size_t>(bytes)});
-    std::memcpy(at + bytes, &sum, sizeof sum);
+  std::byte* end = head.data() + head_bytes;
+  if (bytes > 0) std::memcpy(end, payload, static_cast<std::size_t>(bytes));
+  std::fill_n(end + bytes, trailer_bytes, std::byte{0});
+  if (has_checksum) {
+    checksum = crc32c({payload, static_cast<std::size_t>(bytes)});
+    std::memcpy(end + bytes, &checksum, sizeof checksum);
   }
   head_bytes = static_cast<std::size_t>(length());
-  bytes = foot_bytes = 0;
-  of = nullptr;
+  bytes = trailer_bytes = 0;
+  payload_request = nullptr;
 }
 
-void outgoing_frame::push(const tcp_socket& to, std::size_t budget, bool more) {
+void outgoing_frame::write_some(const tcp_socket& socket, std::size_t budget, bool more) {
   while (sent < length() && budget > 0) {
     iovec pieces[3];
     std::size_t count = 0;
-    std::size_t asked = 0;
-    const auto add = [&](const std::byte* from, std::uint64_t size) {
-      pieces[count++] = {const_cast<std::byte*>(from), static_cast<std::size_t>(size)};  // it is only read
-      asked += static_cast<std::size_t>(size);
+    std::size_t requested = 0;
+    const auto add = [&](const std::byte* begin, std::uint64_t size) {
+      pieces[count++] = {const_cast<std::byte*>(begin), static_cast<std::size_t>(size)};  // writev only reads the bytes
+      requested += static_cast<std::size_t>(size);
     };
     if (sent < head_bytes) add(head.data() + sent, head_bytes - sent);
-    const std::uint64_t at = sent > head_bytes ? std::min(sent - head_bytes, bytes) : 0;
-    const std::uint64_t piece = std::min<std::uint64_t>(bytes - at, budget);
-    if (piece > 0) add(data + at, piece);
-    if (checked && at + piece > summed) {
-      sum = crc32c({data + summed, static_cast<std::size_t>(at + piece - summed)}, sum);
-      summed = at + piece;
-      std::memcpy(foot.data(), &sum, sizeof sum);
+    const std::uint64_t offset = sent > head_bytes ? std::min(sent - head_bytes, bytes) : 0;
+    const std::uint64_t piece = std::min<std::uint64_t>(bytes - offset, budget);
+    if (piece > 0) add(data + offset, piece);
+    if (has_checksum && offset + piece > checksummed_bytes) {
+      checksum =
+          crc32c({data + checksummed_bytes, static_cast<std::size_t>(offset + piece - checksummed_bytes)}, checksum);
+      checksummed_bytes = offset + piece;
+      std::memcpy(trailer.data(), &checksum, sizeof checksum);
     }
-    if (at + piece == bytes && foot_bytes > 0) {
-      const std::uint64_t behind = head_bytes + bytes;
-      const std::uint64_t gone = sent > behind ? sent - behind : 0;
-      add(foot.data() + gone, foot_bytes - gone);
+    if (offset + piece == bytes && trailer_bytes > 0) {
+      const std::uint64_t payload_end = head_bytes + bytes;
+      const std::uint64_t trailer_sent = sent > payload_end ? sent - payload_end : 0;
+      add(trailer.data() + trailer_sent, trailer_bytes - trailer_sent);
     }
-    const std::size_t taken = to.try_write({pieces, count}, more);
-    sent += taken;
-    budget -= std::min(taken, budget);
-    if (taken < asked) return;  // the system has no more room
+    const std::size_t written = socket.try_write({pieces, count}, more);
+    sent += written;
+    budget -= std::min(written, budget);
+    if (written < requested) return;  // the socket buffer is full
   }
 }
 
-void tcp_link::begin_frame(frame head, request* of) {
+void tcp_link::begin_frame(frame head, request* payload_request) {
   head.sequence = next_out_++;
   if (limits_.checksum && head.bytes() > 0) head.flags |= frame::has_checksum;
-  out_.set(head, of, of != nullptr ? of->data : nullptr);
-  if (of != nullptr && out_.of == nullptr) sends_.finish(*of);
+  frame_out_.set(head, payload_request, payload_request != nullptr ? payload_request->data : nullptr);
+  if (payload_request != nullptr && frame_out_.payload_request == nullptr) sends_.finish(*payload_request);
 }
 
-// Begins the next frame there is; false when there is none.
-bool tcp_link::next_frame() {
-  if (!urgent_.empty()) {
-    begin_frame(urgent_.front(), nullptr);
-    urgent_.erase(urgent_.begin());
+// Begins the next queued frame. Returns false if there is none.
+bool tcp_link::begin_next_frame() {
+  if (!control_frames_.empty()) {
+    begin_frame(control_frames_.front(), nullptr);
+    control_frames_.erase(control_frames_.begin());
     return true;
   }
   if (sends_.front() == nullptr) return false;
@@ -169,11 +171,11 @@ bool tcp_link::next_frame() {
   head.generation = p.generation;
   head.signature = r.signature;
   head.total = r.bytes;
-  const bool asks = p.announces && r.state == message_progress::waiting;
+  const bool announces = p.announces && r.state == message_progress::waiting;
   r.state = message_progress::moving;
-  if (asks) {
+  if (announces) {
     head.kind = frame_kind::rts;
-    sends_.announce(next_out_);  // the sequence that it gets
+    sends_.announce(next_out_);  // the sequence number of the announcement
     begin_frame(head, nullptr);
     return true;
   }
@@ -186,19 +188,19 @@ bool tcp_link::next_frame() {
   return true;
 }
 
-void tcp_link::pump_out() noexcept {
-  if (!connected() || !mute_.empty()) return;
+void tcp_link::write_pending() noexcept {
+  if (!connected() || !write_error_.empty()) return;
   try {
     do {
       if (!is_sending()) continue;
-      out_.push(socket_, limits_.burst, has_frame());
+      frame_out_.write_some(socket_, limits_.burst, has_frame());
       if (is_sending()) return;
-      if (request* const r = std::exchange(out_.of, nullptr)) sends_.finish(*r);
-    } while (next_frame());
-  } catch (const socket_error& trouble) {
-    mute_ = trouble.as_seen();
-  } catch (const std::exception& trouble) {
-    sever(trouble.what());
+      if (request* const r = std::exchange(frame_out_.payload_request, nullptr)) sends_.finish(*r);
+    } while (begin_next_frame());
+  } catch (const socket_error& failure) {
+    write_error_ = failure.as_seen();
+  } catch (const std::exception& failure) {
+    sever(failure.what());
   }
 }
 

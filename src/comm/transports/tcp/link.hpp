@@ -1,4 +1,11 @@
-// All that goes between this process and one other: messages as frames over one connection, in their order.
+// The data connection between this process and a peer. Messages are sent as frames, in order.
+//
+// Flow control: a message up to the available credit is sent at once (eager). A larger message is announced by an `rts`
+// frame. The receiver answers with `cts` when a receive is posted, and the sender then sends the payload in a `data`
+// frame (rendezvous). The receiver returns credit by `credit` frames when the eager messages are received.
+//
+// States: not connected, connected (`attach`), failed for writing (`write_error_`: frames that the peer sent before are
+// still read), severed (`sever`). A severed link is replaced, never connected again.
 #pragma once
 
 #include <array>
@@ -13,60 +20,64 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// How messages are sent; the same at both ends.
+/// The parameters of message transfer; the same at both ends.
 struct tcp_limits {
   std::size_t window = std::size_t{128} << 10;  ///< bytes that a connection reads at a time
-  std::size_t burst = std::size_t{512} << 10;   ///< bytes that it sends at a time, of one message
-  std::size_t eager = std::size_t{64} << 10;    ///< tagged messages up to this come unasked
-  std::size_t credit = std::size_t{4} << 20;    ///< all messages come unasked while no more than this lies untaken
-  bool checksum = false;                        ///< of payloads, too
+  std::size_t burst = std::size_t{512} << 10;   ///< bytes that a connection sends at a time, from one message
+  std::size_t eager = std::size_t{64} << 10;    ///< largest tagged message that is sent without an announcement
+  /// bytes of eager messages that may wait at a receiver without a receive
+  std::size_t credit = std::size_t{4} << 20;
+  bool checksum = false;  ///< checksums for payloads too; headers always have one
 };
 
-/// Of the credit, by a message that comes unasked: its bytes, and about what is kept of it beside them.
-[[nodiscard]] constexpr std::uint64_t cost_of(std::uint64_t bytes) noexcept { return bytes + 256; }
+/// Returns the credit that an eager message uses: its bytes, and about the memory for its bookkeeping.
+[[nodiscard]] constexpr std::uint64_t credit_cost(std::uint64_t bytes) noexcept { return bytes + 256; }
 
-/// Whether the system has bytes of the socket that the other side's has not taken and still may.
+/// Returns true if the system holds bytes of the socket that the peer's system has not acknowledged and may still
+/// receive.
 [[nodiscard]] bool has_unsent_bytes(int file) noexcept;
 
-/// What a link met that it cannot go on after; the text says what was seen.
+/// A fault after which a link cannot continue; the text describes the fault.
 struct link_broken {
-  const char* what;
+  const char* reason;
 };
 
-/// The frame that a link is sending: head, payload, foot.
+/// The frame that a link is sending: head, payload, trailer.
 struct outgoing_frame {
-  std::array<std::byte, 512> head{};  // the header, and what leads to the payload; of a small frame all of it
+  // the header and the padding before the payload; for a small frame the whole frame
+  std::array<std::byte, 512> head{};
   std::size_t head_bytes = 0;
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::array<std::byte, 2 * frame_bytes> foot{};  // the checksum, and what fills the last line
-  std::size_t foot_bytes = 0;
-  std::uint64_t sent = 0;    // of all three
-  request* of = nullptr;     // the payload's, if any
-  bool checked = false;      // a checksum follows
-  std::uint64_t summed = 0;  // bytes of the payload that `sum` is of
-  std::uint32_t sum = 0;
+  std::array<std::byte, 2 * frame_bytes> trailer{};  // the checksum, and the padding of the last line
+  std::size_t trailer_bytes = 0;
+  std::uint64_t sent = 0;               // bytes sent of head, payload and trailer together
+  request* payload_request = nullptr;   // the request that owns the payload, or null
+  bool has_checksum = false;            // true if a checksum follows the payload
+  std::uint64_t checksummed_bytes = 0;  // bytes of the payload that `checksum` covers
+  std::uint32_t checksum = 0;
 
-  /// What it is to be; the payload lies at `payload`. A small one is copied: one piece is cheaper to send than three.
-  /// Then the frame is of no request.
-  void set(frame what, request* from, const std::byte* payload) noexcept;
-  [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + foot_bytes; }
-  /// Sends what goes of it, about `budget` bytes at most. `more`: another frame follows at once.
-  void push(const tcp_socket& to, std::size_t budget, bool more);
+  /// Starts a new frame with the payload at `payload`. The payload of a small frame is copied, since one piece is
+  /// cheaper to send than three; such a frame has no request.
+  void set(frame header, request* source, const std::byte* payload) noexcept;
+  [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + trailer_bytes; }
+  /// Writes as much of the frame as the system accepts, up to about `budget` bytes. `more`: another frame follows at
+  /// once.
+  void write_some(const tcp_socket& socket, std::size_t budget, bool more);
 };
 
-/// The connection of this process to another of the world. All calls are made with the mesh held.
+/// The connection to another process of the world. All calls are made with the mesh's mutex held.
 ///
-/// Messages begin at the receiver in the order of their frames. A frame that was begun is ended: the rest of a message
-/// that is taken back is copied and sent.
+/// Messages begin at the receiver in the order of their frames. A frame that has begun is always completed: the rest of
+/// a cancelled send is copied and sent.
 ///
-/// A message beyond the credit is announced and comes when it has a receive. So what lies here untaken is
-/// limited, what is waited for behind it is reached by putting that little aside, and no sender fills the connection.
-/// A large tagged one is always announced: a collective's has its receive soon, and a round trip more would cost it
-/// much.
+/// A message beyond the credit is announced, and sent when its receive is posted. So the memory for unexpected messages
+/// is limited, a message behind unexpected ones is reached by storing those few aside, and no sender fills the
+/// connection. A large tagged message is always announced. A large message of a collective is not: its receive is
+/// posted soon, and one more round trip would cost much.
 class tcp_link {
  public:
-  /// `number`: how many there were before.
+  /// Makes a link without a connection. `number` counts the earlier links to the same peer.
   tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t number = 0);
   tcp_link(const tcp_link&) = delete;
   tcp_link& operator=(const tcp_link&) = delete;
@@ -75,91 +86,96 @@ class tcp_link {
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] int file() const noexcept { return socket_.file(); }
   [[nodiscard]] bool connected() const noexcept { return static_cast<bool>(socket_); }
-  /// Whether it ever was connected.
-  [[nodiscard]] bool stood() const noexcept { return buffer_.size() > 0; }
-  /// What was seen when it broke, or when it could not be written to any more; empty as long as nothing was.
-  [[nodiscard]] const std::string& trouble() const noexcept { return broken_.empty() ? mute_ : broken_; }
+  /// Returns true if the link was ever connected.
+  [[nodiscard]] bool was_established() const noexcept { return buffer_.size() > 0; }
+  /// Returns the error with which the connection broke, or could no longer be written to; empty while there is none.
+  [[nodiscard]] const std::string& failure() const noexcept {
+    return connection_error_.empty() ? write_error_ : connection_error_;
+  }
+  /// Takes over the connection.
   void attach(tcp_socket connection);
-  /// Never again a byte over it.
-  void sever(std::string why) noexcept;
+  /// Closes the connection for good, and fails the peer's requests.
+  void sever(std::string reason) noexcept;
 
   void send(request& r);
-  /// Tells the sender that the announced message `number` may come, with the next `pump_out`.
-  void clear(std::uint64_t number) { say(frame_kind::cts, number); }
+  /// Queues a clear-to-send for the announced message `number`. The next `write_pending` sends it.
+  void send_clear(std::uint64_t number) { queue_frame(frame_kind::cts, number); }
   void cancel_send(request& r) noexcept;
-  /// The rest of it is read there.
-  void move_send(const request& r, const std::byte* to) noexcept;
-  void say_goodbye() { say(frame_kind::goodbye, 0); }
+  /// Makes the send read the remaining payload at `data`.
+  void move_send(const request& r, const std::byte* data) noexcept;
+  void queue_goodbye() { queue_frame(frame_kind::goodbye, 0); }
 
-  [[nodiscard]] bool wants_out() const noexcept {
-    return connected() && mute_.empty() && (is_sending() || has_frame());
+  [[nodiscard]] bool has_output() const noexcept {
+    return connected() && write_error_.empty() && (is_sending() || has_frame());
   }
-  [[nodiscard]] bool is_urgent() const noexcept { return connected() && mute_.empty() && !urgent_.empty(); }
-  /// Whether anything is waited for from there, more credit too.
-  [[nodiscard]] bool wants_in() const noexcept {
-    return connected() && (messages_.awaits(peer_) || sends_.awaits_clear() || credit_ < limits_.credit / 2);
+  [[nodiscard]] bool has_urgent_output() const noexcept {
+    return connected() && write_error_.empty() && !control_frames_.empty();
   }
-  /// The same, and the next bytes may change something.
-  [[nodiscard]] bool can_read() const noexcept { return wants_in() && !held_ && !goodbye_; }
-  void pump_out() noexcept;
-  void pump_in() noexcept;
+  /// Returns true if a message or credit from the peer is awaited.
+  [[nodiscard]] bool needs_input() const noexcept {
+    return connected() && (messages_.awaits(peer_) || sends_.awaits_clear() || send_credit_ < limits_.credit / 2);
+  }
+  /// Returns true if input is awaited and the link can process it now.
+  [[nodiscard]] bool can_read() const noexcept { return needs_input() && !frame_held_ && !goodbye_received_; }
+  void write_pending() noexcept;
+  void read_pending() noexcept;
 
  private:
   // Out.
-  void say(frame_kind kind, std::uint64_t number);
-  [[nodiscard]] bool has_frame() const noexcept { return !urgent_.empty() || sends_.front() != nullptr; }
-  [[nodiscard]] bool is_sending() const noexcept { return out_.sent < out_.length(); }
-  bool next_frame();
-  void begin_frame(frame head, request* of);
-  bool adopt(request& r) noexcept;
+  void queue_frame(frame_kind kind, std::uint64_t number);
+  [[nodiscard]] bool has_frame() const noexcept { return !control_frames_.empty() || sends_.front() != nullptr; }
+  [[nodiscard]] bool is_sending() const noexcept { return frame_out_.sent < frame_out_.length(); }
+  bool begin_next_frame();
+  void begin_frame(frame head, request* payload_request);
+  bool keep_payload_copy(request& r) noexcept;
 
   // In.
   void read_frames();
   bool begin_payload();
   bool begin_message();
-  void take_payload(std::span<const std::byte> bytes);
+  void process_payload(std::span<const std::byte> bytes);
   bool end_payload();
   void handle_announce();
-  void repay();
-  [[nodiscard]] bool peek();
-  [[nodiscard]] std::span<const std::byte> here(std::uint64_t most) const noexcept;
+  void return_credit();
+  [[nodiscard]] bool parse_header();
+  [[nodiscard]] std::span<const std::byte> buffered(std::uint64_t most) const noexcept;
   void consume(std::size_t bytes) noexcept;
-  std::size_t read(std::uint64_t most);
-  std::size_t read_to(std::span<std::byte> place, bool whole);
+  std::size_t fill_buffer(std::uint64_t most);
+  std::size_t read_directly(std::span<std::byte> target, bool with_trailer);
 
   int peer_;
   matcher& messages_;
   const tcp_limits& limits_;
   const std::uint32_t number_;
   tcp_socket socket_;
-  std::string broken_;
-  std::string mute_;  // nothing more can be written; what the other side had sent before is still read
+  std::string connection_error_;
+  std::string write_error_;  // set when writing failed; bytes that the peer had sent before are still read
 
   // Out.
-  outbox sends_;               // of what has bytes to begin frames for
-  std::vector<frame> urgent_;  // goes before them
-  outgoing_frame out_;
-  std::uint32_t next_out_ = 0;  // sequence of frames
-  std::uint64_t credit_;
+  outbox sends_;                       // the sends that have frames to begin
+  std::vector<frame> control_frames_;  // control frames, sent before the frames of `sends_`
+  outgoing_frame frame_out_;
+  std::uint32_t next_out_ = 0;  // sequence number of the next frame
+  std::uint64_t send_credit_;
 
-  // In: what was read and not consumed yet.
+  // In: bytes that are read and not consumed yet.
   buffer<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::uint64_t position_ = 0;  // of the next byte in all that comes
-  // The frame that is coming.
-  frame in_;
-  matcher::arrival& to_;
-  std::uint64_t left_ = 0;      // bytes of its payload that have not come
-  std::size_t foot_ = 0;        // bytes behind it
-  bool in_payload_ = false;     // or in its foot
-  std::uint32_t sum_ = 0;       // of the payload so far
-  bool combined_last_ = false;  // and so more may be read at once
-  bool held_ = false;           // a header waits for its turn
-  bool goodbye_ = false;        // nothing comes any more
-  std::uint32_t next_in_ = 0;   // sequence of frames
-  std::size_t announced_ = 0;   // messages that have not come
-  std::uint64_t owed_ = 0;      // of the credit that this side gave
+  std::uint64_t position_ = 0;  // offset of the next byte in the stream
+  // The frame that is being received.
+  frame frame_in_;
+  matcher::arrival& target_;
+  std::uint64_t payload_left_ = 0;  // bytes of its payload that have not arrived
+  std::size_t trailer_bytes_ = 0;   // bytes after the payload
+  bool in_payload_ = false;         // set while the payload or the trailer is being read
+  std::uint32_t checksum_ = 0;      // checksum of the payload so far
+  bool last_combined_ = false;      // set if the last payload was combined: more bytes may then be read at once
+  bool frame_held_ = false;         // set while a received header waits until its message may be matched
+  bool goodbye_received_ = false;   // set when the peer has sent its last frame
+  std::uint32_t next_in_ = 0;       // sequence number of the next frame
+  std::size_t announced_ = 0;       // number of announced messages whose payload has not arrived
+  std::uint64_t credit_owed_ = 0;   // bytes of this side's credit that the peer uses
 };
 
 }}}  // namespace muster::v0::detail

@@ -9,12 +9,12 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Read ahead of what may be a large message: its place is elsewhere.
-constexpr std::size_t a_little = 8192;
-// Read behind a payload that goes to its place.
-constexpr std::size_t behind_a_payload = 4096;
+// Bytes to read where a large message may follow the header: its payload is read directly into its target.
+constexpr std::size_t read_ahead = 8192;
+// Bytes to read into the buffer after a payload that is read directly into its target.
+constexpr std::size_t read_after_payload = 4096;
 
-constexpr std::size_t most_announced = std::size_t{1} << 20;
+constexpr std::size_t max_announced = std::size_t{1} << 20;
 
 envelope envelope_of(const frame& head) {
   const bool announces = head.kind == frame_kind::rts;
@@ -34,8 +34,8 @@ void require(const char* fault) {
 
 // ---- bytes ----
 
-// What lies here of what comes next, at most `most` bytes.
-std::span<const std::byte> tcp_link::here(std::uint64_t most) const noexcept {
+// Returns the buffered bytes that are next in the stream, at most `most`.
+std::span<const std::byte> tcp_link::buffered(std::uint64_t most) const noexcept {
   return {buffer_.data() + begin_, static_cast<std::size_t>(std::min<std::uint64_t>(most, end_ - begin_))};
 }
 
@@ -44,16 +44,16 @@ void tcp_link::consume(std::size_t bytes) noexcept {
   position_ += bytes;
 }
 
-// Reads more behind what is here, at most `most` bytes; 0 when nothing has come.
-std::size_t tcp_link::read(std::uint64_t most) {
-  // What is left here is a piece of a header, of an element or of a foot. The next byte belongs in its line of the
-  // buffer as in all that comes.
+// Reads up to `most` more bytes into the buffer. Returns 0 if none have arrived.
+std::size_t tcp_link::fill_buffer(std::uint64_t most) {
+  // The remaining bytes are a part of a header, an element or a trailer. The next byte gets the same alignment in the
+  // buffer as in the stream.
   if (begin_ >= 2 * frame_bytes || begin_ == end_) {
-    const std::size_t left = end_ - begin_;
-    const auto place = static_cast<std::size_t>(position_ % frame_bytes);
-    std::memmove(buffer_.data() + place, buffer_.data() + begin_, left);
-    begin_ = place;
-    end_ = begin_ + left;
+    const std::size_t rest = end_ - begin_;
+    const auto alignment = static_cast<std::size_t>(position_ % frame_bytes);
+    std::memmove(buffer_.data() + alignment, buffer_.data() + begin_, rest);
+    begin_ = alignment;
+    end_ = begin_ + rest;
   }
   const auto room = static_cast<std::size_t>(std::min<std::uint64_t>(most, buffer_.size() - end_));
   const std::size_t n = socket_.read_some({buffer_.data() + end_, room});
@@ -61,181 +61,182 @@ std::size_t tcp_link::read(std::uint64_t most) {
   return n;
 }
 
-// Reads past the buffer, which is empty, to where the bytes belong; `whole`: what comes behind them goes into the
-// buffer, the foot and a little more than a header.
-std::size_t tcp_link::read_to(std::span<std::byte> into, bool whole) {
-  const auto behind = static_cast<std::size_t>((position_ + into.size()) % frame_bytes);
-  const iovec pieces[2] = {{into.data(), into.size()},
-                           {buffer_.data() + behind, std::min(behind_a_payload, buffer_.size() - behind)}};
-  const std::size_t n = socket_.read_some(std::span(pieces).first(whole ? 2 : 1));
-  const std::size_t taken = std::min(n, into.size());
-  position_ += taken;
-  begin_ = behind;
-  end_ = behind + (n - taken);
+// Reads a payload directly into `target`, past the buffer, which is empty. `with_trailer`: the following bytes, which
+// are the trailer and a little more than a header, are read into the buffer.
+std::size_t tcp_link::read_directly(std::span<std::byte> target, bool with_trailer) {
+  const auto alignment = static_cast<std::size_t>((position_ + target.size()) % frame_bytes);
+  const iovec pieces[2] = {{target.data(), target.size()},
+                           {buffer_.data() + alignment, std::min(read_after_payload, buffer_.size() - alignment)}};
+  const std::size_t n = socket_.read_some(std::span(pieces).first(with_trailer ? 2 : 1));
+  const std::size_t direct = std::min(n, target.size());
+  position_ += direct;
+  begin_ = alignment;
+  end_ = alignment + (n - direct);
   return n;
 }
 
 // ---- frames ----
 
-void tcp_link::pump_in() noexcept {
-  if (goodbye_) return;
+void tcp_link::read_pending() noexcept {
+  if (goodbye_received_) return;
   try {
     read_frames();
-    repay();
-  } catch (const link_broken& trouble) {
-    sever(trouble.what);
-  } catch (const socket_error& trouble) {
+    return_credit();
+  } catch (const link_broken& failure) {
+    sever(failure.reason);
+  } catch (const socket_error& failure) {
     const bool in_a_frame = in_payload_ || begin_ != end_;
-    sever(trouble.as_seen() + (trouble.ended() && in_a_frame ? " in the middle of a message" : ""));
-  } catch (const std::exception& trouble) {
-    sever(trouble.what());
+    sever(failure.as_seen() + (failure.ended() && in_a_frame ? " in the middle of a message" : ""));
+  } catch (const std::exception& failure) {
+    sever(failure.what());
   }
 }
 
-// What one turn may move.
+// Reads and processes frames, up to the budget for one call.
 void tcp_link::read_frames() {
   std::size_t budget = 2 * limits_.window;
   for (;;) {
-    // What is here.
+    // The buffered bytes.
     while (in_payload_ || begin_payload()) {
-      const request* const r = to_.to;
-      std::span<const std::byte> bytes = here(left_);
+      const request* const r = target_.to;
+      std::span<const std::byte> bytes = buffered(payload_left_);
       if (r != nullptr && r->combine != nullptr)
         bytes = bytes.first(bytes.size() / r->combine->element_size() * r->combine->element_size());
-      take_payload(bytes);
+      process_payload(bytes);
       consume(bytes.size());
-      if (left_ > 0 || !end_payload()) break;
+      if (payload_left_ > 0 || !end_payload()) break;
     }
-    if (held_ || goodbye_ || budget == 0) return;
-    // More of it.
-    std::size_t asked = 0;
+    if (frame_held_ || goodbye_received_ || budget == 0) return;
+    // More bytes from the socket.
+    std::size_t requested = 0;
     std::size_t n = 0;
-    if (in_payload_ && left_ > 0) {
-      std::byte* const place = begin_ == end_ ? to_.place(in_.total - left_) : nullptr;
-      asked = static_cast<std::size_t>(std::min<std::uint64_t>(left_, budget));
-      if (place != nullptr) {
-        n = read_to({place, asked}, asked == left_);
-        take_payload({place, std::min(n, asked)});
+    if (in_payload_ && payload_left_ > 0) {
+      std::byte* const target = begin_ == end_ ? target_.place(frame_in_.total - payload_left_) : nullptr;
+      requested = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_, budget));
+      if (target != nullptr) {
+        n = read_directly({target, requested}, requested == payload_left_);
+        process_payload({target, std::min(n, requested)});
       } else {
-        asked = std::min(asked, limits_.window);
-        n = read(asked + (asked == left_ ? foot_ : 0));
+        requested = std::min(requested, limits_.window);
+        n = fill_buffer(requested + (requested == payload_left_ ? trailer_bytes_ : 0));
       }
     } else {
-      asked = combined_last_ ? limits_.window + 2 * frame_bytes : a_little;
-      n = read(asked);
+      requested = last_combined_ ? limits_.window + 2 * frame_bytes : read_ahead;
+      n = fill_buffer(requested);
     }
     if (n == 0) return;
     budget -= std::min(budget, n);
-    if (n < asked) budget = 0;  // there was no more: what came is looked at, and that is all
+    if (n < requested) budget = 0;  // no more bytes are available: the loop processes these bytes and ends
   }
 }
 
-// Bytes of the payload, wherever they lie now.
-void tcp_link::take_payload(std::span<const std::byte> bytes) {
+// Processes bytes of the payload, in the buffer or already in their target.
+void tcp_link::process_payload(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  if ((in_.flags & frame::has_checksum) != 0) sum_ = crc32c(bytes, sum_);
-  const std::uint64_t offset = in_.total - left_;
-  if (bytes.data() != to_.place(offset)) to_.put(offset, bytes);
-  left_ -= bytes.size();
+  if ((frame_in_.flags & frame::has_checksum) != 0) checksum_ = crc32c(bytes, checksum_);
+  const std::uint64_t offset = frame_in_.total - payload_left_;
+  if (bytes.data() != target_.place(offset)) target_.put(offset, bytes);
+  payload_left_ -= bytes.size();
 }
 
-// All of the payload is here. False when its foot is not.
+// Checks the trailer after a complete payload and delivers the message. Returns false if the trailer has not arrived.
 bool tcp_link::end_payload() {
-  const auto foot = here(foot_);
-  if (foot.size() < foot_) return false;
-  if ((in_.flags & frame::has_checksum) != 0 && std::memcmp(foot.data(), &sum_, sizeof sum_) != 0)
+  const auto trailer = buffered(trailer_bytes_);
+  if (trailer.size() < trailer_bytes_) return false;
+  if ((frame_in_.flags & frame::has_checksum) != 0 && std::memcmp(trailer.data(), &checksum_, sizeof checksum_) != 0)
     throw link_broken{"the checksum of a payload is wrong"};
-  consume(foot_);
+  consume(trailer_bytes_);
   in_payload_ = false;
-  // What is put aside counts until it is taken.
-  if (in_.kind == frame_kind::message)
-    (to_.aside != nullptr ? to_.aside->owed : messages_.taken_of(peer_)) += cost_of(in_.total);
-  messages_.came(to_);
+  // An unexpected message uses credit until it is received.
+  if (frame_in_.kind == frame_kind::message)
+    (target_.aside != nullptr ? target_.aside->owed : messages_.taken_of(peer_)) += credit_cost(frame_in_.total);
+  messages_.came(target_);
   return true;
 }
 
-// Whether all of the next header is here, and what leads to its payload.
-bool tcp_link::peek() {
-  const auto header = here(frame_bytes);
+// Decodes the next header. Returns true if the header and the padding after it have arrived.
+bool tcp_link::parse_header() {
+  const auto header = buffered(frame_bytes);
   if (header.size() < frame_bytes) return false;
-  if (const char* const fault = decode(header.first<frame_bytes>(), in_); fault != nullptr)
+  if (const char* const fault = decode(header.first<frame_bytes>(), frame_in_); fault != nullptr)
     throw std::runtime_error(std::string("it sent a malformed frame: ") + fault);
-  if (in_.sequence != next_in_) throw link_broken{"its frames are out of order"};
-  return end_ - begin_ >= frame_bytes + in_.lead;
+  if (frame_in_.sequence != next_in_) throw link_broken{"its frames are out of order"};
+  return end_ - begin_ >= frame_bytes + frame_in_.lead;
 }
 
-// The next header, and where its payload goes. False when it is not here, or not to be taken yet.
+// Processes the next header and selects the payload's target. Returns false if the header has not arrived, or must
+// wait.
 bool tcp_link::begin_payload() {
-  held_ = false;
-  if (!peek()) return false;
-  // A group that lost the rank has yet to put away what it had to do with the old connection.
-  const bool begins = in_.kind == frame_kind::message || in_.kind == frame_kind::rts;
-  held_ = number_ > 0 && begins && messages_.is_gone(peer_, in_.generation);
-  if (held_) return false;
-  to_ = {};
-  switch (in_.kind) {
+  frame_held_ = false;
+  if (!parse_header()) return false;
+  // A group that lost the peer must first discard the requests and messages of the old connection.
+  const bool begins = frame_in_.kind == frame_kind::message || frame_in_.kind == frame_kind::rts;
+  frame_held_ = number_ > 0 && begins && messages_.is_gone(peer_, frame_in_.generation);
+  if (frame_held_) return false;
+  target_ = {};
+  switch (frame_in_.kind) {
     case frame_kind::message:
     case frame_kind::data:
-      held_ = !begin_message();
-      if (held_) return false;
+      frame_held_ = !begin_message();
+      if (frame_held_) return false;
       break;
     case frame_kind::rts:
       handle_announce();
       break;
     case frame_kind::cts:
-      require(sends_.clear(in_.number()));
+      require(sends_.clear(frame_in_.number()));
       break;
     case frame_kind::credit:
-      if (in_.number() > limits_.credit - std::min<std::uint64_t>(credit_, limits_.credit))
-        throw link_broken{"it gives more credit than this rank asked for"};
-      credit_ += in_.number();
+      if (frame_in_.number() > limits_.credit - std::min<std::uint64_t>(send_credit_, limits_.credit))
+        throw link_broken{"it returns more credit than this rank used"};
+      send_credit_ += frame_in_.number();
       break;
     case frame_kind::goodbye:
-      goodbye_ = true;
+      goodbye_received_ = true;
       break;
     default:
       throw link_broken{"it sent a control frame on a data stream"};
   }
-  consume(frame_bytes + in_.lead);
+  consume(frame_bytes + frame_in_.lead);
   ++next_in_;
-  left_ = in_.bytes();
-  foot_ = in_.foot();
-  sum_ = 0;
+  payload_left_ = frame_in_.bytes();
+  trailer_bytes_ = frame_in_.trailer_bytes();
+  checksum_ = 0;
   in_payload_ = true;
-  combined_last_ = to_.to != nullptr && to_.to->combine != nullptr;
+  last_combined_ = target_.to != nullptr && target_.to->combine != nullptr;
   return true;
 }
 
-// False when the message is to wait where it is.
+// Matches the message. Returns false if the message must wait in the connection.
 bool tcp_link::begin_message() {
-  if (in_.kind == frame_kind::data) {
-    require(messages_.match_body(peer_, envelope_of(in_), to_));
+  if (frame_in_.kind == frame_kind::data) {
+    require(messages_.match_body(peer_, envelope_of(frame_in_), target_));
     --announced_;
     return true;
   }
-  const std::uint64_t cost = cost_of(in_.total);
-  if (cost > limits_.credit - owed_) throw link_broken{"it sends more than it has credit for"};
-  if (!messages_.match(peer_, envelope_of(in_), sends_.awaits_clear(), to_)) return false;
-  owed_ += cost;
+  const std::uint64_t cost = credit_cost(frame_in_.total);
+  if (cost > limits_.credit - credit_owed_) throw link_broken{"it sends more than it has credit for"};
+  if (!messages_.match(peer_, envelope_of(frame_in_), sends_.awaits_clear(), target_)) return false;
+  credit_owed_ += cost;
   return true;
 }
 
-// ---- messages that ask first ----
+// ---- announced messages ----
 
 void tcp_link::handle_announce() {
-  if (announced_ >= most_announced) throw link_broken{"it announces too many messages"};
+  if (announced_ >= max_announced) throw link_broken{"it announces too many messages"};
   ++announced_;
-  matcher::arrival nowhere;  // nothing of it comes yet
-  (void)messages_.match(peer_, envelope_of(in_), true, nowhere);
+  matcher::arrival no_target;  // no payload follows the announcement
+  (void)messages_.match(peer_, envelope_of(frame_in_), true, no_target);
 }
 
-// Tells the sender now and then how much of its messages was taken.
-void tcp_link::repay() {
-  std::uint64_t& taken = messages_.taken_of(peer_);
-  if (taken < limits_.credit / 4) return;
-  say(frame_kind::credit, taken);
-  owed_ -= taken;
-  taken = 0;
+// Returns credit to the sender once a quarter of the credit is free.
+void tcp_link::return_credit() {
+  std::uint64_t& received = messages_.taken_of(peer_);
+  if (received < limits_.credit / 4) return;
+  queue_frame(frame_kind::credit, received);
+  credit_owed_ -= received;
+  received = 0;
 }
 
 }}}  // namespace muster::v0::detail

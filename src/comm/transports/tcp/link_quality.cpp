@@ -1,6 +1,7 @@
 #include "link_quality.hpp"
 
-#include <linux/tcp.h>  // its tcp_info has more than that of netinet/tcp.h, and the two cannot be included together
+// this tcp_info has more fields than in netinet/tcp.h; the two headers cannot be included together
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,18 +11,20 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 link_quality quality_of(int file) noexcept {
-  tcp_info seen{};
-  socklen_t length = sizeof seen;
-  constexpr std::size_t needed = offsetof(tcp_info, tcpi_delivery_rate) + sizeof seen.tcpi_delivery_rate;
-  if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &seen, &length) != 0 || length < needed) return {};
-  // What it may have under way in a round trip. Where the ends wait for a processor the rate of delivery is anything,
-  // while the system answers for them: this is low only where packets wait for each other on the way.
-  const double window = 1.0 * seen.tcpi_snd_cwnd * seen.tcpi_snd_mss;
-  const double carries = seen.tcpi_rtt > 0 ? window / (1e-6 * seen.tcpi_rtt) : 0;
-  // A rate far above that was measured of a few acknowledgements that came at once.
-  const double delivered = std::min(static_cast<double>(seen.tcpi_delivery_rate), 4 * carries);
-  return {
-      .sent = seen.tcpi_bytes_acked, .bandwidth = std::max(delivered, carries), .latency = 1e-6 * seen.tcpi_min_rtt};
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  constexpr std::size_t needed = offsetof(tcp_info, tcpi_delivery_rate) + sizeof info.tcpi_delivery_rate;
+  if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || length < needed) return {};
+  // The bytes that the connection may have in flight in a round trip. The measured delivery rate is unreliable if the
+  // processes at the ends wait for a processor, but the system acknowledges for them. So this rate is low only if
+  // packets queue in the network.
+  const double window = 1.0 * info.tcpi_snd_cwnd * info.tcpi_snd_mss;
+  const double window_rate = info.tcpi_rtt > 0 ? window / (1e-6 * info.tcpi_rtt) : 0;
+  // A rate far above the window rate results from a few acknowledgements that arrived together.
+  const double delivery_rate = std::min(static_cast<double>(info.tcpi_delivery_rate), 4 * window_rate);
+  return {.sent = info.tcpi_bytes_acked,
+          .bandwidth = std::max(delivery_rate, window_rate),
+          .latency = 1e-6 * info.tcpi_min_rtt};
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,11 +1,11 @@
-// What the system has seen of a connection.
+// Measurements of a connection by the system.
 #pragma once
 
 #include <muster/comm/transport.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One system call; all zeros where the system does not say.
+/// Returns the measurements of a socket; all zeros if the system provides none. Costs one system call.
 [[nodiscard]] link_quality quality_of(int file) noexcept;
 
 }}}  // namespace muster::v0::detail

@@ -11,17 +11,17 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::size_t most_early = 1024;
-constexpr std::uint32_t most_positions = 64;
+constexpr std::size_t max_early_messages = 1024;
+constexpr std::uint32_t max_positions = 64;
 
-// On the host of that name, of the cores that any rank there may run on.
-double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& here) {
+// Returns the number of ranks on that host, divided by the number of cores on which any rank there may run.
+double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& host) {
   cpu_set_t cores{};
   int ranks = 0;
-  for (const auto& one : peers) {
-    if (one.host != here) continue;
+  for (const auto& peer : peers) {
+    if (peer.host != host) continue;
     ++ranks;
-    CPU_OR(&cores, &cores, &one.cores);
+    CPU_OR(&cores, &cores, &peer.cores);
   }
   return static_cast<double>(ranks) / std::max(1, CPU_COUNT(&cores));
 }
@@ -34,80 +34,82 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
       rank_(rank),
       oversubscribed_(ranks_a_core(peers, peers[static_cast<std::size_t>(rank)].host) > 1),
       most_ranks_a_core_([&] {
-        double most = 0;
-        for (const auto& one : peers) most = std::max(most, ranks_a_core(peers, one.host));
-        return most;
+        double largest = 0;
+        for (const auto& info : peers) largest = std::max(largest, ranks_a_core(peers, info.host));
+        return largest;
       }()),
-      messages_(static_cast<int>(peers.size()), [this](int peer, std::uint64_t number) { link(peer).clear(number); }),
+      messages_(static_cast<int>(peers.size()),
+                [this](int peer, std::uint64_t number) { link(peer).send_clear(number); }),
       peers_([&] {
-        std::vector<peer_state> made(peers.size());
-        for (std::size_t peer = 0; peer < made.size(); ++peer)
-          made[peer].link = std::make_unique<tcp_link>(static_cast<int>(peer), messages_, plan_.limits);
-        return made;
+        std::vector<peer_state> states(peers.size());
+        for (std::size_t peer = 0; peer < states.size(); ++peer)
+          states[peer].link = std::make_unique<tcp_link>(static_cast<int>(peer), messages_, plan_.limits);
+        return states;
       }()),
       manager_(*this, std::move(peers), std::move(listeners), secret) {}
 
 tcp_mesh::~tcp_mesh() {
-  const auto until = deadline_after(tcp_timing::drain);
+  const auto deadline = deadline_after(tcp_timing::drain);
   {
     const std::lock_guard lock(mutex_);
-    for (auto& one : peers_) {
-      if (one.link->connected()) one.link->say_goodbye();
+    for (auto& entry : peers_) {
+      if (entry.link->connected()) entry.link->queue_goodbye();
     }
   }
-  while (!flushed() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  manager_.say_goodbye(until);
+  while (!try_flush() && clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  manager_.send_goodbyes(deadline);
 }
 
-// Whether all that was sent is in the hands of the other side's system.
-bool tcp_mesh::flushed() noexcept {
+// Writes queued frames. Returns true when the peers' systems have acknowledged all bytes.
+bool tcp_mesh::try_flush() noexcept {
   const std::lock_guard lock(mutex_);
   bool all = true;
-  for (auto& one : peers_) {
-    one.link->pump_out();
-    all = all && !one.link->wants_out() && !has_unsent_bytes(one.link->file());
+  for (auto& entry : peers_) {
+    entry.link->write_pending();
+    all = all && !entry.link->has_output() && !has_unsent_bytes(entry.link->file());
   }
   return all;
 }
 
-// The one with the higher rank connects, so that no two do at the same time.
-void tcp_mesh::await_all(clock::time_point until, const std::function<bool()>& given_up) {
-  for (int peer = 0; peer < rank_; ++peer) manager_.want(peer);
+// The rank with the higher number connects, so that two ranks never connect to each other at the same time.
+void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>& is_aborted) {
+  for (int peer = 0; peer < rank_; ++peer) manager_.request_connection(peer);
   std::unique_lock lock(mutex_);
   const auto missing = [&] {
-    std::vector<int> found;
+    std::vector<int> missing_ranks;
     for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank_ && !link(peer).connected()) found.push_back(peer);
+      if (peer != rank_ && !link(peer).connected()) missing_ranks.push_back(peer);
     }
-    return found;
+    return missing_ranks;
   };
-  const auto is_lost = [&](int peer) { return !state(peer).lost.empty(); };
-  const auto over = [&] {
-    const auto found = missing();
-    return found.empty() || std::any_of(found.begin(), found.end(), is_lost);
+  const auto is_lost = [&](int peer) { return !state(peer).lost_reason.empty(); };
+  const auto is_settled = [&] {
+    const auto missing_ranks = missing();
+    return missing_ranks.empty() || std::any_of(missing_ranks.begin(), missing_ranks.end(), is_lost);
   };
-  const auto next = [&] {
-    return std::min(until, clock::now() + (given_up ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
+  const auto next_check = [&] {
+    return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
   };
-  while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
-    if (const int code = manager_.accept_trouble()) {
+  while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
+    if (const int code = manager_.accept_error()) {
       throw error(error_kind::other, "other ranks cannot connect to rank " + std::to_string(rank_) + " over tcp (" +
                                          std::generic_category().message(code) +
                                          "); raise the limit of descriptors (ulimit -n)");
     }
-    if (given_up && given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
+    if (is_aborted && is_aborted()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
-  const auto found = missing();
-  if (found.empty()) return;
-  const auto lost = std::find_if(found.begin(), found.end(), is_lost);
-  if (lost != found.end()) {
-    throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" + state(*lost).lost +
+  const auto missing_ranks = missing();
+  if (missing_ranks.empty()) return;
+  const auto lost = std::find_if(missing_ranks.begin(), missing_ranks.end(), is_lost);
+  if (lost != missing_ranks.end()) {
+    throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +
+                                    state(*lost).lost_reason +
                                     "); check that it runs, the route to it (--interface, firewalls) and the token");
   }
-  const std::string trouble = manager_.trouble_with(found.front());
-  throw timeout_error("connecting", found,
-                      "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
-                          (trouble.empty() ? "" : "; " + trouble) +
+  const std::string connect_error = manager_.last_connect_error(missing_ranks.front());
+  throw timeout_error("connecting", missing_ranks,
+                      "not all ranks connected over tcp in time (missing: rank " + format_ranks(missing_ranks) +
+                          (connect_error.empty() ? "" : "; " + connect_error) +
                           "); check that they run, the route to them (--interface, firewalls) and the token");
 }
 
@@ -117,14 +119,14 @@ void tcp_mesh::open(matching_group& group) {
   const std::lock_guard lock(mutex_);
   messages_.open(group);
   for (int peer = 0; peer < size(); ++peer) {
-    if (!state(peer).lost.empty()) tell_gone(group, peer, state(peer).lost);
+    if (!state(peer).lost_reason.empty()) report_lost_peer(group, peer, state(peer).lost_reason);
   }
-  for (auto& one : early_) {
-    if (one.generation != group.generation() || group.member(one.peer) < 0) continue;
-    one.message.origin = group.member(one.peer);
-    group.tell(one.message);
+  for (auto& early : early_messages_) {
+    if (early.generation != group.generation() || group.member(early.peer) < 0) continue;
+    early.message.origin = group.member(early.peer);
+    group.tell(early.message);
   }
-  std::erase_if(early_, [&](const early_notice& one) { return one.generation == group.generation(); });
+  std::erase_if(early_messages_, [&](const early_message& early) { return early.generation == group.generation(); });
 }
 
 void tcp_mesh::close(matching_group& group) noexcept {
@@ -134,81 +136,82 @@ void tcp_mesh::close(matching_group& group) noexcept {
 
 // ---- links ----
 
-void tcp_mesh::pump(peer_state& one) noexcept {
-  tcp_link& link = *one.link;
-  if (link.wants_out()) link.pump_out();
-  if (link.wants_in()) {
-    link.pump_in();
-    if (link.is_urgent()) link.pump_out();
+void tcp_mesh::advance(peer_state& peer) noexcept {
+  tcp_link& link = *peer.link;
+  if (link.has_output()) link.write_pending();
+  if (link.needs_input()) {
+    link.read_pending();
+    if (link.has_urgent_output()) link.write_pending();
   }
-  if (link.trouble().empty() || std::exchange(one.reported, true)) return;
-  manager_.report(link.peer(), link.trouble());
+  if (link.failure().empty() || std::exchange(peer.reported, true)) return;
+  manager_.report_broken_link(link.peer(), link.failure());
 }
 
-// All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
+// Advances all links: a peer may wait for a different request than the tested one.
 void tcp_mesh::progress() noexcept {
-  for (auto& one : peers_) pump(one);
+  for (auto& peer : peers_) advance(peer);
 }
 
 void tcp_mesh::replace_link(int peer) {
-  peer_state& of = state(peer);
-  of.link = std::make_unique<tcp_link>(peer, messages_, plan_.limits, of.link->number() + 1);
-  of.reported = of.away = false;
+  peer_state& replaced = state(peer);
+  replaced.link = std::make_unique<tcp_link>(peer, messages_, plan_.limits, replaced.link->number() + 1);
+  replaced.reported = replaced.disconnected = false;
 }
 
-// ---- what the watch sees ----
+// ---- calls of the connection manager ----
 
 void tcp_mesh::attach(int peer, tcp_socket connection) {
   const std::lock_guard lock(mutex_);
-  if (state(peer).away) replace_link(peer);
+  if (state(peer).disconnected) replace_link(peer);
   link(peer).attach(std::move(connection));
-  pump(state(peer));
+  advance(state(peer));
   for (matching_group* const group : messages_.groups()) group->wake();
   changed_.notify_all();
 }
 
-void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& what) {
+void tcp_mesh::report_lost_peer(matching_group& group, int peer, const std::string& reason) {
   const int member = group.member(peer);
   if (member < 0 || group.has_lost(member)) return;
   group.lost[static_cast<std::size_t>(member)] = true;
-  const auto& its = manager_.peer(peer);
-  group.tell(control_message::gone_rank(member, "rank " + std::to_string(member) + " is gone (" + what +
-                                                    "; it is process " + std::to_string(its.process) + " on " +
-                                                    its.name + "); see the output of its launcher"));
+  const auto& info = manager_.peer(peer);
+  group.tell(control_message::gone_rank(member, "rank " + std::to_string(member) + " is gone (" + reason +
+                                                    "; it is process " + std::to_string(info.process) + " on " +
+                                                    info.name + "); see the output of its launcher"));
 }
 
-void tcp_mesh::lose(int peer, const std::string& why) {
+void tcp_mesh::on_lost(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  peer_state& of = state(peer);
-  if (of.lost.empty()) of.lost = why;
-  of.reported = of.away = true;
-  of.link->sever(why);
-  for (matching_group* const group : messages_.groups()) tell_gone(*group, peer, why);
+  peer_state& lost = state(peer);
+  if (lost.lost_reason.empty()) lost.lost_reason = reason;
+  lost.reported = lost.disconnected = true;
+  lost.link->sever(reason);
+  for (matching_group* const group : messages_.groups()) report_lost_peer(*group, peer, reason);
   changed_.notify_all();
 }
 
-void tcp_mesh::left(int peer) {
+void tcp_mesh::on_departure(int peer) {
   const std::lock_guard lock(mutex_);
-  state(peer).left = true;
-  // What it said to its groups may have been lost with its connection: a group that renewed it would wait for it.
+  state(peer).departed = true;
+  // The control messages of the peer may have been lost with its connection: a group that renewed the connection would
+  // wait for the peer.
   for (matching_group* const group : messages_.groups()) {
-    if (!state(peer).lost.empty()) tell_gone(*group, peer, "it has ended");
+    if (!state(peer).lost_reason.empty()) report_lost_peer(*group, peer, "it has ended");
   }
   changed_.notify_all();
 }
 
-void tcp_mesh::hear_notice(int peer, const frame& head, control_message& message) {
+void tcp_mesh::on_control_message(int peer, const frame& head, control_message& message) {
   const bool is_position = message.what == control_message::kind::position;
   if (is_position && head.signature.kind == collective::none) return;
   const std::lock_guard lock(mutex_);
   matching_group* const group = messages_.find(head.generation);
   if (group == nullptr) {
-    if (!is_position && !messages_.is_closed(head.generation) && early_.size() < most_early)
-      early_.push_back({head.generation, message, peer});
+    if (!is_position && !messages_.is_closed(head.generation) && early_messages_.size() < max_early_messages)
+      early_messages_.push_back({head.generation, message, peer});
     return;
   }
   message.origin = group->member(peer);
-  if (message.origin < 0 || (is_position && group->news() >= most_positions)) return;
+  if (message.origin < 0 || (is_position && group->news() >= max_positions)) return;
   group->tell(message);
 }
 
@@ -217,11 +220,11 @@ frame tcp_mesh::position() {
   return position_;
 }
 
-// Now and then: sends what a busy caller left unsent.
-void tcp_mesh::tick() {
+// Called at each heartbeat: sends the urgent frames that a busy caller has not sent.
+void tcp_mesh::flush_urgent() {
   const std::lock_guard lock(mutex_);
-  for (auto& one : peers_) {
-    if (one.link->is_urgent()) one.link->pump_out();
+  for (auto& entry : peers_) {
+    if (entry.link->has_urgent_output()) entry.link->write_pending();
   }
 }
 

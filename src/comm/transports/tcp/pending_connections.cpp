@@ -1,4 +1,4 @@
-// The part of the manager that makes connections.
+// The functions of the connection manager that make connections.
 #include <algorithm>
 #include <cerrno>
 
@@ -8,161 +8,172 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-clock::duration pause_before(int attempt) {
+clock::duration retry_delay(int attempt) {
   return std::min<clock::duration>(tcp_timing::first_retry * (1 << std::min(attempt, 8)), tcp_timing::last_retry);
 }
 
 }  // namespace
 
-// ---- going to others ----
+// ---- connecting to peers ----
 
-void connection_manager::dial(int peer) {
-  remote& to = of(peer);
-  if (to.now != stage::idle || peer == rank_) return;
-  to.now = stage::dialing;
-  to.until = deadline_after(plan_.patience);
-  for (std::uint32_t k = 0; k < to.made.size(); ++k) {
-    dial_one(pending_connections_.emplace_back(pending_connection{peer, k}));
-    if (to.now != stage::dialing) return;  // it has ended
+void connection_manager::start_connecting(int peer) {
+  remote_peer& remote = remote_of(peer);
+  if (remote.state != stage::idle || peer == rank_) return;
+  remote.state = stage::connecting;
+  remote.deadline = deadline_after(plan_.patience);
+  for (std::uint32_t k = 0; k < remote.sockets.size(); ++k) {
+    start_attempt(pending_connections_.emplace_back(pending_connection{peer, k}));
+    if (remote.state != stage::connecting) return;  // the peer is lost
   }
 }
 
-void connection_manager::dial_again(int peer, clock::time_point until) {
-  remote& to = of(peer);
-  if (to.now == stage::failed) return lose(peer, "it could not be connected again: " + to.trouble);
-  if (to.now == stage::broken) {
-    to.now = stage::idle;
-    dial(peer);
+void connection_manager::reconnect(int peer, clock::time_point deadline) {
+  remote_peer& remote = remote_of(peer);
+  if (remote.state == stage::failed) return lose_peer(peer, "it could not be connected again: " + remote.last_error);
+  if (remote.state == stage::broken) {
+    remote.state = stage::idle;
+    start_connecting(peer);
   }
-  // One that was silent was perhaps stopped, and then its connections cannot be made either until it goes on.
-  if (!to.was_silent) to.until = std::min(to.until, until);
+  // A peer whose heartbeats were missing may be stopped. Its connections can be made only after it resumes, so the
+  // deadline is not shortened.
+  if (!remote.was_silent) remote.deadline = std::min(remote.deadline, deadline);
 }
 
-// The next of the addresses.
-void connection_manager::dial_one(pending_connection& one) {
-  const auto& to = of(one.peer).at.addresses;
-  const address& next = to[static_cast<std::size_t>(one.attempts++) % to.size()];
+// Starts the next attempt, at the peer's next address.
+void connection_manager::start_attempt(pending_connection& attempt) {
+  const auto& addresses = remote_of(attempt.peer).info.addresses;
+  const address& target = addresses[static_cast<std::size_t>(attempt.attempts++) % addresses.size()];
   try {
-    one.talk = handshake::connect(secret_,
-                                  {static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(one.peer), one.which});
-    one.connecting = true;
-    one.until = clock::now() + tcp_timing::connect_attempt;
-    one.socket = tcp_socket::start_connect(next);
-    one.ready = loop_.watch(one.socket.file(), EPOLLOUT, [this, &one](std::uint32_t) { advance(one); });
-  } catch (const socket_error& failed) {
-    const bool is_out_of_descriptors = failed.code() == EMFILE || failed.code() == ENFILE;
-    drop(one, failed.what(), failed.code() == ECONNREFUSED);
-    if (is_out_of_descriptors && !of(one.peer).again)
-      lose(one.peer, failed.what() + std::string("; raise the limit (ulimit -n)"));
+    attempt.negotiation = handshake::connect(
+        secret_,
+        {static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(attempt.peer), attempt.connection_index});
+    attempt.is_connecting = true;
+    attempt.deadline = clock::now() + tcp_timing::connect_attempt;
+    attempt.socket = tcp_socket::start_connect(target);
+    attempt.ready = loop_.watch(attempt.socket.file(), EPOLLOUT, [this, &attempt](std::uint32_t) { advance(attempt); });
+  } catch (const socket_error& failure) {
+    const bool is_out_of_descriptors = failure.code() == EMFILE || failure.code() == ENFILE;
+    fail_attempt(attempt, failure.what(), failure.code() == ECONNREFUSED);
+    if (is_out_of_descriptors && !remote_of(attempt.peer).was_connected)
+      lose_peer(attempt.peer, failure.what() + std::string("; raise the limit (ulimit -n)"));
   }
 }
 
-void connection_manager::advance(pending_connection& one) {
-  if (one.over) return;
+// Advances an attempt until it has to wait: connects the socket, then runs the handshake.
+void connection_manager::advance(pending_connection& attempt) {
+  if (attempt.finished) return;
   try {
-    if (one.connecting) {
-      one.socket.finish_connect();
-      one.connecting = false;
-      one.socket.set_no_delay();
+    if (attempt.is_connecting) {
+      attempt.socket.finish_connect();
+      attempt.is_connecting = false;
+      attempt.socket.set_no_delay();
     }
-    one.talk->advance(one.socket);
-  } catch (const socket_error& failed) {
-    const bool hung_up = failed.closed() && !one.connecting;
-    return drop(one,
-                failed.what() + std::string(hung_up ? "; it may belong to another job, or have another token" : ""),
-                failed.code() == ECONNREFUSED);
+    attempt.negotiation->advance(attempt.socket);
+  } catch (const socket_error& failure) {
+    const bool hung_up = failure.closed() && !attempt.is_connecting;
+    return fail_attempt(
+        attempt,
+        failure.what() + std::string(hung_up ? "; the peer may belong to another job, or have another token" : ""),
+        failure.code() == ECONNREFUSED);
   }
-  using state = handshake::state;
-  const auto now = one.talk->now();
-  one.ready.want(now == state::sending ? EPOLLOUT : EPOLLIN);
-  if (now == state::done) {
-    one.over = true;
-    one.ready = {};
-    keep(one.peer, one.which, std::move(one.socket), stage::dialing);
-  } else if (now == state::refused) {
-    if (of(one.peer).again) return drop(one, "it has not seen the end of its earlier connection");
-    one.over = true;  // it connects to us, or it has: so we wait for it
-    if (of(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
-  } else if (now == state::stranger) {
-    drop(one, "the process that listens at " + one.socket.peer().to_string() + " does not have the token of this job");
+  using handshake_state = handshake::state;
+  const auto state = attempt.negotiation->now();
+  attempt.ready.want(state == handshake_state::sending ? EPOLLOUT : EPOLLIN);
+  if (state == handshake_state::done) {
+    attempt.finished = true;
+    attempt.ready = {};
+    add_connection(attempt.peer, attempt.connection_index, std::move(attempt.socket), stage::connecting);
+  } else if (state == handshake_state::refused) {
+    if (remote_of(attempt.peer).was_connected)
+      return fail_attempt(attempt, "the peer has not detected the end of the earlier connection");
+    // the peer connects to this process, or has done so: this process waits for that connection
+    attempt.finished = true;
+    if (remote_of(attempt.peer).state == stage::connecting) abandon_attempts(attempt.peer, stage::accepting);
+  } else if (state == handshake_state::stranger) {
+    fail_attempt(attempt, "the process that listens at " + attempt.socket.peer().to_string() +
+                              " does not have the token of this job");
   }
 }
 
 // ---- accepted connections ----
 
-// It has proven to be of the job. When both sides connect at the same time, the connection that the lower rank began
-// is the one that stays.
-bool connection_manager::wants(const introduction& said) {
-  const int peer = static_cast<int>(said.from);
-  if (said.from >= remotes_.size() || said.which >= of(peer).made.size()) return false;
-  remote& with = of(peer);
-  const auto until = with.now == stage::dialing ? with.until : deadline_after(plan_.patience);
-  if (with.now == stage::dialing && peer < rank_) abandon(peer, stage::idle);
-  if (with.now == stage::idle || with.now == stage::broken) {
-    with.now = stage::answering;
-    with.made = {};
-    with.until = until;
+// Returns true if this process accepts the connection of an authenticated peer. When both sides connect at the same
+// time, the connection of the lower rank is kept.
+bool connection_manager::accepts_connection(const introduction& identity) {
+  const int peer = static_cast<int>(identity.from);
+  if (identity.from >= remotes_.size() || identity.which >= remote_of(peer).sockets.size()) return false;
+  remote_peer& remote = remote_of(peer);
+  const auto deadline = remote.state == stage::connecting ? remote.deadline : deadline_after(plan_.patience);
+  if (remote.state == stage::connecting && peer < rank_) abandon_attempts(peer, stage::idle);
+  if (remote.state == stage::idle || remote.state == stage::broken) {
+    remote.state = stage::accepting;
+    remote.sockets = {};
+    remote.deadline = deadline;
   }
-  return with.now == stage::answering;
+  return remote.state == stage::accepting;
 }
 
-void connection_manager::keep(int peer, std::uint32_t which, tcp_socket socket, stage expected) {
-  remote& with = of(peer);
-  if (with.now != expected) return;
+// Stores a connection that is ready. `expected` is the stage of the attempts to which the connection belongs.
+void connection_manager::add_connection(int peer, std::uint32_t connection_index, tcp_socket socket, stage expected) {
+  remote_peer& remote = remote_of(peer);
+  if (remote.state != expected) return;
   try {
     socket.set_no_delay();
     const seconds silent = std::max(seconds(2), plan_.patience);
     socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
-    // Data may wait in the peer's system until its rank calls; heartbeats are always read.
-    if (which == 0) socket.set_acknowledged_within(silent);
-  } catch (const socket_error&) {  // it has broken already, which is seen by reading
+    // Data may wait in the peer's system until the peer reads. Heartbeats are always read.
+    if (connection_index == 0) socket.set_acknowledged_within(silent);
+  } catch (const socket_error&) {  // the socket is broken already, and the next read detects that
   }
-  with.made[which] = std::move(socket);
-  if (with.made[0] && with.made[1]) complete(peer);
+  remote.sockets[connection_index] = std::move(socket);
+  if (remote.sockets[0] && remote.sockets[1]) complete_connections(peer);
 }
 
-void connection_manager::complete(int peer) {
-  remote& its = of(peer);
-  its.now = stage::up;
-  its.again = true;
-  its.was_silent = false;
+void connection_manager::complete_connections(int peer) {
+  remote_peer& remote = remote_of(peer);
+  remote.state = stage::connected;
+  remote.was_connected = true;
+  remote.was_silent = false;
   {
     const std::lock_guard lock(controls_mutex_);
-    std::string before = std::exchange(its.over.outgoing(), {});  // that was posted before there was a connection
-    its.over = connection(std::move(its.made[0]));
-    its.over.outgoing() = std::move(before);
-    its.heard = clock::now();
-    flush(its);
+    // control frames that were sent before there was a connection
+    std::string queued = std::exchange(remote.control.outgoing(), {});
+    remote.control = connection(std::move(remote.sockets[0]));
+    remote.control.outgoing() = std::move(queued);
+    remote.last_received = clock::now();
+    flush(remote);
   }
-  its.ready = loop_.watch(its.over.socket().file(), EPOLLIN, [this, peer](std::uint32_t) { listen(peer); });
-  const bool same_machine = of(peer).at.host == of(rank_).at.host;
-  if (same_machine) its.made[1].set_unpaced();
-  mesh_.attach(peer, std::move(its.made[1]));
+  remote.ready =
+      loop_.watch(remote.control.socket().file(), EPOLLIN, [this, peer](std::uint32_t) { read_control(peer); });
+  const bool same_machine = remote_of(peer).info.host == remote_of(rank_).info.host;
+  if (same_machine) remote.sockets[1].set_unpaced();
+  mesh_.attach(peer, std::move(remote.sockets[1]));
 }
 
-// ---- what comes to nothing ----
+// ---- failed attempts ----
 
-void connection_manager::drop(pending_connection& one, const std::string& why, bool refused) {
-  one.ready = {};
-  one.socket = {};
+void connection_manager::fail_attempt(pending_connection& attempt, const std::string& reason, bool refused) {
+  attempt.ready = {};
+  attempt.socket = {};
   {
     const std::lock_guard lock(controls_mutex_);
-    of(one.peer).trouble = why;
+    remote_of(attempt.peer).last_error = reason;
   }
-  one.retry = clock::now() + pause_before(one.attempts);
-  // What has listened there and does not any more has ended.
-  one.refusals = refused ? one.refusals + 1 : 0;
-  if (of(one.peer).again && one.refusals >= of(one.peer).at.addresses.size()) lose(one.peer, "it has ended: " + why);
+  attempt.retry_time = clock::now() + retry_delay(attempt.attempts);
+  // A process that listened at the addresses and no longer does has ended.
+  attempt.refusals = refused ? attempt.refusals + 1 : 0;
+  if (remote_of(attempt.peer).was_connected && attempt.refusals >= remote_of(attempt.peer).info.addresses.size())
+    lose_peer(attempt.peer, "it has ended: " + reason);
 }
 
-// Gives up what was done so far to connect to that rank.
-void connection_manager::abandon(int peer, stage next) {
-  for (auto& one : pending_connections_) {
-    if (one.peer == peer) one.over = true;
+// Abandons all attempts to connect to the peer.
+void connection_manager::abandon_attempts(int peer, stage next) {
+  for (auto& attempt : pending_connections_) {
+    if (attempt.peer == peer) attempt.finished = true;
   }
-  remote& with = of(peer);
-  with.made = {};
-  with.now = next;
+  remote_peer& remote = remote_of(peer);
+  remote.sockets = {};
+  remote.state = next;
 }
 
 }}}  // namespace muster::v0::detail

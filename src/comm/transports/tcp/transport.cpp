@@ -13,7 +13,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
+// value for a receive, or a send to this rank or to a lost rank
+constexpr std::uint32_t no_connection = ~std::uint32_t{0};
 
 }  // namespace
 
@@ -25,13 +26,13 @@ tcp_channel::tcp_channel(std::uint64_t generation, std::vector<int> members, int
 
 void tcp_channel::wake() noexcept {
   if (!asleep_.load()) return;
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);
+  const std::uint64_t increment = 1;
+  (void)!::write(wake_.get(), &increment, sizeof increment);
 }
 
-void tcp_channel::set_asleep(bool yes) noexcept {
-  asleep_.store(yes);
-  if (yes) return;
+void tcp_channel::set_asleep(bool is_asleep) noexcept {
+  asleep_.store(is_asleep);
+  if (is_asleep) return;
   std::uint64_t count = 0;
   (void)!::read(wake_.get(), &count, sizeof count);
 }
@@ -48,9 +49,10 @@ void tcp_transport::begin(request& r, bool receives) noexcept {
 }
 
 link_quality tcp_transport::quality(int peer) {
-  const std::lock_guard lock(mesh_->mutex_);  // the connection is not ended meanwhile
-  const int to = group_.peer(peer);
-  return to != mesh_->rank_ && mesh_->link(to).connected() ? quality_of(mesh_->link(to).file()) : link_quality();
+  const std::lock_guard lock(mesh_->mutex_);  // keeps the connection open during the call
+  const int world_rank = group_.peer(peer);
+  return world_rank != mesh_->rank_ && mesh_->link(world_rank).connected() ? quality_of(mesh_->link(world_rank).file())
+                                                                           : link_quality();
 }
 
 void tcp_transport::send(request& r) {
@@ -66,16 +68,16 @@ void tcp_transport::send(request& r) {
   if (group_.has_lost(r.peer)) return;
   progress_of(r).connection = mesh_->link(peer).number();
   mesh_->link(peer).send(r);
-  if (!mesh_->link(peer).connected()) mesh_->manager_.want(peer);
+  if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);
 }
 
 void tcp_transport::receive(request& r) {
   const std::lock_guard lock(mesh_->mutex_);
   begin(r, true);
-  mesh_->messages_.post(r);  // that it is clear to send is said by the next test, and perhaps with others
+  mesh_->messages_.post(r);  // the next test sends the clear-to-send, perhaps together with others
   if (r.peer == any_source || r.peer == group_.rank()) return;
   const int peer = group_.peer(r.peer);
-  if (!mesh_->link(peer).connected()) mesh_->manager_.want(peer);
+  if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);
 }
 
 bool tcp_transport::test(request& r) {
@@ -91,10 +93,10 @@ void tcp_transport::cancel(request& r) noexcept {
   if (r.owner == nullptr) return;
   const auto& p = progress_of(r);
   if (!p.receives) {
-    auto& to = mesh_->link(group_.peer(r.peer));
-    if (p.connection == to.number()) {
-      to.cancel_send(r);
-    } else {  // that is no more
+    auto& link = mesh_->link(group_.peer(r.peer));
+    if (p.connection == link.number()) {
+      link.cancel_send(r);
+    } else {  // the connection of the send no longer exists
       r.owner = nullptr;
     }
   } else {
@@ -102,11 +104,11 @@ void tcp_transport::cancel(request& r) noexcept {
   }
 }
 
-bool tcp_transport::move_buffer(request& r, std::byte* to) noexcept {
+bool tcp_transport::move_buffer(request& r, std::byte* destination) noexcept {
   const std::lock_guard lock(mesh_->mutex_);
   if (r.owner == nullptr) return false;
-  if (!progress_of(r).receives) mesh_->link(group_.peer(r.peer)).move_send(r, to);
-  r.data = to;
+  if (!progress_of(r).receives) mesh_->link(group_.peer(r.peer)).move_send(r, destination);
+  r.data = destination;
   return true;
 }
 
@@ -115,54 +117,54 @@ void tcp_transport::notify(int member, const control_message& message) {
   head.kind = frame_kind::control_message;
   head.generation = group_.generation();
   const int peer = group_.peer(member);
-  const bool matters = message.what != control_message::kind::position;
-  mesh_->manager_.post(peer, head, encode_notice(message), matters);
-  if (mesh_->plan_.lazy && matters) mesh_->manager_.want(peer);
+  const bool is_required = message.what != control_message::kind::position;
+  mesh_->manager_.send_control_frame(peer, head, encode_notice(message), is_required);
+  if (mesh_->plan_.lazy && is_required) mesh_->manager_.request_connection(peer);
 }
 
-void tcp_transport::pause(clock::time_point until) {
+void tcp_transport::pause(clock::time_point deadline) {
   thread_local std::vector<pollfd> files;
   files.clear();
   files.push_back({group_.wake_file(), POLLIN, 0});
   {
     const std::lock_guard lock(mesh_->mutex_);
     group_.set_asleep(true);
-    if (group_.finished != group_.looked) until = {};
-    for (const auto& one : mesh_->peers_) {
-      const int events = (one.link->can_read() ? POLLIN : 0) | (one.link->wants_out() ? POLLOUT : 0);
-      if (events != 0) files.push_back({one.link->file(), static_cast<short>(events), 0});
+    if (group_.finished != group_.looked) deadline = {};
+    for (const auto& peer : mesh_->peers_) {
+      const int events = (peer.link->can_read() ? POLLIN : 0) | (peer.link->has_output() ? POLLOUT : 0);
+      if (events != 0) files.push_back({peer.link->file(), static_cast<short>(events), 0});
     }
   }
   if (group_.news() == 0) {
-    const auto left = std::max(until - clock::now(), clock::duration::zero());
-    const auto whole = std::chrono::floor<std::chrono::seconds>(left);
-    const timespec span{static_cast<time_t>(whole.count()),
-                        static_cast<long>(std::chrono::nanoseconds(left - whole).count())};
+    const auto remaining = std::max(deadline - clock::now(), clock::duration::zero());
+    const auto seconds_part = std::chrono::floor<std::chrono::seconds>(remaining);
+    const timespec span{static_cast<time_t>(seconds_part.count()),
+                        static_cast<long>(std::chrono::nanoseconds(remaining - seconds_part).count())};
     ::ppoll(files.data(), files.size(), &span, nullptr);
   }
   group_.set_asleep(false);
 }
 
-bool tcp_transport::renew(int member, clock::time_point until) {
+bool tcp_transport::renew(int member, clock::time_point deadline) {
   const std::lock_guard lock(mesh_->mutex_);
   const int peer = group_.peer(member);
-  const tcp_mesh::peer_state& of = mesh_->state(peer);
-  if (!group_.has_lost(member) || of.lost.empty() || of.left) return false;
-  if (of.away) {
-    if (!of.link->stood()) return false;  // it was tried
+  const tcp_mesh::peer_state& peer_state = mesh_->state(peer);
+  if (!group_.has_lost(member) || peer_state.lost_reason.empty() || peer_state.departed) return false;
+  if (peer_state.disconnected) {
+    if (!peer_state.link->was_established()) return false;  // a renewal was already tried
     mesh_->replace_link(peer);
-    mesh_->manager_.want(peer, until);
+    mesh_->manager_.request_connection(peer, deadline);
   }
   mesh_->messages_.forget(peer, group_.generation());
   group_.lost[static_cast<std::size_t>(member)] = false;
   return true;
 }
 
-// Every member knows the other members, and its frames carry the id: there is nothing to agree on.
-std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& some) {
-  std::vector<int> of_world;
-  for (const int member : some.members) of_world.push_back(group_.peer(member));
-  return std::make_unique<tcp_transport>(mesh_, std::move(of_world), some.place_of(rank()), some.id);
+// Every member knows the other members, and frames carry the group's id: the members have to agree on nothing.
+std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& call) {
+  std::vector<int> world_ranks;
+  for (const int member : call.members) world_ranks.push_back(group_.peer(member));
+  return std::make_unique<tcp_transport>(mesh_, std::move(world_ranks), call.place_of(rank()), call.id);
 }
 
 }}}  // namespace muster::v0::detail

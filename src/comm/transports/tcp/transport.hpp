@@ -1,4 +1,4 @@
-// Ranks on any hosts as processes, over TCP.
+// The tcp transport: the ranks are processes on any hosts.
 #pragma once
 
 #include <muster/comm/transport.hpp>
@@ -10,22 +10,23 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One group over the connections that a process's groups share: its peers are the ranks of the world. A thread that
-/// pauses waits for `wake_file` beside the connections.
+/// A group whose messages use the connections that all groups of a process share. The group's peers are ranks of the
+/// world. A thread that pauses polls `wake_file` together with the connections.
 class tcp_channel final : public matching_group {
  public:
   tcp_channel(std::uint64_t generation, std::vector<int> members, int rank, int world_size);
 
   void wake() noexcept override;
   [[nodiscard]] int wake_file() const noexcept { return wake_.get(); }
-  void set_asleep(bool yes) noexcept;
+  void set_asleep(bool is_asleep) noexcept;
 
  private:
   descriptor wake_;
   std::atomic<bool> asleep_{false};
 };
 
-/// One rank of a group over the connections of its process, which all its groups share.
+/// A rank in a group over the process's connections, which all its groups share. Thread safe towards other groups:
+/// each call locks the mesh.
 class tcp_transport final : public transport {
  public:
   tcp_transport(std::shared_ptr<tcp_mesh> mesh, std::vector<int> members, int rank, std::uint64_t generation)
@@ -44,15 +45,15 @@ class tcp_transport final : public transport {
   void receive(request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* to) noexcept override;
+  bool move_buffer(request& r, std::byte* destination) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.hear(message); }
-  void pause(clock::time_point until) override;
-  /// Both sides connect, and each takes nothing that the other sends in the group until it has renewed it itself: so
-  /// nothing of before the break meets anything of after it.
-  [[nodiscard]] bool renew(int peer, clock::time_point until) override;
+  void pause(clock::time_point deadline) override;
+  /// Connects again to a lost peer. Both sides connect. Each side ignores the peer's frames in the group until it has
+  /// itself renewed the group, so no message from before the break is matched with a receive from after it.
+  [[nodiscard]] bool renew(int peer, clock::time_point deadline) override;
   [[nodiscard]] link_quality quality(int peer) override;
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }
 

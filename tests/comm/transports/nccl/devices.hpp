@@ -1,4 +1,4 @@
-// Ranks that each have a device: threads over the test double, one alone where the real library is.
+// Ranks with a device each: threads over the test double, or a single rank over the real library.
 #pragma once
 
 #include <cstdio>
@@ -21,7 +21,7 @@
 #include "double/control.hpp"
 #endif
 
-// For cases that run on the real library: returns from one where no device is.
+// For test cases that also run on the real library: skips the test case if there is no device.
 #ifdef MUSTER_TEST_DOUBLE
 #define MUSTER_NEEDS_DEVICE() SUCCEED(nccl_double::name)
 #else
@@ -43,11 +43,11 @@ inline std::vector<int> worlds() {
 #endif
 }
 
-/// No test waits longer for what is to come.
+/// Longest wait in a test.
 inline constexpr muster::seconds patience{30};
 
-/// What each rank of so many threw; null where it did not. Each is a thread with a device, of its own
-/// where there are enough, and a group over `local`.
+/// Runs `body` on `ranks` ranks and returns the exception that each rank threw, or null. Each rank is a thread with a
+/// group over `local`, and has its own device if there are enough devices.
 inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<void(muster::group&)>& body) {
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
@@ -67,33 +67,33 @@ inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<v
   return thrown;
 }
 
-/// Runs it on all ranks, each with a communicator and a stream, and throws what any of them threw.
+/// Runs `body` on all ranks, each with a communicator and a stream. Throws the exception of any rank.
 inline void run(int ranks, const std::function<void(muster::nccl::communicator&, muster::device_stream_ref)>& body) {
   const auto thrown = outcomes(ranks, [&](muster::group& world) {
     muster::nccl::communicator all(world, {.timeout = patience});
     const muster::device_stream stream;
     body(all, stream);
   });
-  for (const auto& one : thrown) {
-    if (one) std::rethrow_exception(one);
+  for (const auto& failure : thrown) {
+    if (failure) std::rethrow_exception(failure);
   }
 }
 
-/// Values on the device.
+/// Copies values to the device.
 template <class T>
 muster::device_buffer<T> on_device(const std::vector<T>& values, muster::device_stream_ref stream) {
-  muster::device_buffer<T> made(values.size());
-  muster::copy(std::span<const T>(values), made.span(), stream);
-  return made;
+  muster::device_buffer<T> result(values.size());
+  muster::copy(std::span<const T>(values), result.span(), stream);
+  return result;
 }
 
-/// And back, once all on the stream is done.
+/// Copies values to the host after all work on the stream.
 template <class T>
 std::vector<std::remove_const_t<T>> on_host(muster::device_span<T> values, muster::device_stream_ref stream) {
-  std::vector<std::remove_const_t<T>> made(values.size());
-  muster::copy(muster::device_span<const T>(values), std::span(made), stream);
+  std::vector<std::remove_const_t<T>> result(values.size());
+  muster::copy(muster::device_span<const T>(values), std::span(result), stream);
   muster::wait_for(stream, muster::deadline_after(patience));
-  return made;
+  return result;
 }
 
 }  // namespace devices

@@ -1,4 +1,4 @@
-// What goes wrong, on the test double: errors that come by themselves, peers that never join or die.
+// Failures on the test double: errors that NCCL reports by itself, and peers that never join or die.
 #include <muster/comm/transports/nccl/communicator.hpp>
 
 #include "catch.hpp"
@@ -12,7 +12,8 @@ using muster::nccl::communicator;
 
 namespace {
 
-/// Runs every rank to its error and gives what each threw. Whatever it was, nothing is left of the communicators.
+/// Runs all ranks and returns the exceptions that they threw. Checks that all communicators and all memory are
+/// released.
 std::vector<std::exception_ptr> failures(int ranks, seconds timeout,
                                          const std::function<void(communicator&, device_stream_ref)>& body) {
   auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
@@ -47,12 +48,12 @@ void allreduce_once(communicator& all, device_stream_ref stream) {
 
 TEST_CASE("an error that NCCL finds by itself ends the wait, here and at the peers") {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const auto what : {ncclRemoteError, ncclSystemError, ncclInternalError, ncclUnhandledCudaError}) {
-      CAPTURE(ranks, what);
-      const auto began = muster::clock::now();
+    for (const auto error : {ncclRemoteError, ncclSystemError, ncclInternalError, ncclUnhandledCudaError}) {
+      CAPTURE(ranks, error);
+      const auto begin = muster::clock::now();
       const auto thrown = failures(ranks, seconds(20), [&](communicator& all, device_stream_ref stream) {
         allreduce_once(all, stream);
-        if (all.rank() == 0) nccl_double::fail_here(what);
+        if (all.rank() == 0) nccl_double::fail_here(error);
         for (;;) {
           device_buffer<float> data(1000);
           try {
@@ -69,15 +70,15 @@ TEST_CASE("an error that NCCL finds by itself ends the wait, here and at the pee
           }
         }
       });
-      const bool about_ranks = what == ncclRemoteError || what == ncclSystemError;
+      const bool about_ranks = error == ncclRemoteError || error == ncclSystemError;
       CHECK(is<muster::peer_failure>(thrown[0]) == about_ranks);
       CHECK_THAT(text_of(thrown[0]), contains("TEST DOUBLE"));
       for (int rank = 1; rank < ranks; ++rank) {
-        const auto& theirs = thrown[static_cast<std::size_t>(rank)];
-        CHECK(is<muster::peer_failure>(theirs));
-        CHECK_THAT(text_of(theirs), contains("rank 0 gave up"));
+        const auto& peer_error = thrown[static_cast<std::size_t>(rank)];
+        CHECK(is<muster::peer_failure>(peer_error));
+        CHECK_THAT(text_of(peer_error), contains("rank 0 gave up"));
       }
-      CHECK(muster::seconds_since(began) < 20);  // by the news, not by the deadline
+      CHECK(muster::seconds_since(begin) < 20);  // through the failure report, not at the deadline
     }
   }
 }
@@ -87,19 +88,19 @@ TEST_CASE("a peer that makes no call is found out by the deadline, at every rank
     CAPTURE(ranks);
     const auto thrown = failures(ranks, seconds(0.5), [&](communicator& all, device_stream_ref stream) {
       allreduce_once(all, stream);
-      if (all.rank() == ranks - 1) {  // busy with something else, until it wants to go on
+      if (all.rank() == ranks - 1) {  // busy with other work for longer than the timeout
         std::this_thread::sleep_for(std::chrono::milliseconds(1200));
       }
       allreduce_once(all, stream);
     });
-    int late = 0;
+    int timeouts = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto& one = thrown[static_cast<std::size_t>(rank)];
-      REQUIRE(one);
-      late += is<muster::timeout_error>(one) ? 1 : 0;
-      CHECK((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
+      const auto& failure = thrown[static_cast<std::size_t>(rank)];
+      REQUIRE(failure);
+      timeouts += is<muster::timeout_error>(failure) ? 1 : 0;
+      CHECK((is<muster::timeout_error>(failure) || is<muster::peer_failure>(failure)));
     }
-    CHECK(late >= 1);
+    CHECK(timeouts >= 1);
     CHECK(is<muster::peer_failure>(thrown.back()));
     CHECK_THAT(text_of(thrown.back()), contains("gave up"));
   }
@@ -111,9 +112,9 @@ TEST_CASE("a peer that never joins is named") {
     const communicator all(world, {.timeout = seconds(0.3)});
   });
   for (const int rank : {0, 1}) {
-    const auto& one = thrown[static_cast<std::size_t>(rank)];
-    REQUIRE((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
-    CHECK_THAT(text_of(one), contains("2"));
+    const auto& failure = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE((is<muster::timeout_error>(failure) || is<muster::peer_failure>(failure)));
+    CHECK_THAT(text_of(failure), contains("2"));
   }
   CHECK(nccl_double::communicators() == 0);
 }
@@ -125,12 +126,12 @@ TEST_CASE("a peer that meets the others and then never connects is found out by 
       if (world.rank() == ranks - 1) nccl_double::never_join_here();
       const communicator all(world, {.timeout = seconds(0.5)});
     });
-    int late = 0;
-    for (const auto& one : thrown) {
-      CHECK((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
-      late += is<muster::timeout_error>(one) ? 1 : 0;
+    int timeouts = 0;
+    for (const auto& failure : thrown) {
+      CHECK((is<muster::timeout_error>(failure) || is<muster::peer_failure>(failure)));
+      timeouts += is<muster::timeout_error>(failure) ? 1 : 0;
     }
-    CHECK(late >= 1);
+    CHECK(timeouts >= 1);
     CHECK(nccl_double::communicators() == 0);
   }
 }
@@ -140,9 +141,9 @@ TEST_CASE("two ranks cannot have one device") {
     if (world.rank() == 2) muster::use_device(1);
     const communicator all(world, {.timeout = seconds(5)});
   });
-  for (const auto& one : thrown) {
-    REQUIRE(is<muster::configuration_error>(one));
-    CHECK_THAT(text_of(one), contains("ranks 1 and 2 have the same device, double:01"));
+  for (const auto& failure : thrown) {
+    REQUIRE(is<muster::configuration_error>(failure));
+    CHECK_THAT(text_of(failure), contains("ranks 1 and 2 have the same device, double:01"));
   }
   CHECK(nccl_double::communicators() == 0);
 }
@@ -162,9 +163,9 @@ TEST_CASE("a peer that dies amid a collective ends it at every survivor") {
           });
       CHECK(!thrown.back());
       for (int rank = 0; rank + 1 < ranks; ++rank) {
-        const auto& one = thrown[static_cast<std::size_t>(rank)];
-        REQUIRE(one);
-        CHECK((is<muster::peer_failure>(one) || (!noticed && is<muster::timeout_error>(one))));
+        const auto& failure = thrown[static_cast<std::size_t>(rank)];
+        REQUIRE(failure);
+        CHECK((is<muster::peer_failure>(failure) || (!noticed && is<muster::timeout_error>(failure))));
       }
     }
   }
@@ -183,10 +184,10 @@ TEST_CASE("what a group knows ends a wait for devices: a rank that gave up is na
   });
   CHECK(!thrown[1]);
   for (const int rank : {0, 2}) {
-    const auto& one = thrown[static_cast<std::size_t>(rank)];
-    REQUIRE(is<muster::peer_failure>(one));
-    CHECK_THAT(text_of(one), contains("rank 1 gave up (the disk is full)"));
-    CHECK(muster::exit_status_of(one) == 3);
+    const auto& failure = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE(is<muster::peer_failure>(failure));
+    CHECK_THAT(text_of(failure), contains("rank 1 gave up (the disk is full)"));
+    CHECK(muster::exit_status_of(failure) == 3);
   }
 }
 
@@ -199,7 +200,7 @@ TEST_CASE("a work that was never waited for leaves its buffer alone, and its err
     {
       device_buffer<float> data(1000);
       const auto dropped = all.allreduce(data.span(), muster::sum, stream);
-    }  // waited, to its deadline
+    }  // the destructor waits until the deadline
     if (!all.failed()) throw std::runtime_error("nobody came, and it did not fail");
     allreduce_once(all, stream);
   });
@@ -209,14 +210,14 @@ TEST_CASE("a work that was never waited for leaves its buffer alone, and its err
 TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
   for (const int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
-    const auto again = std::make_shared<muster::local_hub>(ranks - 1);
+    const auto new_hub = std::make_shared<muster::local_hub>(ranks - 1);
     const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
       communicator all(world, {.timeout = devices::patience});
       const muster::device_stream stream;
       auto data = devices::on_device(std::vector<float>(100, 1.0f), stream);
-      auto kept = all.register_memory(data.span());
+      auto registration = all.register_memory(data.span());
       try {
-        muster::barrier(world);  // may fail as well: others may have left it, and found the dead one already
+        muster::barrier(world);  // may fail as well: other ranks may have detected the death and left the group already
         if (world.rank() == 0) {
           nccl_double::die_here(true);
           return;
@@ -225,16 +226,16 @@ TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
         throw std::runtime_error("an allreduce with the dead ended well");
       } catch (const muster::peer_failure&) {
       }
-      muster::group left(std::make_unique<muster::local_transport>(again, world.rank() - 1));
-      all.rebuild(left);
-      kept = all.register_memory(data.span());
+      muster::group survivors(std::make_unique<muster::local_transport>(new_hub, world.rank() - 1));
+      all.rebuild(survivors);
+      registration = all.register_memory(data.span());
       all.allreduce(data.span(), muster::sum, stream).wait();
       if (devices::on_host(data.span(), stream) != std::vector<float>(100, static_cast<float>(ranks - 1)))
         throw std::runtime_error("the survivors' sum is wrong");
-      muster::barrier(left);
+      muster::barrier(survivors);
     });
-    for (const auto& one : thrown) {
-      if (one) FAIL(text_of(one));
+    for (const auto& failure : thrown) {
+      if (failure) FAIL(text_of(failure));
     }
     CHECK(nccl_double::communicators() == 0);
     CHECK(nccl_double::registrations() == 0);

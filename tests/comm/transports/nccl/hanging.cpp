@@ -1,5 +1,6 @@
-// A kernel of the program that never ends: what waits for it ends by its deadline, and the device is usable once the
-// kernel is gone. What a device has to load or to allocate is there before: with the kernel on it, it would wait.
+// A kernel of the program that never ends. Every wait for it ends at its deadline, and the device is usable once the
+// kernel has ended. All modules are loaded and all memory is allocated before the kernel starts: both would wait for
+// the kernel.
 #include <muster/comm/transports/nccl/communicator.hpp>
 
 #include "catch.hpp"
@@ -17,7 +18,7 @@ namespace {
 #ifdef MUSTER_TEST_DOUBLE
 constexpr seconds deadline{0.5};
 #else
-constexpr seconds deadline{15};  // NCCL connects within it, too
+constexpr seconds deadline{15};  // NCCL also has to connect within this time
 #endif
 
 bool computes(device_buffer<float>& values, muster::device_stream_ref stream) {
@@ -45,8 +46,8 @@ TEST_CASE("a wait for a kernel that never ends is over at its deadline, and the 
 TEST_CASE("a collective behind a kernel that never ends fails at its deadline, and a new communicator works") {
   MUSTER_NEEDS_DEVICE();
   const auto thrown = devices::outcomes(1, [](muster::group& world) {
-    const auto require = [](bool is_so, const char* what) {
-      if (!is_so) throw std::runtime_error(what);
+    const auto require = [](bool condition, const char* text) {
+      if (!condition) throw std::runtime_error(text);
     };
     muster::nccl::communicator all(world, {.timeout = deadline});
     const muster::device_stream stream;

@@ -1,4 +1,4 @@
-// How long sums over devices and loops on one take: printed where there is a device, and not judged.
+// Speed of sums over devices and of loops on one device: printed if there is a device, without a limit.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,7 +22,7 @@ using muster::nccl::communicator;
 
 namespace {
 
-/// Median seconds of a call that waits for its end.
+/// Returns the median duration in seconds of a call that waits for its end.
 template <class Call>
 double median_seconds(int times, const Call& call) {
   call();
@@ -38,12 +38,12 @@ double median_seconds(int times, const Call& call) {
 
 using arrays = std::array<device_span<float>, 4>;
 
-/// A loop over elements of arrays that hold 2, `second`, 0 and 0.
+/// A loop over the elements of arrays that hold 2, `second`, 0 and 0.
 struct measured_loop {
   const char* name;
-  double bytes;  ///< that an element must move: each input is read once, each output written once
+  double bytes;  ///< bytes to move for an element: each input is read once, each output written once
   float second;
-  std::size_t result;  ///< the array with `mean_square` as its mean square after it
+  std::size_t result;  ///< index of the array whose mean square afterwards is `mean_square`
   double mean_square;
   void (*run)(const arrays& at, device_span<double> sums, device_stream_ref stream);
 };
@@ -69,7 +69,7 @@ constexpr muster::sgd_step<float> sgd{.learning_rate = 0.5f},
     momentum{.learning_rate = 0.5f, .momentum = 0.5f, .nesterov = true};
 constexpr muster::adam_step<float> adam{.learning_rate = 0.5};
 
-/// The square of 2 after a step with a gradient of 1, on the host.
+/// Returns the square of a parameter 2 after a step with gradient 1, computed on the host.
 template <class Step>
 double square_after(const Step& step) {
   float parameter = 2, gradient = 1, first = 0, second = 0;
@@ -100,8 +100,8 @@ void print(const std::string& name, std::size_t bytes, double seconds, double sp
               100 * speed / copied);
 }
 
-/// All of PowerSGD for a square matrix of so many bytes, of one rank: its kernels read or write seven floats for each
-/// element. A sum of ones, which has rank 1, is found.
+/// Measures PowerSGD for a square matrix of `bytes` bytes on a single rank. Its kernels read or write seven floats for
+/// each element. The matrix of ones has rank 1, so its sum is exact.
 void measure_powersgd(std::size_t bytes, int passes, double copied) {
   const auto side = static_cast<std::size_t>(std::sqrt(static_cast<double>(bytes / sizeof(float))));
   devices::run(1, [&](communicator& all, device_stream_ref stream) {
@@ -145,9 +145,9 @@ TEST_CASE("the sum of device buffers of any size is right, and its latency and b
       for (const std::size_t bytes :
            {std::size_t{4}, std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{64} << 20}) {
 #ifdef MUSTER_TEST_DOUBLE
-        if (bytes > (std::size_t{1} << 20)) continue;  // says nothing about a device
+        if (bytes > (std::size_t{1} << 20)) continue;  // larger sizes have no meaning on the double
 #endif
-        device_buffer<float> data(bytes / sizeof(float)), other(bytes / sizeof(float));
+        device_buffer<float> data(bytes / sizeof(float)), copy_of_data(bytes / sizeof(float));
         const auto registered = all.register_memory(data.span());
         muster::fill(data.span(), 1.0f, stream);
         all.allreduce(data.span(), muster::sum, stream).wait();
@@ -157,7 +157,7 @@ TEST_CASE("the sum of device buffers of any size is right, and its latency and b
         muster::clear(data.span(), stream);
         const double seconds = median_seconds(20, [&] { all.allreduce(data.span(), muster::sum, stream).wait(); });
         const double copied = median_seconds(20, [&] {
-          muster::copy(data.span(), other.span(), stream);
+          muster::copy(data.span(), copy_of_data.span(), stream);
           muster::wait_for(stream, muster::deadline_after(devices::patience));
         });
         if (all.rank() == 0) {
@@ -169,7 +169,7 @@ TEST_CASE("the sum of device buffers of any size is right, and its latency and b
   }
 }
 
-// The double, on which a speed says nothing about a device, has small arrays and one pass.
+// On the double, where a speed has no meaning, the arrays are small and there is one pass.
 TEST_CASE("loops over device memory of any size are right, and their bandwidth is printed") {
   MUSTER_NEEDS_DEVICE();
 #ifdef MUSTER_TEST_DOUBLE
@@ -188,7 +188,8 @@ TEST_CASE("loops over device memory of any size are right, and their bandwidth i
   std::printf("%s: share of the speed of a copy on the device\n", on);
   for (const std::size_t bytes : {most >> 8, most >> 4, most >> 2, most}) {
     const std::size_t size = bytes / sizeof(float);
-    const auto pass = [&](const measured_loop& loop) {  // another part of memory each time, so that no cache has it
+    // a different part of memory each time, so that no cache holds it
+    const auto pass = [&](const measured_loop& loop) {
       for (std::size_t first = 0; first < all; first += size) {
         arrays at;
         for (std::size_t k = 0; k < at.size(); ++k) at[k] = memory[k].span().subspan(first, size);

@@ -1,4 +1,5 @@
-// Native collectives over shm, moved on by one thread: which rank gets ahead of which is drawn, not left to the system.
+// Native collectives over shm, advanced by a single thread: a random stream selects the rank to advance, instead of the
+// system's scheduler.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -23,12 +24,12 @@ using values = muster::buffer<std::uint32_t>;
 
 struct scenario {
   int ranks;
-  bool apart;                          // as if their cores had no cache in common
-  std::uint64_t registered;            // a bit a rank: its buffers lie in memory of the transport
-  std::vector<collective_call> calls;  // of all ranks, but for the buffers
+  bool apart;                          // simulates cores without a shared cache
+  std::uint64_t registered;            // a bit for each rank: set if its buffers are in memory of the transport
+  std::vector<collective_call> calls;  // the calls, the same at all ranks; the buffers are set for each rank
 };
 
-/// Rank r's element i of the input of a call.
+/// Returns element i of a rank's input for a call.
 std::uint32_t input(int rank, std::size_t call, std::size_t i) {
   return static_cast<std::uint32_t>(static_cast<std::size_t>(rank + 1) * 1'000'003 + call * 7'919 + i);
 }
@@ -47,7 +48,7 @@ class driven_rank {
 
   [[nodiscard]] bool finished() const { return call_ == all_.calls.size() && !pending_; }
 
-  /// Starts the next call, or moves the one under way on. Whether anything has begun or ended.
+  /// Starts the next call, or advances the pending call. Returns true if a call has started or completed.
   bool move() {
     if (finished()) return false;
     bool begins = false;
@@ -64,11 +65,11 @@ class driven_rank {
 
  private:
   void start() {
-    collective_call& call = under_way_ = all_.calls[call_];
+    collective_call& call = pending_call_ = all_.calls[call_];
     const auto own = block_of(call.count, transport_->rank(), transport_->size());
-    const std::size_t held = call.kind == collective::allgather ? own.count : call.count;
+    const std::size_t input_count = call.kind == collective::allgather ? own.count : call.count;
     const std::size_t first = call.kind == collective::allgather ? own.first : 0;
-    for (std::size_t i = 0; i < held; ++i) in_[i] = input(transport_->rank(), call_, first + i);
+    for (std::size_t i = 0; i < input_count; ++i) in_[i] = input(transport_->rank(), call_, first + i);
     call.in = reinterpret_cast<const std::byte*>(in_.data());
     call.out = reinterpret_cast<std::byte*>(out_.data());
     pending_.emplace();
@@ -81,13 +82,13 @@ class driven_rank {
     const int n = transport_->size();
     const auto own = block_of(call.count, me, n);
     std::size_t wrong = 0;
-    const auto compare = [&](std::size_t first, std::size_t count, auto&& wanted) {
-      for (std::size_t i = 0; i < count; ++i) wrong += out_[i] != wanted(first + i) ? 1 : 0;
+    const auto compare = [&](std::size_t first, std::size_t count, auto&& expected) {
+      for (std::size_t i = 0; i < count; ++i) wrong += out_[i] != expected(first + i) ? 1 : 0;
     };
     const auto sum = [&](std::size_t i) {
-      std::uint32_t of_all = 0;
-      for (int rank = 0; rank < n; ++rank) of_all += input(rank, call_, i);
-      return of_all;
+      std::uint32_t total = 0;
+      for (int rank = 0; rank < n; ++rank) total += input(rank, call_, i);
+      return total;
     };
     if (call.kind == collective::broadcast) {
       if (me != call.root) compare(0, call.count, [&](std::size_t i) { return input(call.root, call_, i); });
@@ -110,7 +111,7 @@ class driven_rank {
   const scenario& all_;
   values in_, out_;
   std::size_t call_ = 0;
-  collective_call under_way_;
+  collective_call pending_call_;
   std::optional<muster::request> pending_;
 };
 
@@ -119,7 +120,8 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
                                   collective::allgather, collective::broadcast};
   const std::uint64_t registered[] = {0, 0, ~std::uint64_t{0}, random.below(16)};  // none, all, some
   scenario drawn{2 + static_cast<int>(random.below(3)), random.below(2) == 0, registered[random.below(4)], {}};
-  // Of medium size more than there are turns; of large ones, several chunks of each rank's block, most times.
+  // Medium sizes: more calls than a slot holds contributions. Large sizes: usually several chunks for each rank's
+  // block.
   const bool medium = random.below(2) == 0;
   for (std::uint64_t k = 0; k < (medium ? 20 : 3); ++k) {
     collective_call call;
@@ -137,7 +139,7 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
 
 }  // namespace
 
-// It was 0 among 256 ranks, and the number of rounds a division by it.
+// Regression: the chunk size was 0 among 256 ranks, and the number of rounds is a quotient by that size.
 TEST_CASE("the chunks of a staging area are whole cache lines and fit it, among any number of ranks") {
   namespace shm = muster::detail;
   for (std::size_t ranks = 2; ranks <= 4096; ++ranks) {
@@ -162,24 +164,24 @@ TEST_CASE("native collectives over shm give the same results in whatever order t
     const auto n = static_cast<std::size_t>(all.ranks);
     const test::shared_memory memory(all.ranks, all.apart);
     std::vector<std::unique_ptr<muster::detail::shm_transport>> transports(n);
-    std::vector<std::thread> meeting;
+    std::vector<std::thread> connecting;
     for (std::size_t r = 0; r < n; ++r)
-      meeting.emplace_back([&, r] { transports[r] = memory.connect(static_cast<int>(r)); });
-    for (auto& thread : meeting) thread.join();
+      connecting.emplace_back([&, r] { transports[r] = memory.connect(static_cast<int>(r)); });
+    for (auto& thread : connecting) thread.join();
     std::deque<driven_rank> ranks;
     for (auto& transport : transports) ranks.emplace_back(std::move(transport), all);
 
-    std::size_t held = 0;    // this rank stands still
-    std::uint64_t idle = 0;  // moves without effect in a row
+    std::size_t stopped = 0;  // this rank is not advanced
+    std::uint64_t idle = 0;   // consecutive moves without effect
     const auto unfinished = [&] {
       return std::any_of(ranks.begin(), ranks.end(), [](auto& r) { return !r.finished(); });
     };
     while (unfinished() && idle < 100'000) {
-      if (random.below(200) == 0) held = random.below(n + 1);
-      const auto drawn = random.below(n);
-      if (drawn == held) continue;
-      idle = ranks[drawn].move() ? 0 : idle + 1;
+      if (random.below(200) == 0) stopped = random.below(n + 1);
+      const auto selected = random.below(n);
+      if (selected == stopped) continue;
+      idle = ranks[selected].move() ? 0 : idle + 1;
     }
-    REQUIRE_FALSE(unfinished());  // else they wait for each other
+    REQUIRE_FALSE(unfinished());  // otherwise the ranks wait for each other
   }
 }

@@ -1,4 +1,4 @@
-// The memory that ranks of a host share.
+// The memory that ranks on a host share, and the bootstrap.
 #include "comm/transports/shm/segment.hpp"
 
 #include <fcntl.h>
@@ -35,37 +35,37 @@ using muster::detail::segment;
 constexpr std::size_t reserve = std::size_t{64} << 20;
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
-/// The same memory as a peer sees it: at other addresses.
+/// Returns a peer's mapping of the same memory, at other addresses.
 mapping as_peer(const segment& own) { return {descriptor(::dup(own.memory().file())), reserve}; }
 
 std::size_t bytes_in_use(const segment& own) {
-  struct stat now {};
-  REQUIRE(::fstat(own.memory().file(), &now) == 0);
-  return static_cast<std::size_t>(now.st_blocks) * 512;
+  struct stat status {};
+  REQUIRE(::fstat(own.memory().file(), &status) == 0);
+  return static_cast<std::size_t>(status.st_blocks) * 512;
 }
 
 std::size_t file_size(const segment& own) {
-  struct stat now {};
-  REQUIRE(::fstat(own.memory().file(), &now) == 0);
-  return static_cast<std::size_t>(now.st_size);
+  struct stat status {};
+  REQUIRE(::fstat(own.memory().file(), &status) == 0);
+  return static_cast<std::size_t>(status.st_size);
 }
 
-/// Two ranks of a user with more descriptors on their way between processes than the system allows, for a while.
-/// For a process of its own: 0 if they meet.
-int meet_in_a_crowd(const std::string& name) {
-  if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // root may do so
+/// Runs the bootstrap of two ranks while the user has more descriptors in flight between processes than the system
+/// allows, for a while. Called in a child process. Returns 0 if the ranks connect.
+int connect_with_few_descriptors(const std::string& name) {
+  if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;  // the limit does not apply to root
   rlimit few{};
   if (::getrlimit(RLIMIT_NOFILE, &few) != 0) return 2;
   few.rlim_cur = std::min<rlim_t>(few.rlim_max, 128);
   if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return 2;
-  const segment passed(reserve);
-  std::array<int, 200> crowd;
-  crowd.fill(passed.memory().file());
+  const segment memory_to_pass(reserve);
+  std::array<int, 200> passed_descriptors;
+  passed_descriptors.fill(memory_to_pass.memory().file());
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return 3;
   char byte = '!';
   iovec bytes{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof crowd)] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed_descriptors)] = {};
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
@@ -74,26 +74,26 @@ int meet_in_a_crowd(const std::string& name) {
   cmsghdr* const rights = CMSG_FIRSTHDR(&message);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof crowd);
-  std::memcpy(CMSG_DATA(rights), crowd.data(), sizeof crowd);
+  rights->cmsg_len = CMSG_LEN(sizeof passed_descriptors);
+  std::memcpy(CMSG_DATA(rights), passed_descriptors.data(), sizeof passed_descriptors);
   if (::sendmsg(ends[0], &message, MSG_NOSIGNAL) != 1) return 4;
-  std::atomic<int> met{0};
+  std::atomic<int> connected{0};
   std::vector<std::thread> ranks;
   for (const int rank : {0, 1}) {
     ranks.emplace_back([&, rank] {
       try {
         (void)muster::detail::bootstrap_host(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(60), 0,
                                              {});
-        ++met;
+        ++connected;
       } catch (const std::exception& failed) {
         std::cerr << failed.what() << '\n';
       }
     });
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  for (const int end : ends) ::close(end);  // with what was on its way
-  for (auto& one : ranks) one.join();
-  return met == 2 ? 0 : 5;
+  for (const int end : ends) ::close(end);  // the descriptors in flight are closed too
+  for (auto& thread : ranks) thread.join();
+  return connected == 2 ? 0 : 5;
 }
 
 }  // namespace
@@ -104,14 +104,14 @@ TEST_CASE("what one rank writes into its memory a peer reads at the same offset,
   muster::buffer<std::uint64_t> data(1000, &own);
   CHECK(reinterpret_cast<std::uintptr_t>(data.data()) % muster::buffer_alignment == 0);
   REQUIRE(own.holds(data.data(), data.size() * 8));
-  auto* const there = reinterpret_cast<std::uint64_t*>(peer.at(own.offset_of(data.data())));
+  auto* const peer_data = reinterpret_cast<std::uint64_t*>(peer.at(own.offset_of(data.data())));
   data[17] = 42;
-  CHECK(there[17] == 42);
-  there[999] = 43;
+  CHECK(peer_data[17] == 42);
+  peer_data[999] = 43;
   CHECK(data[999] == 43);
 }
 
-// A peer maps the memory once, at the beginning; what is allocated later must be in its reach all the same.
+// A peer maps the memory once, at the start. Memory that is allocated later must be accessible in that mapping.
 TEST_CASE("memory grows under the mappings that there are") {
   segment own(reserve);
   const auto peer = as_peer(own);
@@ -151,12 +151,12 @@ TEST_CASE("memory that is given back is used again, with its neighbours as one")
   const muster::buffer<char> end(10, &own);
   const std::size_t size = file_size(own);
   const char* const start = a->data();
-  // All orders of giving back leave one run.
+  // Each order of releases leaves a single free range.
   SECTION("left, right, middle") { a.reset(), c.reset(), b.reset(); }
   SECTION("middle, left, right") { b.reset(), a.reset(), c.reset(); }
   SECTION("right, middle, left") { c.reset(), b.reset(), a.reset(); }
-  const muster::buffer<char> whole(9 * MiB, &own);
-  CHECK(whole.data() == start);
+  const muster::buffer<char> all(9 * MiB, &own);
+  CHECK(all.data() == start);
   CHECK(file_size(own) == size);
 }
 
@@ -175,28 +175,29 @@ TEST_CASE("any order of allocations and releases: no two hold the same memory, a
   segment own(reserve);
   const auto peer = as_peer(own);
   muster::random_stream random(20261121);
-  struct held {
+  struct allocation {
     muster::buffer<std::uint64_t> memory;
     std::uint64_t signature;
   };
-  std::vector<held> all;
+  std::vector<allocation> all;
   for (int turn = 0; turn < 4000; ++turn) {
     if (random.below(2) == 0 && all.size() < 60) {
-      const auto scale = random.below(17);  // from a word to 512 KiB
-      held made{muster::buffer<std::uint64_t>(1 + random.below(std::uint64_t{1} << scale), &own), random()};
-      std::fill(made.memory.begin(), made.memory.end(), made.signature);
-      all.push_back(std::move(made));
+      const auto scale = random.below(17);  // sizes from a word to 512 KiB
+      allocation allocated{muster::buffer<std::uint64_t>(1 + random.below(std::uint64_t{1} << scale), &own), random()};
+      std::fill(allocated.memory.begin(), allocated.memory.end(), allocated.signature);
+      all.push_back(std::move(allocated));
     } else if (!all.empty()) {
-      const auto which = static_cast<std::ptrdiff_t>(random.below(all.size()));
-      const auto& one = all[static_cast<std::size_t>(which)];
-      const auto* const seen = reinterpret_cast<const std::uint64_t*>(peer.at(own.offset_of(one.memory.data())));
-      REQUIRE(std::all_of(seen, seen + one.memory.size(), [&](std::uint64_t x) { return x == one.signature; }));
-      all.erase(all.begin() + which);
+      const auto index = static_cast<std::ptrdiff_t>(random.below(all.size()));
+      const auto& entry = all[static_cast<std::size_t>(index)];
+      const auto* const peer_view = reinterpret_cast<const std::uint64_t*>(peer.at(own.offset_of(entry.memory.data())));
+      REQUIRE(std::all_of(peer_view, peer_view + entry.memory.size(),
+                          [&](std::uint64_t x) { return x == entry.signature; }));
+      all.erase(all.begin() + index);
     }
   }
   all.clear();
   CHECK(bytes_in_use(own) <= 2 * MiB);
-  const muster::buffer<char> most(file_size(own), &own);  // in one run again
+  const muster::buffer<char> most(file_size(own), &own);  // the memory is a single free range again
   CHECK(file_size(own) == most.size());
 }
 
@@ -210,31 +211,31 @@ TEST_CASE("detached memory keeps its content, and no peer reaches it any more") 
     std::fill(before.begin(), before.end(), 1u);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint32_t>(i);
     std::fill(after.begin(), after.end(), 3u);
-    auto* const theirs = reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(data.data())));
+    auto* const peer_view = reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(data.data())));
 
     own.detach(data.data(), data.size() * sizeof(std::uint32_t));
     CHECK_FALSE(own.holds(data.data(), 4));
     CHECK_FALSE(own.holds(&data[50000], 4));
     CHECK(own.holds(before.data(), before.size() * 4));
     CHECK(own.holds(after.data(), after.size() * 4));
-    std::fill(theirs, theirs + data.size(), 99u);  // one that was stopped goes on
-    bool kept = true;
-    for (std::size_t i = 0; i < data.size(); ++i) kept = kept && data[i] == i;
-    CHECK(kept);
+    std::fill(peer_view, peer_view + data.size(), 99u);  // a stopped peer resumes and writes
+    bool is_unchanged = true;
+    for (std::size_t i = 0; i < data.size(); ++i) is_unchanged = is_unchanged && data[i] == i;
+    CHECK(is_unchanged);
     data[7] = 8;
-    CHECK(theirs[7] == 99);
+    CHECK(peer_view[7] == 99);
     CHECK(std::all_of(before.begin(), before.end(), [](auto x) { return x == 1; }));
     CHECK(std::all_of(after.begin(), after.end(), [](auto x) { return x == 3; }));
     *reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(after.data()))) = 4;
     CHECK(after[0] == 4);
   }
-  // What was detached is never given out again: a peer may still write to what it was.
-  std::vector<muster::buffer<std::uint32_t>> others;
+  // Detached memory is never allocated again: a peer may still write to its old pages.
+  std::vector<muster::buffer<std::uint32_t>> later;
   for (int i = 0; i < 20; ++i) {
-    others.emplace_back(50000, &own);
-    CHECK(own.holds(others.back().data(), 200000));
-    others.back()[0] = 5;
-    CHECK(*reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(others.back().data()))) == 5);
+    later.emplace_back(50000, &own);
+    CHECK(own.holds(later.back().data(), 200000));
+    later.back()[0] = 5;
+    CHECK(*reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(later.back().data()))) == 5);
   }
 }
 
@@ -244,17 +245,17 @@ TEST_CASE("a memory file cannot shrink under a peer that reads it") {
   CHECK(::ftruncate(own.memory().file(), 0) != 0);
 }
 
-// It said that the ranks cannot meet, which is no lost rank, and a process of an elastic job ended by that.
+// Regression: the error was a system failure instead of a lost rank, and it ended a process of an elastic job.
 TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
   muster::random_stream draw(20261122);
   for (int round = 0; round < 300; ++round) {
     const std::string name = "muster-test-meeting." + std::to_string(::getpid()) + "." + std::to_string(round);
-    std::atomic<bool> first_goes{false}, second_goes{false}, first_was_alone{false};
-    std::exception_ptr second_met;
-    std::thread first([&] {  // of three; the third never comes
+    std::atomic<bool> first_leaves{false}, second_leaves{false}, first_was_alone{false};
+    std::exception_ptr second_failure;
+    std::thread first([&] {  // a bootstrap of three ranks; the third never starts
       try {
         (void)muster::detail::bootstrap_host(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
-                                             [&] { return first_goes.load(); });
+                                             [&] { return first_leaves.load(); });
       } catch (const muster::peer_failure&) {
         first_was_alone = true;
       }
@@ -262,27 +263,27 @@ TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
     std::thread second([&] {
       try {
         (void)muster::detail::bootstrap_host(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
-                                             [&] { return second_goes.load(); });
+                                             [&] { return second_leaves.load(); });
       } catch (...) {
-        second_met = std::current_exception();
+        second_failure = std::current_exception();
       }
     });
     std::this_thread::sleep_for(std::chrono::microseconds(draw.below(3000)));
-    first_goes = true;
+    first_leaves = true;
     first.join();
-    second_goes = true;
+    second_leaves = true;
     second.join();
     CHECK(first_was_alone);
-    REQUIRE(second_met);
-    CHECK_THROWS_AS(std::rethrow_exception(second_met), muster::peer_failure);
+    REQUIRE(second_failure);
+    CHECK_THROWS_AS(std::rethrow_exception(second_failure), muster::peer_failure);
   }
 }
 
-// A rank that was well was said to have ended.
+// Regression: a running rank was reported as ended.
 TEST_CASE("ranks meet where the system lets no more descriptors on their way for a while") {
   const std::string name = "muster-test-crowd." + std::to_string(::getpid());
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(meet_in_a_crowd(name));
+  if (child == 0) ::_exit(connect_with_few_descriptors(name));
   int status = -1;
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
@@ -291,25 +292,25 @@ TEST_CASE("ranks meet where the system lets no more descriptors on their way for
 
 TEST_CASE("jobs whose long names differ at their end do not meet") {
   const std::string name = "muster-test-long." + std::to_string(::getpid()) + std::string(110, '.');
-  std::atomic<int> met{0};
+  std::atomic<int> connected{0};
   std::vector<std::thread> ranks;
   for (const char* job : {"a", "b"}) {
     for (const int rank : {0, 1}) {
-      ranks.emplace_back([&, rank, here = name + job] {
+      ranks.emplace_back([&, rank, job_name = name + job] {
         try {
-          (void)muster::detail::bootstrap_host(here, rank, 2, std::make_shared<segment>(reserve), muster::seconds(10),
-                                               0, {});
-          ++met;
+          (void)muster::detail::bootstrap_host(job_name, rank, 2, std::make_shared<segment>(reserve),
+                                               muster::seconds(10), 0, {});
+          ++connected;
         } catch (const std::exception&) {
         }
       });
     }
   }
-  for (auto& one : ranks) one.join();
-  CHECK(met == 4);
+  for (auto& thread : ranks) thread.join();
+  CHECK(connected == 4);
 }
 
-// Names outside of the file system are free to all users, so another may have taken that of a job.
+// Every user may bind any name in the abstract namespace, so another user may hold the name of a job.
 TEST_CASE("a name that another user holds is refused at once, by rank 0 and by those that look for it") {
   if (::geteuid() != 0) {
     std::cout << "SKIPPED: only root can become another user\n";
@@ -332,8 +333,8 @@ TEST_CASE("a name that another user holds is refused at once, by rank 0 and by t
     while (holds && ::getppid() != 1) ::usleep(10000);
     ::_exit(0);
   }
-  char said = 0;
-  REQUIRE(::read(ready[0], &said, 1) == 1);
+  char ready_byte = 0;
+  REQUIRE(::read(ready[0], &ready_byte, 1) == 1);
   std::string refused;
   try {
     (void)muster::detail::bootstrap_host(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(5), 0, {});
@@ -349,7 +350,8 @@ TEST_CASE("a name that another user holds is refused at once, by rank 0 and by t
   CHECK(refused.find("MUSTER_JOB") != std::string::npos);
 }
 
-// A process of the same user that listens where rank 0 should and sends back what it got, as that of another rank.
+// A process of the same user listens at rank 0's name and sends back the record that it received, as another rank's
+// record.
 TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
   const int announced = GENERATE(1'000'000, -1, 3, 1);
   const std::string name = "muster-test-announced." + std::to_string(::getpid()) + "." + std::to_string(announced);
@@ -368,20 +370,20 @@ TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
       thrown = std::current_exception();
     }
   });
-  const muster::detail::descriptor to(::accept(listener.get(), nullptr, nullptr));
-  std::vector<std::byte> said(4096);
+  const muster::detail::descriptor connection(::accept(listener.get(), nullptr, nullptr));
+  std::vector<std::byte> record(4096);
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  iovec bytes{said.data(), said.size()};
+  iovec bytes{record.data(), record.size()};
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const auto got = ::recvmsg(to.get(), &message, MSG_CMSG_CLOEXEC);
+  const auto got = ::recvmsg(connection.get(), &message, MSG_CMSG_CLOEXEC);
   REQUIRE(got > 12);
-  std::memcpy(said.data() + 8, &announced, sizeof announced);  // behind the protocol's mark
+  std::memcpy(record.data() + 8, &announced, sizeof announced);  // the rank is after the protocol's magic number
   bytes.iov_len = static_cast<std::size_t>(got);
-  for (int i = 0; i < 2; ++i) (void)::sendmsg(to.get(), &message, MSG_NOSIGNAL);
+  for (int i = 0; i < 2; ++i) (void)::sendmsg(connection.get(), &message, MSG_NOSIGNAL);
   guest.join();
   REQUIRE(thrown);
   CHECK_THROWS_AS(std::rethrow_exception(thrown), muster::configuration_error);

@@ -1,4 +1,4 @@
-// How the ranks of a tcp mesh find each other, and peers that do not authenticate.
+// The connections of a tcp mesh, and peers that do not authenticate.
 #include <sys/resource.h>
 
 #include <cstring>
@@ -32,7 +32,8 @@ TEST_CASE("ranks with different tokens do not come together, and the error says 
   CHECK_THAT(text[1], contains("token"));
 }
 
-// They come while ranks connect and while they work: some say nothing, some talk garbage, some begin as ranks do.
+// Strangers connect while the ranks connect and work: some send nothing, some send random bytes, some begin as ranks
+// do.
 TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp]") {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
@@ -40,36 +41,36 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
   test::tcp_job job(2);
   const auto listener = first_address(job.endpoints()[0]);
   std::vector<tcp::tcp_socket> silent;
-  const auto come = [&](std::size_t count) {
+  const auto connect_silent = [&](std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) silent.push_back(impostor::reach(listener));
   };
-  const auto babble = [&](std::uint64_t seed, std::string_view begins) {
-    auto one = impostor::reach(listener);
+  const auto send_garbage = [&](std::uint64_t seed, std::string_view prefix) {
+    auto socket = impostor::reach(listener);
     muster::random_stream random(20261121, seed);
     std::vector<std::byte> bytes(100000);
     for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
-    std::memcpy(bytes.data(), begins.data(), begins.size());
+    std::memcpy(bytes.data(), prefix.data(), prefix.size());
     try {
-      test::write_exactly(one, bytes, impostor::until());
-    } catch (const tcp::socket_error&) {  // it is thrown out before it has said all
+      test::write_exactly(socket, bytes, impostor::deadline());
+    } catch (const tcp::socket_error&) {  // the acceptor closes the connection before all bytes are sent
     }
   };
-  std::atomic<bool> strangers_are_through{false};
-  const auto patience = impostor::until();
+  std::atomic<bool> all_connected{false};
+  const auto deadline = impostor::deadline();
   std::uint64_t counted = 0;
   const auto work = [&](int rank) {
-    auto made = job.connect(rank);
-    tcp::tcp_mesh& mesh = made->mesh();
-    muster::group world(std::move(made), {});
-    for (int through = 0; through == 0;) {
+    auto transport = job.connect(rank);
+    tcp::tcp_mesh& mesh = transport->mesh();
+    muster::group world(std::move(transport), {});
+    for (int finished = 0; finished == 0;) {
       require(muster::allreduce(world, 1, muster::sum) == 2, "the sum");
-      // Work goes on until most of them were counted: some still wait in the listener's queue when the last has
+      // The ranks work until most strangers are counted: some still wait in the listener's queue when the last has
       // connected.
-      if (rank == 0 && strangers_are_through)
-        through = mesh.strangers() > idle / 2 || muster::clock::now() >= patience ? 1 : 0;
-      muster::broadcast(world, std::span(&through, 1), 0);
+      if (rank == 0 && all_connected)
+        finished = mesh.unauthenticated_connections() > idle / 2 || muster::clock::now() >= deadline ? 1 : 0;
+      muster::broadcast(world, std::span(&finished, 1), 0);
     }
-    if (rank == 0) counted = mesh.strangers();
+    if (rank == 0) counted = mesh.unauthenticated_connections();
   };
   std::exception_ptr thrown[2];
   std::vector<std::thread> ranks;
@@ -82,11 +83,11 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
       }
     });
   }
-  come(idle);
-  babble(1, "");
-  babble(2, "");
-  babble(3, "muster ranks 1\n");
-  strangers_are_through = true;
+  connect_silent(idle);
+  send_garbage(1, "");
+  send_garbage(2, "");
+  send_garbage(3, "muster ranks 1\n");
+  all_connected = true;
   for (auto& rank : ranks) rank.join();
   for (const auto& failure : thrown) {
     INFO((failure ? muster::describe(failure) : ""));

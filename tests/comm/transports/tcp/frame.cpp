@@ -1,4 +1,4 @@
-// What goes over a connection: frames of any bytes, handshakes.
+// The wire format: frames of arbitrary bytes, and handshakes.
 #include <array>
 #include <cstring>
 #include <string>
@@ -18,44 +18,44 @@ frame random_frame(muster::random_stream& random) {
   constexpr frame_kind kinds[] = {
       frame_kind::message, frame_kind::rts,     frame_kind::cts,  frame_kind::data,
       frame_kind::credit,  frame_kind::goodbye, frame_kind::beat, frame_kind::control_message};
-  frame made;
-  made.kind = kinds[random.below(std::size(kinds))];
-  made.tag = static_cast<std::uint32_t>(random.below(5));
-  made.sequence = static_cast<std::uint32_t>(random.below(std::uint64_t{1} << 32));
-  made.generation = random.below(~std::uint64_t{0});
-  made.signature.sequence = random.below(1000);
-  made.signature.count = random.below(std::uint64_t{1} << 40);
-  made.signature.root = static_cast<std::int32_t>(random.below(9));
-  made.signature.kind = muster::collective::allreduce;
-  made.signature.type = muster::dtype::float32;
-  made.signature.op = muster::operation::sum;
-  made.signature.algorithm = muster::algorithm::ring;
-  switch (made.kind) {
+  frame header;
+  header.kind = kinds[random.below(std::size(kinds))];
+  header.tag = static_cast<std::uint32_t>(random.below(5));
+  header.sequence = static_cast<std::uint32_t>(random.below(std::uint64_t{1} << 32));
+  header.generation = random.below(~std::uint64_t{0});
+  header.signature.sequence = random.below(1000);
+  header.signature.count = random.below(std::uint64_t{1} << 40);
+  header.signature.root = static_cast<std::int32_t>(random.below(9));
+  header.signature.kind = muster::collective::allreduce;
+  header.signature.type = muster::dtype::float32;
+  header.signature.op = muster::operation::sum;
+  header.signature.algorithm = muster::algorithm::ring;
+  switch (header.kind) {
     case frame_kind::message:
     case frame_kind::data:
-      made.total = random.below(2) * random.below(largest_message);
+      header.total = random.below(2) * random.below(largest_message);
       break;
     case frame_kind::rts:
-      made.total = random.below(largest_message);
+      header.total = random.below(largest_message);
       break;
     default:
-      if (made.kind >= frame_kind::beat) made.total = random.below(largest_control_payload + 1);
+      if (header.kind >= frame_kind::beat) header.total = random.below(largest_control_payload + 1);
       break;
   }
-  if (made.bytes() > 0) made.lead = static_cast<std::uint8_t>(random.below(64));
-  if (made.bytes() > 0 && random.below(2) == 0) made.flags = frame::has_checksum;
-  return made;
+  if (header.bytes() > 0) header.lead = static_cast<std::uint8_t>(random.below(64));
+  if (header.bytes() > 0 && random.below(2) == 0) header.flags = frame::has_checksum;
+  return header;
 }
 
-// Carries what each side has to say to the other until both are silent.
-void talk(handshake& one, handshake& other) {
+// Exchanges the messages of both sides until neither has more to send.
+void exchange_messages(handshake& first, handshake& second) {
   for (bool moved = true; moved;) {
     moved = false;
-    for (const auto& [from, to] : {std::pair(&one, &other), std::pair(&other, &one)}) {
-      while (from->now() == handshake::state::sending && to->now() == handshake::state::reading) {
-        const auto part = from->output().first(std::min<std::size_t>(from->output().size(), 7));
-        to->received(part);
-        from->sent(part.size());
+    for (const auto& [sender, receiver] : {std::pair(&first, &second), std::pair(&second, &first)}) {
+      while (sender->now() == handshake::state::sending && receiver->now() == handshake::state::reading) {
+        const auto part = sender->output().first(std::min<std::size_t>(sender->output().size(), 7));
+        receiver->received(part);
+        sender->sent(part.size());
         moved = true;
       }
     }
@@ -71,12 +71,12 @@ TEST_CASE("a frame is read as it was written, and not when any bit of it differs
   for (int i = 0; i < 500; ++i) {
     const frame sent = random_frame(random);
     auto header = encode(sent);
-    frame got;
-    REQUIRE(decode(header, got) == nullptr);
-    CHECK(got == sent);
+    frame decoded;
+    REQUIRE(decode(header, decoded) == nullptr);
+    CHECK(decoded == sent);
     const auto bit = random.below(8 * frame_bytes);
     header[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    CHECK(decode(header, got) != nullptr);
+    CHECK(decode(header, decoded) != nullptr);
   }
 }
 
@@ -87,13 +87,13 @@ TEST_CASE("any bytes whatever are a frame within the limits, or none") {
     std::vector<std::uint8_t> data(random.below(200));
     for (auto& b : data) b = static_cast<std::uint8_t>(random.below(256));
     accepted += fuzz::check_frame(data) ? 1 : 0;
-    // The same under a checksum that fits: then the limits alone speak.
+    // The same with a valid checksum: then only the limits can reject the header.
     auto header = encode(random_frame(random));
-    const auto at = random.below(frame_bytes - 12);
-    header[at < 8 ? at : at + 4] = static_cast<std::byte>(random.below(256));
+    const auto position = random.below(frame_bytes - 12);
+    header[position < 8 ? position : position + 4] = static_cast<std::byte>(random.below(256));
     std::memset(header.data() + 8, 0, 4);
-    const std::uint32_t sum = muster::crc32c(header);
-    std::memcpy(header.data() + 8, &sum, sizeof sum);
+    const std::uint32_t checksum = muster::crc32c(header);
+    std::memcpy(header.data() + 8, &checksum, sizeof checksum);
     const auto* const first = reinterpret_cast<const std::uint8_t*>(header.data());
     accepted += fuzz::check_frame({first, first + header.size()}) ? 1 : 0;
   }
@@ -108,32 +108,32 @@ TEST_CASE("a notice is read as it was written") {
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, sizeof sent.text - 1}) {
     sent.set_text(std::string(length, 'x'));
     const auto payload = encode_notice(sent);
-    muster::control_message got;
-    REQUIRE(decode_notice(payload, got));
-    CHECK(got.what == sent.what);
-    CHECK(got.status == 3);
-    CHECK(got.signature == sent.signature);
-    CHECK(std::string(got.text) == std::string(length, 'x'));
-    CHECK_FALSE(decode_notice(payload.first(offsetof(muster::control_message, text) - 1), got));
+    muster::control_message decoded;
+    REQUIRE(decode_notice(payload, decoded));
+    CHECK(decoded.what == sent.what);
+    CHECK(decoded.status == 3);
+    CHECK(decoded.signature == sent.signature);
+    CHECK(std::string(decoded.text) == std::string(length, 'x'));
+    CHECK_FALSE(decode_notice(payload.first(offsetof(muster::control_message, text) - 1), decoded));
     const std::vector<std::byte> longer(sizeof sent, std::byte{1});
-    CHECK_FALSE(decode_notice(longer, got));
+    CHECK_FALSE(decode_notice(longer, decoded));
   }
 }
 
 TEST_CASE("two peers that know the secret connect, and know each other's rank") {
-  for (const bool wanted : {true, false}) {
+  for (const bool is_accepted : {true, false}) {
     auto caller = handshake::connect(secret("s"), {3, 5, 1});
     auto callee = handshake::answer(secret("s"), 5);
-    talk(caller, callee);
+    exchange_messages(caller, callee);
     REQUIRE(callee.now() == handshake::state::asking);
     CHECK(callee.other() == introduction{3, 5, 1});
-    if (wanted) {
+    if (is_accepted) {
       callee.accept();
     } else {
       callee.refuse();
     }
-    talk(caller, callee);
-    const auto expected = wanted ? handshake::state::done : handshake::state::refused;
+    exchange_messages(caller, callee);
+    const auto expected = is_accepted ? handshake::state::done : handshake::state::refused;
     CHECK(caller.now() == expected);
     CHECK(callee.now() == expected);
   }
@@ -142,43 +142,43 @@ TEST_CASE("two peers that know the secret connect, and know each other's rank") 
 TEST_CASE("a peer that does not know the secret, or asks for another rank, is refused") {
   auto caller = handshake::connect(secret("right"), {3, 5, 0});
   auto callee = handshake::answer(secret("wrong"), 5);
-  talk(caller, callee);
+  exchange_messages(caller, callee);
   CHECK(callee.now() == handshake::state::stranger);
 
-  auto lost = handshake::connect(secret("s"), {3, 4, 0});
-  auto other = handshake::answer(secret("s"), 5);
-  talk(lost, other);
-  CHECK(other.now() == handshake::state::stranger);
+  auto wrong_caller = handshake::connect(secret("s"), {3, 4, 0});
+  auto second_callee = handshake::answer(secret("s"), 5);
+  exchange_messages(wrong_caller, second_callee);
+  CHECK(second_callee.now() == handshake::state::stranger);
 }
 
-// Each message of either side with one bit changed: the other side does not go on.
+// Changes a bit in one message: the receiver must not continue.
 TEST_CASE("a handshake that was touched on its way comes to nothing") {
   muster::random_stream random(20261121, 4);
   for (int i = 0; i < 400; ++i) {
     auto caller = handshake::connect(secret("s"), {3, 5, 0});
     auto callee = handshake::answer(secret("s"), 5);
-    const auto broken = random.below(4);
+    const auto changed_step = random.below(4);
     for (std::uint64_t step = 0; step < 4; ++step) {
-      auto& from = step % 2 == 0 ? caller : callee;
-      auto& to = step % 2 == 0 ? callee : caller;
+      auto& sender = step % 2 == 0 ? caller : callee;
+      auto& receiver = step % 2 == 0 ? callee : caller;
       if (callee.now() == handshake::state::asking) callee.accept();
-      if (from.now() != handshake::state::sending) break;
-      std::vector<std::byte> message(from.output().begin(), from.output().end());
-      from.sent(message.size());
-      if (step == broken) {
+      if (sender.now() != handshake::state::sending) break;
+      std::vector<std::byte> message(sender.output().begin(), sender.output().end());
+      sender.sent(message.size());
+      if (step == changed_step) {
         const auto bit = random.below(8 * message.size());
         message[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
       }
-      to.received(message);
+      receiver.received(message);
     }
     CHECK(caller.now() != handshake::state::done);
   }
 }
 
 TEST_CASE("parts of a secret do not run into each other") {
-  const std::array<std::string_view, 2> one = {"ab", "c"};
-  const std::array<std::string_view, 2> other = {"a", "bc"};
-  const job_secret a(one);
-  const job_secret b(other);
+  const std::array<std::string_view, 2> first = {"ab", "c"};
+  const std::array<std::string_view, 2> second = {"a", "bc"};
+  const job_secret a(first);
+  const job_secret b(second);
   CHECK_FALSE(std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin()));
 }

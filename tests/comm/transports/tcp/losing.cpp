@@ -1,4 +1,4 @@
-// Peers of a tcp mesh that leave, break the rules or fall silent.
+// Peers of a tcp mesh that leave, violate the protocol or stop sending.
 #include <optional>
 
 #include <muster/comm/collectives/barrier.hpp>
@@ -8,7 +8,7 @@
 
 using namespace meshes;  // NOLINT: this is about nothing else
 
-// Both groups are judged by the same clock, in the order in which they were left.
+// Both groups are checked with the same deadline, in the order in which the rank left them.
 TEST_CASE("a rank that leaves a group is reported gone where others need it, and not where it did all", "[tcp]") {
   run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
     std::optional<muster::group> finished(world.duplicate()), needed(world.duplicate());
@@ -17,13 +17,13 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
       finished.reset();
       needed.reset();
     } else {
-      std::string told;
+      std::string text;
       try {
         muster::barrier(*needed);
-      } catch (const muster::peer_failure& gone) {
-        told = gone.what();
+      } catch (const muster::peer_failure& failure) {
+        text = failure.what();
       }
-      require(told.find("left before it finished") != std::string::npos, "rank 1 is gone from the other: " + told);
+      require(text.find("left before it finished") != std::string::npos, "rank 1 is gone from the other: " + text);
       for (muster::control_message message; finished->transport().poll(message);)
         require(message.what != muster::control_message::kind::gone, std::string("it is not gone: ") + message.text);
     }
@@ -32,142 +32,142 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
 }
 
 TEST_CASE("a peer that breaks the rules is lost, and the notice says what was seen", "[tcp]") {
-  struct way {
-    const char* seen;
-    std::function<void(impostor&)> deed;
+  struct violation {
+    const char* text;
+    std::function<void(impostor&)> action;
   };
-  const std::vector<way> ways = {
-      {"its connection ended", [](impostor& other) { other.stream = {}; }},
-      {"its connection", [](impostor& other) { other.control = {}; }},
+  const std::vector<violation> violations = {
+      {"its connection ended", [](impostor& peer) { peer.data = {}; }},
+      {"its connection", [](impostor& peer) { peer.control = {}; }},
       {"a malformed frame",
-       [](impostor& other) {
+       [](impostor& peer) {
          const std::vector<std::byte> zeroes(1000);
-         test::write_exactly(other.stream, zeroes, impostor::until());
+         test::write_exactly(peer.data, zeroes, impostor::deadline());
        }},
       {"a malformed frame",
-       [](impostor& other) {
+       [](impostor& peer) {
          const std::vector<std::byte> zeroes(1000);
-         test::write_exactly(other.control, zeroes, impostor::until());
+         test::write_exactly(peer.control, zeroes, impostor::deadline());
        }},
       {"in the middle of a message",
-       [](impostor& other) {
+       [](impostor& peer) {
          const auto header = tcp::encode(message_of(100));
-         test::write_exactly(other.stream, std::span(header).first(40), impostor::until());
-         other.stream = {};
+         test::write_exactly(peer.data, std::span(header).first(40), impostor::deadline());
+         peer.data = {};
        }},
       {"in the middle of a message",
-       [](impostor& other) {
+       [](impostor& peer) {
          const std::vector<std::byte> some(99);
-         other.send(other.stream, message_of(100), some);
-         other.stream = {};
+         peer.send(peer.data, message_of(100), some);
+         peer.data = {};
        }},
       {"out of order",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.sequence = 1;
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"checksum of a payload",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(60);
          head.flags = tcp::frame::has_checksum;
          const std::vector<std::byte> some(64);
-         other.send(other.stream, head, some);
+         peer.send(peer.data, head, some);
        }},
       {"without a clear-to-send",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::data;
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"not announced",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::cts;
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"more credit",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::credit;
          head.set_number(1);
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"more than it has credit for",
-       [](impostor& other) {
-         auto head = message_of(tcp::largest_message);  // no receive waits for a message with this tag
+       [](impostor& peer) {
+         auto head = message_of(tcp::largest_message);  // no receive is posted for this tag
          head.tag = 8;
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"more than it has credit for",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(1 << 20);
          const std::vector<std::byte> some(1 << 20);
          try {
-           for (head.tag = 0; head.sequence < 4; ++head.sequence) other.send(other.stream, head, some);
-         } catch (const tcp::socket_error&) {  // it is lost before the last has gone
+           for (head.tag = 0; head.sequence < 4; ++head.sequence) peer.send(peer.data, head, some);
+         } catch (const tcp::socket_error&) {  // the peer is lost before it has sent the last message
          }
        }},
       {"another size than its request-to-send",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(100000);
          head.kind = tcp::frame_kind::rts;
-         other.send(other.stream, head);
-         other.hear_clear();
+         peer.send(peer.data, head);
+         peer.read_clear_to_send();
          head = message_of(200000);  // more than was announced
          head.kind = tcp::frame_kind::data;
          head.sequence = 1;
          head.set_number(0);
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
       {"control frame on a data stream",
-       [](impostor& other) {
+       [](impostor& peer) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::beat;
-         other.send(other.stream, head);
+         peer.send(peer.data, head);
        }},
   };
-  for (const auto& way : ways) {
-    const std::string text = heard_after(way.deed);
+  for (const auto& violation : violations) {
+    const std::string text = end_after(violation.action);
     INFO(text);
-    CHECK_THAT(text, contains(way.seen));
+    CHECK_THAT(text, contains(violation.text));
     CHECK_THAT(text, contains("rank 1 is gone"));
   }
 }
 
 TEST_CASE("a message that a lost rank had only begun to send is dropped, one that it had sent arrives", "[tcp]") {
-  const bool waits = GENERATE(false, true);  // a receive, when it begins
-  auto begun = message_of(100);
-  begun.tag = 9;
-  begun.sequence = 1;
+  const bool waits = GENERATE(false, true);  // true: a receive is posted when the message begins
+  auto unfinished = message_of(100);
+  unfinished.tag = 9;
+  unfinished.sequence = 1;
   std::size_t bytes = 0;
   SECTION("cut off") { bytes = 40; }
   SECTION("cut off where a line ends") { bytes = 64; }
-  SECTION("only announced") { begun.kind = tcp::frame_kind::rts; }
+  SECTION("only announced") { unfinished.kind = tcp::frame_kind::rts; }
   const odd_pair pair;
-  auto& mine = *pair.mine;
+  auto& transport = *pair.transport;
   parcel awaited(100, 0), first(100, 0), second(100, 0), own(100, 2);
-  mine.receive(awaited.with(1, 7).r);  // so that the stream is read
+  transport.receive(awaited.with(1, 7).r);  // a posted receive makes the transport read the data connection
   const auto receive = [&] {
-    for (parcel* const one : {&first, &second}) mine.receive(one->with(muster::any_source, 9).r);
+    for (parcel* const request : {&first, &second}) transport.receive(request->with(muster::any_source, 9).r);
   };
   if (waits) receive();
-  auto whole = message_of(64);
-  whole.tag = 9;
-  const std::vector<std::byte> some(64, std::byte{1});
-  pair.other->send(pair.other->stream, whole, some);
-  pair.other->send(pair.other->stream, begun, std::span(some).first(bytes));
-  pair.other->stream = {};
-  (void)pair.hear_end(awaited.r);
+  auto complete = message_of(64);
+  complete.tag = 9;
+  const std::vector<std::byte> bytes_to_send(64, std::byte{1});
+  pair.peer->send(pair.peer->data, complete, bytes_to_send);
+  pair.peer->send(pair.peer->data, unfinished, std::span(bytes_to_send).first(bytes));
+  pair.peer->data = {};
+  (void)pair.wait_for_end(awaited.r);
   if (!waits) receive();
-  mine.send(own.with(0, 9).r);
-  CHECK(mine.test(first.r));
+  transport.send(own.with(0, 9).r);
+  CHECK(transport.test(first.r));
   CHECK((first.r.source == 1 && first.r.received == 64));
-  CHECK(mine.test(second.r));
+  CHECK(transport.test(second.r));
   if (waits) {
     CHECK((second.r.source == 1 && second.r.received == 0));
-    mine.receive(second.with(muster::any_source, 9).r);
-    CHECK(mine.test(second.r));
+    transport.receive(second.with(muster::any_source, 9).r);
+    CHECK(transport.test(second.r));
   }
   CHECK((second.r.source == 0 && second.is_all(2)));
 }
@@ -176,11 +176,11 @@ TEST_CASE("a peer whose connections stand and that is silent is lost for its sil
   auto plan = test::tcp_job::busy_plan();
   plan.beat = muster::seconds(0.02);
   plan.missed = 20;
-  CHECK_THAT(heard_after([](impostor&) {}, plan), contains("no heartbeat for 400 ms"));
+  CHECK_THAT(end_after([](impostor&) {}, plan), contains("no heartbeat for 400 ms"));
 }
 
 TEST_CASE("a peer that takes nothing for long is waited for as long as the call may take", "[tcp]") {
-  // Its system has no more room and says so: TCP_USER_TIMEOUT would count that as silence.
+  // The peer's system reports that its buffer is full. TCP_USER_TIMEOUT would count that as silence.
   auto plan = test::tcp_job::busy_plan();
   plan.patience = muster::seconds(2);
   constexpr std::size_t count = std::size_t{16} << 20;

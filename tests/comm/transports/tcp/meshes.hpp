@@ -1,4 +1,5 @@
-// Ranks that are connected by hand, or by a plan of the test's, for tests of the tcp transport.
+// Helpers for tests of the tcp transport: ranks that are connected by a given plan, and an impostor that sends frames
+// by itself.
 #pragma once
 
 #include <sys/socket.h>
@@ -24,11 +25,11 @@ using namespace std::chrono_literals;
 
 inline constexpr muster::seconds patience{30};
 
-inline void require(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error(what);
+inline void require(bool condition, const std::string& text) {
+  if (!condition) throw std::runtime_error(text);
 }
 
-/// Runs a body as ranks that are connected by that plan.
+/// Runs `body` on `ranks` ranks that are connected by the plan. Returns the exception of each rank, or null.
 inline std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int ranks,
                                                 const std::function<void(muster::group&, tcp::tcp_mesh&)>& body) {
   test::tcp_job job(ranks, plan);
@@ -38,9 +39,9 @@ inline std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int r
     threads.emplace_back([&, rank] {
       auto& failure = thrown[static_cast<std::size_t>(rank)];
       try {
-        auto made = job.connect(rank);
-        tcp::tcp_mesh& mesh = made->mesh();
-        muster::group world(std::move(made), {});
+        auto transport = job.connect(rank);
+        tcp::tcp_mesh& mesh = transport->mesh();
+        muster::group world(std::move(transport), {});
         try {
           body(world, mesh);
         } catch (...) {
@@ -56,6 +57,7 @@ inline std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int r
   return thrown;
 }
 
+/// Runs `body` as `outcomes` does, but throws the exception of any rank.
 inline void run(const tcp::tcp_plan& plan, int ranks, const std::function<void(muster::group&, tcp::tcp_mesh&)>& body) {
   for (const auto& thrown : outcomes(plan, ranks, body)) {
     if (thrown) std::rethrow_exception(thrown);
@@ -64,31 +66,31 @@ inline void run(const tcp::tcp_plan& plan, int ranks, const std::function<void(m
 
 inline tcp::address first_address(const std::string& card) { return tcp::read_endpoints(card, 0).addresses.front(); }
 
-/// Rank 1 of two, by hand: it knows the secret, and does then what the test wants.
+/// Rank 1 of two ranks, without a transport: it knows the secret, and then sends the frames that the test selects.
 class impostor {
  public:
-  explicit impostor(const std::vector<std::string>& endpoints) : cards_(endpoints) {
+  explicit impostor(const std::vector<std::string>& endpoints) : endpoints_(endpoints) {
     std::vector<std::string_view> parts{"of the test"};
-    parts.insert(parts.end(), cards_.begin(), cards_.end());
+    parts.insert(parts.end(), endpoints_.begin(), endpoints_.end());
     secret_ = tcp::job_secret(parts);
     control = connect(0);
-    stream = connect(1);
+    data = connect(1);
   }
-  void send(tcp::tcp_socket& over, const tcp::frame& head, std::span<const std::byte> payload = {}) {
-    test::write_exactly(over, tcp::encode(head), until());
-    test::write_exactly(over, payload, until());
+  void send(tcp::tcp_socket& connection, const tcp::frame& head, std::span<const std::byte> payload = {}) {
+    test::write_exactly(connection, tcp::encode(head), deadline());
+    test::write_exactly(connection, payload, deadline());
   }
-  /// The answer to an announcement.
-  void hear_clear() {
+  /// Reads the clear-to-send after an announcement.
+  void read_clear_to_send() {
     tcp::frame_header bytes;
-    test::read_exactly(stream, bytes, until());
+    test::read_exactly(data, bytes, deadline());
     tcp::frame head;
-    require(tcp::decode(bytes, head) == nullptr && head.kind == tcp::frame_kind::cts, "it is cleared");
+    require(tcp::decode(bytes, head) == nullptr && head.kind == tcp::frame_kind::cts, "the announcement is cleared");
   }
-  static muster::clock::time_point until() { return muster::deadline_after(patience); }
-  /// A rank listens when it connects, not before.
+  static muster::clock::time_point deadline() { return muster::deadline_after(patience); }
+  /// Connects to a listener, and retries until the rank listens: a rank starts to listen when it connects.
   static tcp::tcp_socket reach(const tcp::address& listener) {
-    for (const auto limit = until();;) {
+    for (const auto limit = deadline();;) {
       try {
         return tcp::tcp_socket::connect(listener, limit);
       } catch (const tcp::socket_error&) {
@@ -99,65 +101,66 @@ class impostor {
   }
 
   tcp::tcp_socket control;
-  tcp::tcp_socket stream;
+  tcp::tcp_socket data;
 
  private:
-  tcp::tcp_socket connect(std::uint32_t line) {
-    auto socket = reach(first_address(cards_[0]));
-    auto talk = tcp::handshake::connect(secret_, {1, 0, line});
-    talk.conclude(socket, until());
-    require(talk.now() == tcp::handshake::state::done, "the handshake succeeds");
+  tcp::tcp_socket connect(std::uint32_t connection_index) {
+    auto socket = reach(first_address(endpoints_[0]));
+    auto handshake = tcp::handshake::connect(secret_, {1, 0, connection_index});
+    handshake.conclude(socket, deadline());
+    require(handshake.now() == tcp::handshake::state::done, "the handshake succeeds");
     return socket;
   }
 
-  std::vector<std::string> cards_;
+  std::vector<std::string> endpoints_;
   tcp::job_secret secret_;
 };
 
-/// Rank 0, and rank 1 by hand.
+/// Rank 0 with a transport, and rank 1 as an impostor.
 struct odd_pair {
   explicit odd_pair(const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) : job(2, plan) {
-    std::thread side([&] { other = std::make_unique<impostor>(job.endpoints()); });
-    mine = job.connect(0);
+    std::thread side([&] { peer = std::make_unique<impostor>(job.endpoints()); });
+    transport = job.connect(0);
     side.join();
   }
-  /// What rank 0 is told of the end of rank 1, while it waits for that.
-  std::string hear_end(muster::request& r) const {
-    const auto until = muster::deadline_after(patience);
+  /// Waits for the control message by which rank 0 is notified of the end of rank 1, and returns its text.
+  std::string wait_for_end(muster::request& r) const {
+    const auto deadline = muster::deadline_after(patience);
     muster::control_message message;
-    while (!mine->poll(message)) {
-      require(muster::clock::now() < until, "a notice comes");
-      (void)mine->test(r);
-      mine->pause(muster::deadline_after(muster::seconds(0.05)));
+    while (!transport->poll(message)) {
+      require(muster::clock::now() < deadline, "a control message arrives");
+      (void)transport->test(r);
+      transport->pause(muster::deadline_after(muster::seconds(0.05)));
     }
-    require(message.what == muster::control_message::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+    require(message.what == muster::control_message::kind::gone && message.origin == 1,
+            "the message reports that rank 1 is gone");
     return message.text;
   }
 
   test::tcp_job job;
-  std::unique_ptr<impostor> other;
-  std::unique_ptr<tcp::tcp_transport> mine;
+  std::unique_ptr<impostor> peer;
+  std::unique_ptr<tcp::tcp_transport> transport;
 };
 
-/// What rank 0 hears of rank 1 after it did that.
-inline std::string heard_after(const std::function<void(impostor&)>& deed,
-                               const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
+/// Returns the text with which rank 0 reports the end of rank 1 after the impostor's action.
+inline std::string end_after(const std::function<void(impostor&)>& action,
+                             const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
   const odd_pair pair(plan);
   std::vector<std::byte> data(100000);
-  muster::request r;  // so that the stream is read
+  muster::request r;  // a posted receive makes the transport read the data connection
   r.data = data.data();
   r.bytes = data.size();
   r.peer = 1;
   r.tag = 7;
-  pair.mine->receive(r);
-  auto done = std::async(std::launch::async, [&] { deed(*pair.other); });
-  auto text = pair.hear_end(r);
+  pair.transport->receive(r);
+  auto done = std::async(std::launch::async, [&] { action(*pair.peer); });
+  auto text = pair.wait_for_end(r);
   r.owner->cancel(r);
   done.get();
   return text;
 }
 
-/// All that this process has end, as if a device on their way had forgotten them.
+/// Shuts down all network connections of this process, as if a device on the route had forgotten them.
 inline void break_connections() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int file = std::stoi(entry.path().filename());
@@ -168,13 +171,13 @@ inline void break_connections() {
   }
 }
 
-/// A message of bytes that are all `value`, or room for one.
+/// A message whose bytes are all `value`, or a buffer for one.
 struct parcel {
   parcel(std::size_t bytes, std::uint8_t value) : data(bytes, value) {
     r.data = reinterpret_cast<std::byte*>(data.data());
     r.bytes = bytes;
   }
-  /// As part of that collective.
+  /// Makes the message part of the collective with that number.
   parcel(std::size_t bytes, std::uint8_t value, std::uint64_t sequence) : parcel(bytes, value) {
     r.signature.kind = muster::collective::broadcast;
     r.signature.sequence = sequence;
@@ -184,11 +187,11 @@ struct parcel {
     r.tag = tag;
     return *this;
   }
-  void finish(muster::transport& over) {
-    const auto until = muster::deadline_after(patience);
-    while (!over.test(r)) {
-      require(muster::clock::now() < until, "a message comes to its end");
-      over.pause(muster::deadline_after(0.01s));
+  void finish(muster::transport& transport) {
+    const auto deadline = muster::deadline_after(patience);
+    while (!transport.test(r)) {
+      require(muster::clock::now() < deadline, "a message completes");
+      transport.pause(muster::deadline_after(0.01s));
     }
   }
   [[nodiscard]] bool is_all(std::uint8_t value) const {
@@ -199,14 +202,14 @@ struct parcel {
   muster::request r;
 };
 
-/// Ranks as threads that tell each other something beside what is tested.
+/// A flag by which a rank notifies another rank beside the tested messages.
 class flag {
  public:
   void raise() { raised_ = true; }
   void wait() const {
-    const auto until = muster::deadline_after(2 * patience);
+    const auto deadline = muster::deadline_after(2 * patience);
     while (!raised_) {
-      require(muster::clock::now() < until, "another rank comes to where it says so");
+      require(muster::clock::now() < deadline, "another rank raises the flag");
       std::this_thread::sleep_for(1ms);
     }
   }

@@ -1,4 +1,4 @@
-// Connections of a tcp mesh that are made again.
+// Connections of a tcp mesh that are made again after they broke.
 #include <muster/comm/collectives/barrier.hpp>
 #include "catch.hpp"
 #include "meshes.hpp"
@@ -11,41 +11,41 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
   std::atomic<int> arrived{0};
   const auto meet = [&](int count) {
     ++arrived;
-    const auto until = muster::deadline_after(patience);
+    const auto deadline = muster::deadline_after(patience);
     while (arrived < 2 * count) {
-      require(muster::clock::now() < until, "the other comes to where it says so");
+      require(muster::clock::now() < deadline, "the other rank arrives");
       std::this_thread::sleep_for(1ms);
     }
   };
   run(plan, 2, [&](muster::group& world, tcp::tcp_mesh&) {
     auto renewing = world.duplicate();
     auto losing = world.duplicate();
-    auto& over = renewing.transport();
-    const int other = 1 - world.rank();
+    auto& transport = renewing.transport();
+    const int peer = 1 - world.rank();
     int met = 0;
     for (int round = 1; round <= times; ++round) {
-      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // of no use to each other
-      over.receive(reading.with(muster::any_source, 9).r);
-      over.send(before.with(other, 8).r);
+      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // these two requests do not match
+      transport.receive(reading.with(muster::any_source, 9).r);
+      transport.send(before.with(peer, 8).r);
       meet(++met);
       if (world.rank() == 0) break_connections();
       meet(++met);
-      const auto until = muster::deadline_after(patience);
+      const auto deadline = muster::deadline_after(patience);
       for (muster::control_message message;
-           !over.poll(message) || message.what != muster::control_message::kind::gone;) {
-        require(muster::clock::now() < until, "the break is seen");
-        (void)over.test(before.r);
-        over.pause(muster::deadline_after(0.01s));
+           !transport.poll(message) || message.what != muster::control_message::kind::gone;) {
+        require(muster::clock::now() < deadline, "the break is seen");
+        (void)transport.test(before.r);
+        transport.pause(muster::deadline_after(0.01s));
       }
-      // One of the two is slow, and the other has sent again before it looks.
+      // A slow rank, whose peer has sent again before that rank detects the break.
       if (world.rank() == round % 2) std::this_thread::sleep_for(100ms);
-      require(over.renew(other, until), "it is renewed");
-      parcel sent(200'000, static_cast<std::uint8_t>(round)), got(1'000'000, 0);
-      over.receive(got.with(muster::any_source, 8).r);
-      over.send(sent.with(other, 8).r);
-      got.finish(over);
-      sent.finish(over);
-      require(got.r.received == 200'000 && got.data.front() == round, "it gets what was sent after it");
+      require(transport.renew(peer, deadline), "it is renewed");
+      parcel sent(200'000, static_cast<std::uint8_t>(round)), received(1'000'000, 0);
+      transport.receive(received.with(muster::any_source, 8).r);
+      transport.send(sent.with(peer, 8).r);
+      received.finish(transport);
+      sent.finish(transport);
+      require(received.r.received == 200'000 && received.data.front() == round, "it gets what was sent after it");
       meet(++met);
     }
     for (auto* const lost : {&losing, &world}) {
@@ -63,11 +63,11 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
 TEST_CASE("a rank that has ended is not renewed, which is seen before the time for it is over", "[tcp]") {
   const odd_pair pair;
   parcel awaited(100, 0);
-  pair.mine->receive(awaited.with(1, 7).r);
-  pair.other->stream = {};
-  pair.other->control = {};
-  (void)pair.hear_end(awaited.r);
-  CHECK(pair.mine->renew(1, muster::deadline_after(10 * patience)));
-  (void)pair.hear_end(awaited.r);
-  CHECK_FALSE(pair.mine->renew(1, muster::deadline_after(10 * patience)));
+  pair.transport->receive(awaited.with(1, 7).r);
+  pair.peer->data = {};
+  pair.peer->control = {};
+  (void)pair.wait_for_end(awaited.r);
+  CHECK(pair.transport->renew(1, muster::deadline_after(10 * patience)));
+  (void)pair.wait_for_end(awaited.r);
+  CHECK_FALSE(pair.transport->renew(1, muster::deadline_after(10 * patience)));
 }

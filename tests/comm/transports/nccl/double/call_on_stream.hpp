@@ -1,4 +1,4 @@
-// TEST DOUBLE: what stands for a kernel, a function that a stream calls.
+// TEST DOUBLE: the replacement for a kernel: a function that a stream calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,22 +11,22 @@
 
 namespace nccl_double {
 
-/// `f` is called, once, when the stream has come to it.
+/// Calls `f` once, when the stream reaches it.
 template <class F>
 void call_on_stream(muster::device_stream_ref stream, F f) {
-  auto held = std::make_unique<F>(f);
-  const auto answer = cudaLaunchHostFunc(
+  auto function_copy = std::make_unique<F>(f);
+  const auto result = cudaLaunchHostFunc(
       stream.handle,
-      [](void* given) {
-        const std::unique_ptr<F> mine(static_cast<F*>(given));
-        (*mine)();
+      [](void* pointer) {
+        const std::unique_ptr<F> function(static_cast<F*>(pointer));
+        (*function)();
       },
-      held.get());
-  if (answer != cudaSuccess) {
+      function_copy.get());
+  if (result != cudaSuccess) {
     throw muster::error(muster::error_kind::other,
-                        "cudaLaunchHostFunc failed (CUDA says: " + std::string(cudaGetErrorString(answer)) + ")");
+                        "cudaLaunchHostFunc failed (CUDA says: " + std::string(cudaGetErrorString(result)) + ")");
   }
-  (void)held.release();  // the stream's now
+  (void)function_copy.release();  // owned by the stream
 }
 
 }  // namespace nccl_double

@@ -39,7 +39,7 @@ T combine(T a, T b, ncclRedOp_t op) {
   }
 }
 
-/// `count` elements from `first` on, of all inputs, in the order of the ranks.
+/// Combines `count` elements, starting at `first`, over all inputs in the order of the ranks.
 template <class T>
 std::vector<T> combined(const std::vector<call>& calls, std::size_t first, std::size_t count) {
   std::vector<T> sums(count);
@@ -53,20 +53,20 @@ std::vector<T> combined(const std::vector<call>& calls, std::size_t first, std::
 }
 
 template <class T>
-void write(const std::vector<T>& values, std::size_t first, std::size_t count, void* to) {
-  if (count > 0) std::memcpy(to, values.data() + first, count * sizeof(T));
+void write(const std::vector<T>& values, std::size_t first, std::size_t count, void* destination) {
+  if (count > 0) std::memcpy(destination, values.data() + first, count * sizeof(T));
 }
 
-/// A collective of which every rank's call is there.
+/// Performs a collective once every rank's call has arrived.
 template <class T>
 void perform(const std::vector<call>& calls) {
   const std::size_t count = calls[0].count;
   const std::size_t ranks = calls.size();
   const auto root = static_cast<std::size_t>(calls[0].peer);
-  switch (calls[0].what) {
+  switch (calls[0].operation) {
     case kind::broadcast: {
       const std::vector<T> values(static_cast<const T*>(calls[root].in), static_cast<const T*>(calls[root].in) + count);
-      for (const auto& one : calls) write(values, 0, count, one.out);
+      for (const auto& rank_call : calls) write(values, 0, count, rank_call.out);
       return;
     }
     case kind::reduce:
@@ -74,9 +74,9 @@ void perform(const std::vector<call>& calls) {
       return;
     case kind::allgather: {
       std::vector<T> all;
-      for (const auto& one : calls)
-        all.insert(all.end(), static_cast<const T*>(one.in), static_cast<const T*>(one.in) + count);
-      for (const auto& one : calls) write(all, 0, all.size(), one.out);
+      for (const auto& rank_call : calls)
+        all.insert(all.end(), static_cast<const T*>(rank_call.in), static_cast<const T*>(rank_call.in) + count);
+      for (const auto& rank_call : calls) write(all, 0, all.size(), rank_call.out);
       return;
     }
     case kind::reduce_scatter: {
@@ -86,7 +86,7 @@ void perform(const std::vector<call>& calls) {
     }
     default: {
       const auto all = combined<T>(calls, 0, count);
-      for (const auto& one : calls) write(all, 0, count, one.out);
+      for (const auto& rank_call : calls) write(all, 0, count, rank_call.out);
     }
   }
 }

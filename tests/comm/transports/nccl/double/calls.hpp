@@ -1,4 +1,4 @@
-// TEST DOUBLE, never installed: a call of NCCL's as one rank makes it, and what it does to memory.
+// TEST DOUBLE, never installed: a call to NCCL by one rank, and its effect on memory.
 #pragma once
 
 #include <nccl.h>
@@ -11,7 +11,7 @@ namespace nccl_double {
 enum class kind { allreduce, reduce, broadcast, allgather, reduce_scatter, send, receive };
 
 struct call {
-  kind what = kind::allreduce;
+  kind operation = kind::allreduce;
   const void* in = nullptr;
   void* out = nullptr;
   std::size_t count = 0;
@@ -19,15 +19,16 @@ struct call {
   ncclRedOp_t op = ncclSum;
   int peer = 0;
 
-  [[nodiscard]] bool goes_with(const call& other) const {
-    return what == other.what && count == other.count && type == other.type && op == other.op && peer == other.peer;
+  [[nodiscard]] bool matches(const call& peer_call) const {
+    return operation == peer_call.operation && count == peer_call.count && type == peer_call.type &&
+           op == peer_call.op && peer == peer_call.peer;
   }
-  [[nodiscard]] bool between_two() const { return what == kind::send || what == kind::receive; }
+  [[nodiscard]] bool between_two() const { return operation == kind::send || operation == kind::receive; }
 };
 
 std::size_t size_of(ncclDataType_t type);
 
-/// A collective of which every rank's call is there.
+/// Performs a collective once every rank's call has arrived.
 void perform(const std::vector<call>& calls);
 
 }  // namespace nccl_double

@@ -1,4 +1,4 @@
-// What tests do to the double.
+// The functions by which tests control the double.
 #pragma once
 
 #include <nccl.h>
@@ -7,24 +7,26 @@
 
 namespace nccl_double {
 
-/// What every program that runs on the double prints.
+/// Text that every program on the double prints.
 inline constexpr const char* name = "TEST DOUBLE of NCCL and of the CUDA runtime, on host memory: no device, no NCCL";
 
-/// This thread's communicator (the last it has made) has this to say from now on, when it is asked for errors.
+/// Makes the communicator that this thread made last report `error` from now on.
 void fail_here(ncclResult_t error);
-/// This thread's rank dies: it takes part in nothing any more. `noticed`: its peers' communicators say ncclRemoteError;
-/// otherwise they see nothing, as of a host that lost its power.
+/// Makes this thread's rank die: the rank takes part in nothing any more. With `noticed` its peers' communicators
+/// report ncclRemoteError. Otherwise the peers detect nothing, as with a host that lost its power.
 void die_here(bool noticed);
 
-/// This thread's communicators to come begin to connect, and never do: a host whose network lets nothing through.
+/// Makes this thread's later communicators start to connect and never finish, as on a host whose network drops all
+/// packets.
 void never_join_here();
 
-/// What the process has of devices, and pinned, and has not given back.
+/// Returns the bytes of device memory and pinned memory that the process has allocated and not freed.
 std::size_t allocated_bytes();
+/// Returns the number of registered buffers.
 std::size_t registrations();
-/// Communicators that were neither destroyed nor aborted.
+/// Returns the number of communicators that are neither destroyed nor aborted.
 std::size_t communicators();
-/// Calls of ncclGroupEnd that ended an outermost group with more than one call in it.
+/// Returns the number of ncclGroupEnd calls that ended an outermost group with more than one call.
 std::size_t groups();
 
 }  // namespace nccl_double

@@ -1,5 +1,5 @@
-// TEST DOUBLE, never installed: the CUDA runtime on host memory. A stream is a thread that does one thing after
-// another, so what is put on it is as asynchronous as on a device.
+// TEST DOUBLE, never installed: the CUDA runtime on host memory. A stream is a thread that runs its tasks in order, so
+// work on a stream is as asynchronous as on a device.
 #include <cuda_runtime_api.h>
 
 #include <condition_variable>
@@ -29,23 +29,23 @@ struct allocations {
   std::size_t all = 0;
 };
 allocations& memory() {
-  static auto* const kept = new allocations;  // threads of streams may outlive static objects
-  return *kept;
+  static auto* const instance = new allocations;  // the threads of streams may outlive static objects
+  return *instance;
 }
 
-/// Neither a device's nor pinned.
-bool is_pageable(const void* where) {
-  const auto is_in = [where](const std::map<const void*, std::size_t>& parts) {
-    const auto behind = parts.upper_bound(where);
-    if (behind == parts.begin()) return false;
-    const auto& [first, bytes] = *std::prev(behind);
-    return static_cast<const char*>(where) < static_cast<const char*>(first) + bytes;
+/// Returns true if the memory is neither device memory nor pinned.
+bool is_pageable(const void* address) {
+  const auto is_in = [address](const std::map<const void*, std::size_t>& parts) {
+    const auto next = parts.upper_bound(address);
+    if (next == parts.begin()) return false;
+    const auto& [first, bytes] = *std::prev(next);
+    return static_cast<const char*>(address) < static_cast<const char*>(first) + bytes;
   };
   const std::lock_guard lock(memory().mutex);
   return !is_in(memory().bytes) && !is_in(memory().pinned);
 }
 
-/// A stream's work, which its thread shares: a destroyed stream still ends what is on it.
+/// The tasks of a stream. The stream's thread shares the queue, so a destroyed stream still finishes its tasks.
 struct queue {
   std::mutex mutex;
   std::condition_variable changed;
@@ -76,7 +76,7 @@ struct signature {
   bool done = false;
 };
 
-[[maybe_unused]] const bool said = [] {
+[[maybe_unused]] const bool printed_name = [] {
   std::fprintf(stderr, "[%s]\n", nccl_double::name);
   return true;
 }();
@@ -86,8 +86,8 @@ struct queues_of_devices {
   std::vector<std::pair<int, std::weak_ptr<queue>>> queues;
 };
 queues_of_devices& streams() {
-  static auto* const all = new queues_of_devices;
-  return *all;
+  static auto* const instance = new queues_of_devices;
+  return *instance;
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ struct CUstream_st {
   CUstream_st() {
     auto& all = streams();
     const std::lock_guard lock(all.mutex);
-    std::erase_if(all.queues, [](const auto& one) { return one.second.expired(); });
+    std::erase_if(all.queues, [](const auto& entry) { return entry.second.expired(); });
     all.queues.emplace_back(device, work);
     std::thread([mine = work] { mine->run(); }).detach();
   }
@@ -123,18 +123,18 @@ void put_on(cudaStream_t stream, std::function<void()> task) {
   work.changed.notify_all();
 }
 
-void wait_for_device(int which) {
-  std::vector<std::shared_ptr<queue>> mine;
+void wait_for_device(int device_number) {
+  std::vector<std::shared_ptr<queue>> device_queues;
   {
     auto& all = streams();
     const std::lock_guard lock(all.mutex);
-    for (const auto& [where, one] : all.queues) {
-      if (auto work = one.lock(); work && where == which) mine.push_back(std::move(work));
+    for (const auto& [owner, stream_queue] : all.queues) {
+      if (auto work = stream_queue.lock(); work && owner == device_number) device_queues.push_back(std::move(work));
     }
   }
-  for (const auto& one : mine) {
-    std::unique_lock lock(one->mutex);
-    one->changed.wait(lock, [&] { return one->tasks.empty() && !one->busy; });
+  for (const auto& stream_queue : device_queues) {
+    std::unique_lock lock(stream_queue->mutex);
+    stream_queue->changed.wait(lock, [&] { return stream_queue->tasks.empty() && !stream_queue->busy; });
   }
 }
 
@@ -167,55 +167,55 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = devices;
   return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* which) {
-  *which = device;
+cudaError_t cudaGetDevice(int* current) {
+  *current = device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int which) {
-  if (which < 0 || which >= devices) return cudaErrorInvalidDevice;
-  device = which;
+cudaError_t cudaSetDevice(int selected) {
+  if (selected < 0 || selected >= devices) return cudaErrorInvalidDevice;
+  device = selected;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* place, int length, int which) {
-  std::snprintf(place, static_cast<std::size_t>(length), "double:%02x", static_cast<unsigned>(which));
+cudaError_t cudaDeviceGetPCIBusId(char* place, int length, int device_number) {
+  std::snprintf(place, static_cast<std::size_t>(length), "double:%02x", static_cast<unsigned>(device_number));
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** to, size_t bytes) {
+cudaError_t cudaMalloc(void** result, size_t bytes) {
   auto& all = memory();
   const std::lock_guard lock(all.mutex);
   if (bytes > device_memory - all.all) return cudaErrorMemoryAllocation;
-  *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*to, 0xa5, bytes);  // a device does not clear it either
-  all.bytes[*to] = bytes;
+  *result = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*result, 0xa5, bytes);  // a device does not clear memory either
+  all.bytes[*result] = bytes;
   all.all += bytes;
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* what) {
-  if (what == nullptr) return cudaSuccess;
-  nccl_double::wait_for_device(device);  // as the runtime's does: what is under way may still use the memory
+cudaError_t cudaFree(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  nccl_double::wait_for_device(device);  // as in the CUDA runtime: pending work may still use the memory
   auto& all = memory();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.bytes.find(what);
+  const auto found = all.bytes.find(pointer);
   if (found == all.bytes.end()) return cudaErrorInvalidValue;
   all.all -= found->second;
   all.bytes.erase(found);
-  std::free(what);
+  std::free(pointer);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned int) {
-  *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+cudaError_t cudaHostAlloc(void** result, size_t bytes, unsigned int) {
+  *result = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   const std::lock_guard lock(memory().mutex);
-  memory().pinned[*to] = bytes;
+  memory().pinned[*result] = bytes;
   return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* what) {
-  if (what == nullptr) return cudaSuccess;
+cudaError_t cudaFreeHost(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
   {
     const std::lock_guard lock(memory().mutex);
-    if (memory().pinned.erase(what) == 0) return cudaErrorInvalidValue;
+    if (memory().pinned.erase(pointer) == 0) return cudaErrorInvalidValue;
   }
-  std::free(what);
+  std::free(pointer);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
@@ -225,18 +225,19 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* what, int value, size_t bytes) {
-  const auto answer = cudaMemsetAsync(what, value, bytes, nullptr);
-  return answer == cudaSuccess ? cudaStreamSynchronize(nullptr) : answer;
+cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+  const auto result = cudaMemsetAsync(pointer, value, bytes, nullptr);
+  return result == cudaSuccess ? cudaStreamSynchronize(nullptr) : result;
 }
-cudaError_t cudaMemsetAsync(void* what, int value, size_t bytes, cudaStream_t stream) {
-  nccl_double::put_on(stream, [=] { std::memset(what, value, bytes); });
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+  nccl_double::put_on(stream, [=] { std::memset(pointer, value, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream) {
-  nccl_double::put_on(stream, [=] { std::memmove(to, from, bytes); });
-  // Memory that is not pinned: the runtime takes what is to be sent before it returns.
-  return is_pageable(from) ? cudaStreamSynchronize(stream) : cudaSuccess;
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes, enum cudaMemcpyKind,
+                            cudaStream_t stream) {
+  nccl_double::put_on(stream, [=] { std::memmove(destination, source, bytes); });
+  // With memory that is not pinned, the runtime copies the source before it returns.
+  return is_pageable(source) ? cudaStreamSynchronize(stream) : cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {

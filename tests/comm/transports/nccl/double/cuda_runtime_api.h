@@ -1,5 +1,6 @@
-// TEST DOUBLE, never installed: the part of the CUDA runtime that muster::nccl uses, on host memory. Declarations as
-// CUDA has them; where CUDA's own headers are, the build compiles the double against those too, so that they agree.
+// TEST DOUBLE, never installed: the part of the CUDA runtime that muster::nccl uses, on host memory. The declarations
+// are those in CUDA. If CUDA's own headers are installed, the build also compiles the double against them, so that both
+// agree.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// TEST DOUBLE: the loops of core/device/launch.hpp, which includes this behind `block_threads`, on the processor.
+// TEST DOUBLE: the loops of core/device/launch.hpp on the processor. That header includes this file after
+// `block_threads`.
 #pragma once
 
 #include <call_on_stream.hpp>
@@ -30,7 +31,7 @@ void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F v
   });
 }
 
-// Each block is one thread.
+// Each block has a single thread.
 inline constexpr unsigned lanes = 1, warps = 1;
 constexpr unsigned this_lane() { return 0; }
 constexpr unsigned this_warp() { return 0; }

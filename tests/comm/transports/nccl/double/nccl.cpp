@@ -1,6 +1,6 @@
-// TEST DOUBLE, never installed: NCCL among threads of one process, each of them a rank. A call is done on its stream
-// when all that take part have come, by the last of them; like NCCL it finds out by itself about no call that differs
-// in ways that a device would not see, but says so where it can.
+// TEST DOUBLE, never installed: NCCL among the threads of a process, each of which is a rank. The last rank whose call
+// arrives performs the call, on its stream. Like NCCL, the double does not have to detect calls that differ in ways
+// which a device would not detect, but it reports them where it can.
 #include <nccl.h>
 
 #include <algorithm>
@@ -26,39 +26,39 @@ using nccl_double::call;
 using nccl_double::kind;
 using nccl_double::size_of;
 
-/// A collective, or a message between two, that waits for the missing ranks.
-struct meeting {
+/// A collective or a message whose calls have not arrived from all its ranks.
+struct rendezvous {
   std::map<int, call> calls;  // by rank
   bool done = false;
 };
 
-/// Where the ranks of a communicator meet. Everything in it and in their communicators is under its mutex.
+/// The ranks of a communicator. The mutex guards all fields here and in the ranks' ncclCommState.
 struct hub {
   explicit hub(int ranks) : size(ranks), members(static_cast<std::size_t>(ranks)) {}
 
   const int size;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<struct ncclCommState*> members;  // those that have joined
+  std::vector<struct ncclCommState*> members;  // null for a rank that has not joined
   int joined = 0;
-  // By sender and receiver, or -1 twice for collectives, and number.
-  std::map<std::tuple<int, int, std::uint64_t>, meeting> meetings;
-  std::string trouble;
+  // Key: sender and receiver (both -1 for collectives), and number.
+  std::map<std::tuple<int, int, std::uint64_t>, rendezvous> rendezvous_table;
+  std::string problem;
 };
 
 struct ncclCommState {
-  std::shared_ptr<hub> at;
+  std::shared_ptr<hub> comm_hub;
   int rank = 0;
   int device = 0;
   ncclResult_t error = ncclSuccess;
-  bool gone = false;  // aborted, or dead
+  bool ended = false;  // set when aborted or dead
   std::map<std::tuple<int, int>, std::uint64_t> next;
-  std::uint64_t next_turn = 0;  // its calls are done in their order, whatever the streams
+  std::uint64_t next_turn = 0;  // calls are performed in their order, on whichever streams they are
   std::uint64_t turn = 0;
   std::set<void*> registered;
 };
 
-struct universe {
+struct registry {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<hub>> hubs;
   std::uint64_t next_id = 1;
@@ -66,9 +66,9 @@ struct universe {
   std::atomic<std::size_t> registrations{0};
   std::atomic<std::size_t> groups{0};
 };
-universe& all() {
-  static auto* const kept = new universe;
-  return *kept;
+registry& all() {
+  static auto* const instance = new registry;
+  return *instance;
 }
 
 std::shared_ptr<hub> hub_of(const std::string& name, int ranks) {
@@ -78,7 +78,7 @@ std::shared_ptr<hub> hub_of(const std::string& name, int ranks) {
   return found;
 }
 
-thread_local std::weak_ptr<ncclCommState> of_this_thread;
+thread_local std::weak_ptr<ncclCommState> communicator_of_this_thread;
 thread_local bool joins = true;
 
 }  // namespace
@@ -89,145 +89,148 @@ struct ncclComm {
 
 namespace {
 
-struct placed {
+struct submitted_call {
   std::shared_ptr<ncclCommState> comm;
   cudaStream_t stream;
-  call what;
+  call request;
 };
 thread_local int depth = 0;
-thread_local std::vector<placed> waiting;
+thread_local std::vector<submitted_call> pending;
 
-/// Under the mutex.
-void arrive(ncclCommState& comm, const std::tuple<int, int, std::uint64_t>& where, const call& what) {
-  hub& at = *comm.at;
-  auto& here = at.meetings[where];
-  here.calls[comm.rank] = what;
-  const bool two = what.between_two();
-  if (static_cast<int>(here.calls.size()) < (two ? 2 : at.size)) return;
-  if (two) {
-    const call& sent = here.calls.at(std::get<0>(where));
-    const call& received = here.calls.at(std::get<1>(where));
-    if (sent.count != received.count || sent.type != received.type) at.trouble = "a message of another size or type";
+/// Adds a rank's call, and performs it if the call is the last. Called with the mutex held.
+void add_call(ncclCommState& comm, const std::tuple<int, int, std::uint64_t>& key, const call& request) {
+  hub& comm_hub = *comm.comm_hub;
+  auto& entry = comm_hub.rendezvous_table[key];
+  entry.calls[comm.rank] = request;
+  const bool is_message = request.between_two();
+  if (static_cast<int>(entry.calls.size()) < (is_message ? 2 : comm_hub.size)) return;
+  if (is_message) {
+    const call& sent = entry.calls.at(std::get<0>(key));
+    const call& received = entry.calls.at(std::get<1>(key));
+    if (sent.count != received.count || sent.type != received.type)
+      comm_hub.problem = "a message of another size or type";
     const std::size_t bytes = std::min(sent.count, received.count) * size_of(sent.type);
     if (bytes > 0) std::memmove(received.out, sent.in, bytes);
   } else {
     std::vector<call> calls;
-    for (const auto& [rank, one] : here.calls) calls.push_back(one);
-    for (const auto& one : calls) {
-      if (!one.goes_with(calls[0])) at.trouble = "the ranks' calls differ";
+    for (const auto& [rank, rank_call] : entry.calls) calls.push_back(rank_call);
+    for (const auto& rank_call : calls) {
+      if (!rank_call.matches(calls[0])) comm_hub.problem = "the ranks' calls differ";
     }
-    if (at.trouble.empty()) perform(calls);
+    if (comm_hub.problem.empty()) perform(calls);
   }
-  here.done = true;
-  at.changed.notify_all();
+  entry.done = true;
+  comm_hub.changed.notify_all();
 }
 
-/// On the stream: all calls of one group, which wait for each other's peers together.
+/// Runs on the stream: performs all calls in a group, which wait together for their peers.
 void perform_on_stream(const std::shared_ptr<ncclCommState>& comm, std::uint64_t turn,
                        const std::vector<std::pair<std::tuple<int, int, std::uint64_t>, call>>& calls) {
-  hub& at = *comm->at;
-  std::unique_lock lock(at.mutex);
-  at.changed.wait(lock, [&] { return comm->gone || comm->turn == turn; });
-  if (!comm->gone) {
-    // To itself both sides are one rank's: they are put together here.
+  hub& comm_hub = *comm->comm_hub;
+  std::unique_lock lock(comm_hub.mutex);
+  comm_hub.changed.wait(lock, [&] { return comm->ended || comm->turn == turn; });
+  if (!comm->ended) {
+    // In a message to itself both calls are from the same rank: the pair is completed here.
     std::map<std::tuple<int, int, std::uint64_t>, call> own;
-    for (const auto& [where, what] : calls) {
-      if (what.between_two() && std::get<0>(where) == std::get<1>(where)) {
-        const auto [other, first] = own.emplace(where, what);
-        if (first) continue;
-        const call& sent = what.what == kind::send ? what : other->second;
-        const call& received = what.what == kind::send ? other->second : what;
+    for (const auto& [key, request] : calls) {
+      if (request.between_two() && std::get<0>(key) == std::get<1>(key)) {
+        const auto [earlier, is_first] = own.emplace(key, request);
+        if (is_first) continue;
+        const call& sent = request.operation == kind::send ? request : earlier->second;
+        const call& received = request.operation == kind::send ? earlier->second : request;
         if (sent.count > 0) std::memmove(received.out, sent.in, sent.count * size_of(sent.type));
       } else {
-        arrive(*comm, where, what);
+        add_call(*comm, key, request);
       }
     }
-    for (const auto& [where, what] : calls) {
-      if (what.between_two() && std::get<0>(where) == std::get<1>(where)) continue;
-      at.changed.wait(lock, [&, place = where] { return comm->gone || at.meetings[place].done; });
-      if (comm->gone) break;
-      auto& here = at.meetings[where];
-      here.calls.erase(comm->rank);
-      if (here.calls.empty()) at.meetings.erase(where);
+    for (const auto& [key, request] : calls) {
+      if (request.between_two() && std::get<0>(key) == std::get<1>(key)) continue;
+      comm_hub.changed.wait(lock, [&, place = key] { return comm->ended || comm_hub.rendezvous_table[place].done; });
+      if (comm->ended) break;
+      auto& entry = comm_hub.rendezvous_table[key];
+      entry.calls.erase(comm->rank);
+      if (entry.calls.empty()) comm_hub.rendezvous_table.erase(key);
     }
   }
   ++comm->turn;
-  at.changed.notify_all();
+  comm_hub.changed.notify_all();
 }
 
-/// Under the mutex: takes back what it has brought and no rank has used.
-void leave(ncclCommState& comm) {
-  comm.gone = true;
-  for (auto& [where, here] : comm.at->meetings) {
-    if (!here.done) here.calls.erase(comm.rank);
+/// Removes a rank and its calls that are not performed yet. Called with the mutex held.
+void remove_rank(ncclCommState& comm) {
+  comm.ended = true;
+  for (auto& [key, entry] : comm.comm_hub->rendezvous_table) {
+    if (!entry.done) entry.calls.erase(comm.rank);
   }
-  auto& place = comm.at->members[static_cast<std::size_t>(comm.rank)];
-  if (place == &comm) place = nullptr;
-  comm.at->changed.notify_all();
+  auto& member = comm.comm_hub->members[static_cast<std::size_t>(comm.rank)];
+  if (member == &comm) member = nullptr;
+  comm.comm_hub->changed.notify_all();
 }
 
-void hand_in(std::vector<placed> calls) {
+void submit(std::vector<submitted_call> calls) {
   while (!calls.empty()) {
     const auto comm = calls.front().comm;
     const auto stream = calls.front().stream;
-    std::vector<std::pair<std::tuple<int, int, std::uint64_t>, call>> together;
+    std::vector<std::pair<std::tuple<int, int, std::uint64_t>, call>> batch;
     std::uint64_t turn = 0;
     {
-      const std::lock_guard lock(comm->at->mutex);
-      std::erase_if(calls, [&](const placed& one) {
-        if (one.comm != comm || one.stream != stream) return false;
-        std::tuple<int, int> ends{-1, -1};
-        if (one.what.what == kind::send) ends = {comm->rank, one.what.peer};
-        if (one.what.what == kind::receive) ends = {one.what.peer, comm->rank};
-        // A message to itself is counted once by each of its sides.
-        const bool own = one.what.between_two() && one.what.peer == comm->rank;
-        auto& next = comm->next[own ? std::tuple<int, int>{-2, one.what.what == kind::send ? 0 : 1} : ends];
-        together.emplace_back(std::tuple<int, int, std::uint64_t>{std::get<0>(ends), std::get<1>(ends), next++},
-                              one.what);
+      const std::lock_guard lock(comm->comm_hub->mutex);
+      std::erase_if(calls, [&](const submitted_call& submitted) {
+        if (submitted.comm != comm || submitted.stream != stream) return false;
+        std::tuple<int, int> ranks_key{-1, -1};
+        if (submitted.request.operation == kind::send) ranks_key = {comm->rank, submitted.request.peer};
+        if (submitted.request.operation == kind::receive) ranks_key = {submitted.request.peer, comm->rank};
+        // The two sides of a message to itself are counted separately.
+        const bool to_itself = submitted.request.between_two() && submitted.request.peer == comm->rank;
+        auto& next = comm->next[to_itself ? std::tuple<int, int>{-2, submitted.request.operation == kind::send ? 0 : 1}
+                                          : ranks_key];
+        batch.emplace_back(std::tuple<int, int, std::uint64_t>{std::get<0>(ranks_key), std::get<1>(ranks_key), next++},
+                           submitted.request);
         return true;
       });
       turn = comm->next_turn++;
     }
-    nccl_double::put_on(stream, [comm, turn, together] { perform_on_stream(comm, turn, together); });
+    nccl_double::put_on(stream, [comm, turn, batch] { perform_on_stream(comm, turn, batch); });
   }
 }
 
-ncclResult_t place(ncclComm_t comm, cudaStream_t stream, const call& what) {
-  if (what.peer < 0 || what.peer >= comm->state->at->size) return ncclInvalidArgument;
-  waiting.push_back({comm->state, stream, what});
+ncclResult_t place(ncclComm_t comm, cudaStream_t stream, const call& request) {
+  if (request.peer < 0 || request.peer >= comm->state->comm_hub->size) return ncclInvalidArgument;
+  pending.push_back({comm->state, stream, request});
   if (depth > 0) return ncclSuccess;
-  hand_in(std::exchange(waiting, {}));
-  return ncclInProgress;  // as a communicator that does not block may answer
+  submit(std::exchange(pending, {}));
+  return ncclInProgress;  // as a nonblocking communicator may return
 }
 
-ncclResult_t join(const std::shared_ptr<hub>& at, int rank, ncclComm_t* comm, const ncclConfig_t* config) {
-  if (config == nullptr || config->blocking != 0) return ncclInvalidArgument;  // a blocking one knows no deadline
+ncclResult_t join(const std::shared_ptr<hub>& comm_hub, int rank, ncclComm_t* comm, const ncclConfig_t* config) {
+  // a blocking communicator ignores deadlines
+  if (config == nullptr || config->blocking != 0) return ncclInvalidArgument;
   auto state = std::make_shared<ncclCommState>();
-  state->at = at;
+  state->comm_hub = comm_hub;
   state->rank = rank;
   (void)cudaGetDevice(&state->device);
   {
-    const std::lock_guard lock(at->mutex);
-    auto& seat = at->members[static_cast<std::size_t>(rank)];
-    if (seat != nullptr) return ncclInvalidUsage;
-    seat = state.get();
-    at->joined += joins ? 1 : 0;
-    at->changed.notify_all();
+    const std::lock_guard lock(comm_hub->mutex);
+    auto& member = comm_hub->members[static_cast<std::size_t>(rank)];
+    if (member != nullptr) return ncclInvalidUsage;
+    member = state.get();
+    comm_hub->joined += joins ? 1 : 0;
+    comm_hub->changed.notify_all();
   }
-  of_this_thread = state;
+  communicator_of_this_thread = state;
   *comm = new ncclComm{std::move(state)};
   ++all().communicators;
   return ncclInProgress;
 }
 
-ncclResult_t give_back(ncclComm_t comm) {
+ncclResult_t release_communicator(ncclComm_t comm) {
   {
-    const std::lock_guard lock(comm->state->at->mutex);
+    const std::lock_guard lock(comm->state->comm_hub->mutex);
     all().registrations -= comm->state->registered.size();
     comm->state->registered.clear();
-    leave(*comm->state);
+    remove_rank(*comm->state);
   }
-  nccl_double::wait_for_device(comm->state->device);  // as NCCL's does, whatever keeps it
+  nccl_double::wait_for_device(comm->state->device);  // as in NCCL, however long that takes
   delete comm;
   --all().communicators;
   return ncclSuccess;
@@ -238,8 +241,8 @@ ncclResult_t give_back(ncclComm_t comm) {
 namespace nccl_double {
 
 void fail_here(ncclResult_t error) {
-  if (const auto comm = of_this_thread.lock()) {
-    const std::lock_guard lock(comm->at->mutex);
+  if (const auto comm = communicator_of_this_thread.lock()) {
+    const std::lock_guard lock(comm->comm_hub->mutex);
     comm->error = error;
   }
 }
@@ -247,12 +250,12 @@ void fail_here(ncclResult_t error) {
 void never_join_here() { joins = false; }
 
 void die_here(bool noticed) {
-  const auto comm = of_this_thread.lock();
+  const auto comm = communicator_of_this_thread.lock();
   if (!comm) return;
-  const std::lock_guard lock(comm->at->mutex);
-  leave(*comm);
-  for (auto* const other : comm->at->members) {
-    if (other != nullptr && noticed) other->error = ncclRemoteError;
+  const std::lock_guard lock(comm->comm_hub->mutex);
+  remove_rank(*comm);
+  for (auto* const peer : comm->comm_hub->members) {
+    if (peer != nullptr && noticed) peer->error = ncclRemoteError;
   }
 }
 
@@ -293,31 +296,31 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const auto& state = *comm->state;
-  const std::lock_guard lock(state.at->mutex);
-  *error = state.error != ncclSuccess          ? state.error
-           : state.at->joined < state.at->size ? ncclInProgress
-           : !state.at->trouble.empty()        ? ncclInternalError
-                                               : ncclSuccess;
+  const std::lock_guard lock(state.comm_hub->mutex);
+  *error = state.error != ncclSuccess                      ? state.error
+           : state.comm_hub->joined < state.comm_hub->size ? ncclInProgress
+           : !state.comm_hub->problem.empty()              ? ncclInternalError
+                                                           : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto& state = *comm->state;
-  std::unique_lock lock(state.at->mutex);
-  state.at->changed.wait(lock, [&] { return state.gone || state.turn == state.next_turn; });
+  std::unique_lock lock(state.comm_hub->mutex);
+  state.comm_hub->changed.wait(lock, [&] { return state.ended || state.turn == state.next_turn; });
   return ncclInProgress;
 }
-ncclResult_t ncclCommDestroy(ncclComm_t comm) { return give_back(comm); }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return give_back(comm); }
+ncclResult_t ncclCommDestroy(ncclComm_t comm) { return release_communicator(comm); }
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return release_communicator(comm); }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t, void** handle) {
-  const std::lock_guard lock(comm->state->at->mutex);
+  const std::lock_guard lock(comm->state->comm_hub->mutex);
   if (!comm->state->registered.insert(memory).second) return ncclInvalidUsage;
   ++all().registrations;
   *handle = memory;
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  const std::lock_guard lock(comm->state->at->mutex);
+  const std::lock_guard lock(comm->state->comm_hub->mutex);
   if (comm->state->registered.erase(handle) == 0) return ncclInvalidArgument;
   --all().registrations;
   return ncclSuccess;
@@ -330,10 +333,10 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (depth == 0) return ncclInvalidUsage;
   if (--depth > 0) return ncclSuccess;
-  if (waiting.size() > 1) ++all().groups;
-  const bool any = !waiting.empty();
-  hand_in(std::exchange(waiting, {}));
-  return any ? ncclInProgress : ncclSuccess;
+  if (pending.size() > 1) ++all().groups;
+  const bool had_calls = !pending.empty();
+  submit(std::exchange(pending, {}));
+  return had_calls ? ncclInProgress : ncclSuccess;
 }
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,

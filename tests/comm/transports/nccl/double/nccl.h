@@ -1,5 +1,5 @@
-// TEST DOUBLE, never installed: the part of NCCL that muster::nccl uses, among threads of one process. Declarations as
-// NCCL 2.28 has them; where NCCL's own header is, the build compiles the double against that too.
+// TEST DOUBLE, never installed: the part of NCCL that muster::nccl uses, among threads of a process. The declarations
+// are those in NCCL 2.28. If NCCL's own header is installed, the build also compiles the double against it.
 #pragma once
 
 #include <climits>

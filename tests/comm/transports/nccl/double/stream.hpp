@@ -1,4 +1,4 @@
-// How the double's NCCL gets onto a stream of the double's CUDA.
+// The interface by which the double's NCCL uses the streams of the double's CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,7 +6,8 @@
 #include <functional>
 
 namespace nccl_double {
+/// Appends a task to the stream.
 void put_on(cudaStream_t stream, std::function<void()> task);
-/// Whatever that device has yet to do.
-void wait_for_device(int which);
+/// Waits until all pending work on the device is done.
+void wait_for_device(int device);
 }
