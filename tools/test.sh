@@ -29,7 +29,7 @@ all_packages=(chromium conntrack containerd containernetworking-plugins dataset-
   postgresql prometheus protobuf-compiler-grpc python3-croniter python3-grpcio python3-jsonschema python3-kubernetes python3-onnx
   python3-optuna python3-psycopg2 python3-redis python3-setuptools python3-sklearn python3-swift python3-venv
   python3-wheel redis-server runc slurm-client slurmctld slurmd slurmdbd swift swift-account swift-container swift-object
-  swift-proxy)
+  swift-proxy universal-ctags)
 install_missing "${build_packages[@]}" "${test_packages[@]}"
 case $tier in all | full) install_missing "${all_packages[@]}" ;; esac
 exec </dev/null  # nothing below asks anything
@@ -112,7 +112,7 @@ build_and_test() {
 
 case $tier in
   quick | default) build_and_test test 40 -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}" ;;
-  *) build_and_test release 8 -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}" ;;
+  *) build_and_test release 40 -DMUSTER_BUILD_EXAMPLES=ON "${parts[@]}" ;;
 esac
 if [ $tier = full ]; then
   tests=(-LE '^long$')

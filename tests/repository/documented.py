@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Counts the public names of include/muster that have no documentation comment; there are to be none.
 
-    documented.py ROOT        prints each as file:line: name, and exits 1 if there is any
-    documented.py --self-test shows that a name without a comment is found, and others are not
+    documented.py ROOT         prints each as file:line: name, and exits 1 if there is any
+    documented.py --ctags ROOT prints each public name that Universal Ctags does not find, and exits 1 if there is any
+    documented.py --self-test  shows that a name without a comment is found, and others are not
 
 Doxygen reads the headers. A comment covers the declarations below it up to the next blank line, and an enumeration's comment its
 enumerators. Left out are private names, those in a namespace detail, overriding functions (the overridden one has the comment),
 deleted and defaulted functions, destructors, and functions with the name and meaning of the standard library's (STANDARD)."""
+import json
 import pathlib
 import re
 import shutil
@@ -48,22 +50,19 @@ def needs_none(member, scope):
             or (name == scope and arguments in ("()", "()noexcept")))
 
 
-def undocumented(root):
-    """(number of public names, [(file, line, name)])"""
+def public_names(root):
+    """[(file, line, name, whether it has a comment)] of the public names below include/muster."""
     with tempfile.TemporaryDirectory(prefix="muster-documented-") as folder:
         compounds = [compound for file in doxygen(root, folder) for compound in xml.parse(file).getroot().iter("compounddef")]
     kinds = {"class", "struct", "union", "namespace", "concept"}
     hidden = [c.findtext("compoundname") for c in compounds if c.get("kind") in kinds and c.get("prot") in ("private", "protected")]
-    texts, count, found = {}, 0, set()
+    texts, found = {}, []
 
     def look(entity, name):
-        nonlocal count
-        count += 1
         where = entity.find("location")
         file, line = where.get("declfile") or where.get("file"), int(where.get("declline") or where.get("line"))
         lines = texts.setdefault(file, (pathlib.Path(root, "include", file)).read_text().splitlines())
-        if not has_comment(entity) and not stands_below_comment(lines, line):
-            found.add((file, line, name))
+        found.append((file, line, name, has_comment(entity) or stands_below_comment(lines, line)))
 
     for compound in compounds:
         scope = compound.findtext("compoundname")
@@ -74,7 +73,16 @@ def undocumented(root):
         for member in compound.iter("memberdef"):
             if member.get("prot") == "public" and member.get("kind") != "friend" and not needs_none(member, scope.split("::")[-1]):
                 look(member, f"{scope}::{member.findtext('name')}")
-    return count, sorted(found)
+    return found
+
+
+def unknown_to_ctags(root, names):
+    """The public names that Universal Ctags does not find in the file that declares them."""
+    listed = subprocess.run(["ctags", "-R", "--output-format=json", "--fields=NF",
+                             "-f", "-", "include"], cwd=root, check=True, text=True, stdout=subprocess.PIPE).stdout
+    tags = {(tag["path"].removeprefix("include/"), tag["name"]) for tag in map(json.loads, listed.splitlines()) if "path" in tag}
+    return [(file, line, name) for file, line, name, _ in names
+            if (file, re.sub(r"<.*>$", "", name.split("::")[-1])) not in tags and not re.search(r"operator|::(explicit|bool)$", name)]
 
 
 def self_test():
@@ -105,9 +113,10 @@ void outer();
         file = pathlib.Path(root, "include", "muster", "point.hpp")
         file.parent.mkdir(parents=True)
         file.write_text(text)
-        count, found = undocumented(root)
-    assert [name for _, _, name in found] == ["muster::point::z", "muster::outer"], found
-    assert count == 7, count
+        names = public_names(root)
+        found = sorted(name[:3] for name in names if not name[3])
+    assert [name.replace("::v0", "") for _, _, name in found] == ["muster::point::z", "muster::outer"], found
+    assert len(names) == 7, names
     print("a name without a comment is found, others are not")
 
 
@@ -117,7 +126,13 @@ if __name__ == "__main__":
         sys.exit(0)
     if sys.argv[1:] == ["--self-test"]:
         sys.exit(self_test())
-    total, missing = undocumented(sys.argv[1])
-    print("\n".join(f"include/{file}:{line}: {name} has no comment" for file, line, name in missing))
-    print(f"{len(missing)} of {total} public names have no comment")
+    by_ctags = sys.argv[1:2] == ["--ctags"]
+    if by_ctags and shutil.which("ctags") is None:
+        print("SKIPPED: there is no ctags")
+        sys.exit(0)
+    checked = public_names(sys.argv[-1])
+    missing = unknown_to_ctags(sys.argv[-1], checked) if by_ctags else sorted({name[:3] for name in checked if not name[3]})
+    fault = "is not found by ctags" if by_ctags else "has no comment"
+    print("\n".join(f"include/{file}:{line}: {name} {fault}" for file, line, name in missing))
+    print(f"{len(missing)} of {len(checked)} public names: {fault}")
     sys.exit(1 if missing else 0)
