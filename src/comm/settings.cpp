@@ -3,7 +3,8 @@
 namespace muster { inline namespace v0 { namespace setting {
 namespace {
 
-constexpr auto some_seconds = detail::from(0.001, 1e8);  // from a millisecond to three years: no clock overflows
+// from a millisecond to three years: the clock does not overflow
+constexpr auto some_seconds = detail::from(0.001, 1e8);
 
 }  // namespace
 

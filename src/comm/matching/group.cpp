@@ -24,7 +24,7 @@ void matching_group::tell(const control_message& message) {
 bool matching_group::hear(control_message& message) {
   if (news() == 0) return false;
   const std::lock_guard lock(news_mutex_);
-  if (news_.empty()) return false;  // another thread was first
+  if (news_.empty()) return false;  // another thread took the message
   message = news_.front();
   news_.pop_front();
   news_count_.fetch_sub(1, std::memory_order_relaxed);
