@@ -9,8 +9,8 @@ constexpr auto some_seconds = detail::from(0.001, 1e8);
 }  // namespace
 
 constexpr setting_info transport{"transport", "NAME", "auto",
-                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes of one "
-                                 "host), mpi, tcp, hierarchical (shm within a host)"};
+                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes on the "
+                                 "same host), mpi, tcp, hierarchical (shm within a host)"};
 constexpr setting_info between{"between", "NAME", "auto",
                                "hierarchical: transport between hosts: mpi, tcp, auto (mpi under an MPI launcher)"};
 constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads of this process, without a launcher",
@@ -23,7 +23,7 @@ constexpr setting_info rendezvous{
 constexpr setting_info token{"token", "SECRET", "auto",
                              "secret by which ranks authenticate; ps shows a flag but not the variable; auto: random"};
 constexpr setting_info host{"host", "NAME", "auto",
-                            "name of this rank's host; ranks of one name share memory; auto: the system's"};
+                            "name of this rank's host; ranks with the same name share memory; auto: the system's name"};
 constexpr setting_info algorithm{
     "algorithm", "RULES", "auto",
     "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
@@ -48,7 +48,7 @@ constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
                                          "tcp: missing heartbeats after which a rank counts as failed",
                                          detail::from(2, 1000000)};
 constexpr setting_info checksum{"checksum", "WHEN", "off",
-                                "tcp: on or off: a checksum of all data, beside that of TCP"};
+                                "tcp: on or off: a checksum of all data, in addition to TCP's own"};
 constexpr setting_info elastic{
     "elastic", "WHEN", "off",
     "on or off: ranks may leave, fail and join; the program trains in muster::elastic::session"};
@@ -68,8 +68,8 @@ constexpr setting_info role{
 
 constexpr setting_info flight_recorder{
     "flight-recorder", "FOLDER", "off",
-    "where a rank that waits in vain (a deadline, an abort, SIGUSR2) writes its last 256 collectives; muster-launch "
-    "names one by itself and prints what they say"};
+    "folder in which a rank that waits without success (a deadline, an abort, SIGUSR2) records its last 256 collectives; "
+    "muster-launch chooses a folder by itself and prints a report"};
 
 extern "C" {
 bool muster_register_settings_of_comm() noexcept {

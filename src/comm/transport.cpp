@@ -59,14 +59,14 @@ void deliver(request& receive, const std::byte* incoming, std::size_t bytes, std
   if (bytes == 0) return;
   std::byte* into = receive.data + offset;
   if (receive.combine == nullptr) return copy_bytes(into, incoming, bytes);
-  const reduction& combine = *receive.combine;
-  if (reinterpret_cast<std::uintptr_t>(incoming) % combine.element_size() == 0)
-    return combine.combine(into, incoming, bytes, receive.incoming_first);
+  const reduction& reduce = *receive.combine;
+  if (reinterpret_cast<std::uintptr_t>(incoming) % reduce.element_size() == 0)
+    return reduce.combine(into, incoming, bytes, receive.incoming_first);
   alignas(64) std::byte aligned[4096];  // elements at any address are copied to an aligned buffer
   while (bytes > 0) {
-    const std::size_t n = std::min(bytes, sizeof aligned / combine.element_size() * combine.element_size());
+    const std::size_t n = std::min(bytes, sizeof aligned / reduce.element_size() * reduce.element_size());
     std::memcpy(aligned, incoming, n);
-    combine.combine(into, aligned, n, receive.incoming_first);
+    reduce.combine(into, aligned, n, receive.incoming_first);
     into += n;
     incoming += n;
     bytes -= n;

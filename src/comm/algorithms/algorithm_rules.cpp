@@ -58,7 +58,7 @@ algorithm_rules::rule read_rule(spec_reader item) {
   std::string list;
   for (const algorithm how : known) list += std::string(to_string(how)) + ", ";
   item.refuse(std::string(to_string(made.kind)) + " has " + list + "and not " + std::string(to_string(made.algorithm)),
-              "choose one of these or auto");
+              "choose a listed algorithm or auto");
 }
 
 bool covers(const algorithm_rules::rule& r, collective kind) {

@@ -166,7 +166,7 @@ void refuse_size(group* ranks, collective kind, std::string_view which, std::siz
 
 void refuse_root(group* ranks, collective kind, int root, int size) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                              " (the group has ranks 0 to " + std::to_string(size - 1) + "); choose one of them");
+                              " (the group has ranks 0 to " + std::to_string(size - 1) + "); choose a rank in that range");
 }
 
 }  // namespace detail

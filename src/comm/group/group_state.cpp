@@ -89,7 +89,7 @@ algorithm group_state::require_algorithm(collective kind, algorithm requested) c
   }
   throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(requested)) +
                             " (over " + std::string(abilities.name) + " it has: " + list +
-                            "); choose one of these or auto");
+                            "); choose a listed algorithm or auto");
 }
 
 void group_state::enter(seconds timeout) {
