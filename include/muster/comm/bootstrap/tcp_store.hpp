@@ -86,7 +86,7 @@ class tcp_store final : public any_store {
   /// unknown until then, or when the listener at an address does not have the token. `own` is a server that lives as
   /// long as the client.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-            std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
+            std::unique_ptr<store_server> own = nullptr, when_lost reaction = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
   /// Closes the connection.
