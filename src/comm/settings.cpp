@@ -66,10 +66,10 @@ constexpr setting_info role{
     "role", "NAME", "auto",
     "ps: server: this process was launched separately, and joins a job with --remote-servers; auto: by its rank"};
 
-constexpr setting_info flight_recorder{
-    "flight-recorder", "FOLDER", "off",
-    "folder in which a rank that waits without success (a deadline, an abort, SIGUSR2) records its last 256 collectives; "
-    "muster-launch chooses a folder by itself and prints a report"};
+constexpr setting_info flight_recorder{"flight-recorder", "FOLDER", "off",
+                                       "folder in which a rank that waits without success (a deadline, an abort, "
+                                       "SIGUSR2) records its last 256 collectives; "
+                                       "muster-launch chooses a folder by itself and prints a report"};
 
 extern "C" {
 bool muster_register_settings_of_comm() noexcept {

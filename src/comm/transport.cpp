@@ -51,7 +51,8 @@ void check_arrival(const request& receive, int source, const collective_signatur
                      " of the group (this rank is in " + describe(receive.signature) + "; rank " +
                      std::to_string(source) + " is in ";
   text += signature == receive.signature ? "the same with blocks of another size" : describe(signature);
-  if (signature.sequence != receive.signature.sequence) text += ", its collective " + std::to_string(signature.sequence);
+  if (signature.sequence != receive.signature.sequence)
+    text += ", its collective " + std::to_string(signature.sequence);
   throw mismatch_error(text + "); every rank must make the same calls in the same order");
 }
 

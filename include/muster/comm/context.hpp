@@ -80,7 +80,7 @@ class context {
 
   /// The end of a run, as all ranks agree.
   struct outcome {
-    int status = 0;  ///< the exit status of every rank
+    int status = 0;        ///< the exit status of every rank
     bool speaker = false;  ///< true at the rank that prints the reason
     std::string text;      ///< the reason, one line; empty after success
   };

@@ -130,7 +130,12 @@ class executor : public driver {
   /// own in which this rank has the number `rank`. The signature and the members live as long as this.
   executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature)
-      : driver(pool), transport_(over), scratch_(scratch), signature_(signature), rank_(over.rank()), size_(over.size()) {}
+      : driver(pool),
+        transport_(over),
+        scratch_(scratch),
+        signature_(signature),
+        rank_(over.rank()),
+        size_(over.size()) {}
   executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature, std::span<const int> members, int rank)
       : driver(pool),

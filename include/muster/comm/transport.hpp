@@ -44,11 +44,11 @@ struct collective_signature {
 /// A control message: short, independent of the order of collectives, about failures and progress.
 struct control_message {
   enum class kind : std::uint8_t {
-    abort = 1,  ///< the sender has failed because of `text`
+    abort = 1,        ///< the sender has failed because of `text`
     acknowledge = 2,  ///< the sender has failed because another rank has failed
     position = 3,     ///< the sender waits, in the collective of `signature`
-    leave = 4,  ///< the sender has left the group, after `signature.sequence` collectives
-    gone = 5  ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
+    leave = 4,        ///< the sender has left the group, after `signature.sequence` collectives
+    gone = 5          ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
   kind what = kind::position;
   std::int32_t origin = 0;  ///< rank of the sender in the group of the transport that received the message
@@ -79,13 +79,13 @@ struct transport_costs {
 
 /// The abilities of a transport. A caller must test an ability before it relies on it.
 struct transport_abilities {
-  std::string_view name;  ///< "self", "local", "mpi": a string literal
+  std::string_view name;            ///< "self", "local", "mpi": a string literal
   bool native_collectives = false;  ///< `native` may return true
   bool native_first =
       false;  ///< native collectives compare signatures, can be cancelled and are faster than the library's
   bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
-  bool moves_buffers = false;  ///< `transport::move_buffer` may return true
+  bool moves_buffers = false;      ///< `transport::move_buffer` may return true
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
   /// a message is combined only after all of it has arrived in a buffer: large messages are sent in pieces
   bool combines_whole = false;
@@ -107,8 +107,8 @@ class transport;
 /// Measured quality of the connection to a rank.
 struct link_quality {
   std::uint64_t sent = 0;  ///< bytes that have arrived at the rank so far
-  double bandwidth = 0;  ///< bytes per second when the connection was last busy, or a higher rate; 0: not known
-  double latency = 0;  ///< the shortest round trip in seconds
+  double bandwidth = 0;    ///< bytes per second when the connection was last busy, or a higher rate; 0: not known
+  double latency = 0;      ///< the shortest round trip in seconds
 };
 
 /// A send, receive or native collective: its arguments, its result, and memory for the transport, so that starting it
@@ -141,9 +141,9 @@ class request {
   std::size_t received = 0;  ///< bytes of the message
 
   // State of the transport.
-  transport* owner = nullptr;  ///< set while the transport may touch the request; null: done, or never started
-  request* next = nullptr;  ///< the next request in the transport's list that contains this request
-  int state = 0;  ///< defined by the transport
+  transport* owner = nullptr;      ///< set while the transport may touch the request; null: done, or never started
+  request* next = nullptr;         ///< the next request in the transport's list that contains this request
+  int state = 0;                   ///< defined by the transport
   alignas(16) std::byte room[96];  ///< the transport's own data of the request; not initialised
 };
 
@@ -174,10 +174,10 @@ struct collective_call : collective_signature {
 
 /// The arguments of making a group of some of a transport's ranks.
 struct subgroup_call {
-  std::span<const int> members;  ///< ranks of the members, in the new order
-  std::uint64_t id = 0;  ///< id of the new group: new, and the same at all members
+  std::span<const int> members;          ///< ranks of the members, in the new order
+  std::uint64_t id = 0;                  ///< id of the new group: new, and the same at all members
   std::span<const std::uint64_t> words;  ///< result of each rank's `prepare`, by rank in this transport
-  clock::time_point until;  ///< deadline
+  clock::time_point until;               ///< deadline
 
   /// Returns the number that `rank`, a member, has in the new group.
   [[nodiscard]] int place_of(int rank) const;

@@ -53,18 +53,21 @@ algorithm_rules::rule read_rule(spec_reader item) {
   result.algorithm =
       item.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
   const auto available = algorithms_of(result.kind);
-  if (result.algorithm == algorithm::automatic || std::find(available.begin(), available.end(), result.algorithm) != available.end())
+  if (result.algorithm == algorithm::automatic ||
+      std::find(available.begin(), available.end(), result.algorithm) != available.end())
     return result;
   std::string list;
   for (const algorithm name : available) list += std::string(to_string(name)) + ", ";
-  item.refuse(std::string(to_string(result.kind)) + " has " + list + "and not " + std::string(to_string(result.algorithm)),
-              "choose a listed algorithm or auto");
+  item.refuse(
+      std::string(to_string(result.kind)) + " has " + list + "and not " + std::string(to_string(result.algorithm)),
+      "choose a listed algorithm or auto");
 }
 
 bool covers(const algorithm_rules::rule& r, collective kind) {
   if (r.kind != collective::none) return r.kind == kind;
   const auto available = algorithms_of(kind);
-  return r.algorithm == algorithm::automatic || std::find(available.begin(), available.end(), r.algorithm) != available.end();
+  return r.algorithm == algorithm::automatic ||
+         std::find(available.begin(), available.end(), r.algorithm) != available.end();
 }
 
 }  // namespace

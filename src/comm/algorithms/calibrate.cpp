@@ -154,7 +154,8 @@ algorithm_rules fastest(std::span<const measured_time> times) {
     const auto add = [&](const algorithm_rules::rule& rule) { rules += (rules.empty() ? "" : ",") + to_string(rule); };
     for (const auto& [bytes, candidates] : sizes) {
       const auto current_time = candidates.find(current.algorithm);
-      const auto best = std::ranges::min_element(candidates, {}, [](const auto& candidate) { return candidate.second; });
+      const auto best =
+          std::ranges::min_element(candidates, {}, [](const auto& candidate) { return candidate.second; });
       if (best != current_time && (current_time == candidates.end() || best->second < noise * current_time->second)) {
         const double between = std::sqrt(static_cast<double>(before) * static_cast<double>(bytes));
         current.high = static_cast<std::size_t>(std::ceil(between));

@@ -137,7 +137,6 @@ algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_
   return best;
 }
 
-
 namespace {
 
 using table = std::vector<choices::row>;

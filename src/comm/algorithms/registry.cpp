@@ -70,7 +70,8 @@ algorithm register_algorithm(collective kind, std::string_view name, algorithm_b
 
 std::vector<algorithm> known_algorithms() {
   std::vector<algorithm> all(std::begin(all_algorithms), std::end(all_algorithms));
-  for (std::size_t i = 0; i < algorithm_registry().names.size(); ++i) all.push_back(static_cast<algorithm>(built_in + i));
+  for (std::size_t i = 0; i < algorithm_registry().names.size(); ++i)
+    all.push_back(static_cast<algorithm>(built_in + i));
   return all;
 }
 

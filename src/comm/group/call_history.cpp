@@ -14,11 +14,11 @@ std::string call_history::describe(clock::time_point now) const {
     const auto& times = times_[at % length];
     const bool is_timed = times.sequence == at;
     const bool has_ended = is_timed && times.end != clock::time_point{};
-    text +=
-        printed("call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(at),
-                static_cast<unsigned long long>(call.count * size_of(call.type)),
-                is_timed ? seconds(now - times.begin).count() : 0, has_ended ? seconds(times.end - times.begin).count() : 0) +
-        muster::describe(call) + "\n";
+    text += printed("call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(at),
+                    static_cast<unsigned long long>(call.count * size_of(call.type)),
+                    is_timed ? seconds(now - times.begin).count() : 0,
+                    has_ended ? seconds(times.end - times.begin).count() : 0) +
+            muster::describe(call) + "\n";
   }
   return text;
 }

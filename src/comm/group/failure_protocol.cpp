@@ -76,8 +76,8 @@ void failure_protocol::leave() noexcept {
 }
 
 const failure_protocol::leaver* failure_protocol::find_leaver() const noexcept {
-  const auto found =
-      std::find_if(leavers_.begin(), leavers_.end(), [this](const leaver& left) { return left.calls < calls_.count(); });
+  const auto found = std::find_if(leavers_.begin(), leavers_.end(),
+                                  [this](const leaver& left) { return left.calls < calls_.count(); });
   return found == leavers_.end() ? nullptr : &*found;
 }
 

@@ -77,7 +77,6 @@ group group::split(int color, int key) {
   return group(std::make_shared<detail::group_state>(std::move(child), settings(), state_, id, state_->end));
 }
 
-
 namespace detail {
 void operation_release::operator()(operation_state* done) const noexcept {
   done->~operation_state();
@@ -142,7 +141,6 @@ void work::take_result() {
   if (failure) std::rethrow_exception(failure);
 }
 
-
 namespace detail {
 
 namespace {
@@ -166,7 +164,8 @@ void refuse_size(group* ranks, collective kind, std::string_view which, std::siz
 
 void refuse_root(group* ranks, collective kind, int root, int size) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                              " (the group has ranks 0 to " + std::to_string(size - 1) + "); choose a rank in that range");
+                              " (the group has ranks 0 to " + std::to_string(size - 1) +
+                              "); choose a rank in that range");
 }
 
 }  // namespace detail

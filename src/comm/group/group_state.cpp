@@ -56,7 +56,6 @@ group_state::~group_state() {
   peers_.leave();
 }
 
-
 bool group_state::may_be_threaded(const group_settings& requested) const noexcept {
   return requested.progress_thread && abilities.concurrent_groups && ranks > 1;
 }
@@ -158,7 +157,8 @@ void group_state::poll_notices() noexcept {
       // A rank that is gone may have sent its reason in the parent group before it ended. A thread that works on the
       // parent group also detects the end of the rank, so the wait for its lock is short.
       if (message.what == control_message::kind::gone) poll_parent(true);
-      if (message.what == control_message::kind::gone && end && !parent) end->on_peer_ended(message.origin, message.text);
+      if (message.what == control_message::kind::gone && end && !parent)
+        end->on_peer_ended(message.origin, message.text);
       peers_.on_control_message(message);
     }
     if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
@@ -217,8 +217,7 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
       const auto rank = std::to_string(ancestor->transport->rank());
       text += "group " + std::to_string(ancestor->id) + " " + rank + " " + std::to_string(ancestor->ranks) + " " +
               std::to_string(done) + "\n" + ancestor->peers_.calls().describe(now);
-      path =
-          flight_record_folder + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
+      path = flight_record_folder + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
     }
     write_atomically(path, text);
   } catch (const std::exception& failed) {

@@ -132,7 +132,7 @@ class group_state {
   operation_queue queue_;
   failure_protocol peers_;
   std::exception_ptr refusal_;
-  std::uint64_t refused_at_ = 0;  // number of calls before the refused call
+  std::uint64_t refused_at_ = 0;                                // number of calls before the refused call
   std::uint32_t records_requested_ = flight_records_requested;  // SIGUSR2 requests that are written already
 };
 

@@ -21,7 +21,6 @@ constexpr int yields = 16;
 
 }  // namespace
 
-
 void run(group& ranks, collective_call&& call) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(call.kind), call.count * call.element_size);
@@ -48,10 +47,10 @@ work start(group& ranks, collective_call&& call) {
   return handle;
 }
 
-
 void group_state::hand_to_thread() {
   if (queue_.empty() || !may_be_threaded(settings)) return;
-  if (!progress_thread_.joinable()) progress_thread_ = std::jthread([this](const std::stop_token& stop) { run_progress_thread(stop); });
+  if (!progress_thread_.joinable())
+    progress_thread_ = std::jthread([this](const std::stop_token& stop) { run_progress_thread(stop); });
   work_available_.notify_one();
 }
 
@@ -139,7 +138,8 @@ bool group_state::wait_slowly(clock::time_point limit, stall& stalled) {
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a control message or the deadline has ended all calls
   if (now >= limit) return false;
-  if (const std::uint32_t requested = flight_records_requested; std::exchange(records_requested_, requested) != requested)
+  if (const std::uint32_t requested = flight_records_requested;
+      std::exchange(records_requested_, requested) != requested)
     write_flight_record(0, "SIGUSR2 asked for it");
   if (now >= stalled.inquiry) peers_.publish_position(queue_.first().call);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {

@@ -34,7 +34,6 @@ void finish(request& r) noexcept {
 matcher::matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send)
     : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {}
 
-
 void matcher::close(matching_group& group) noexcept {
   const auto belongs_to_group = [&](const unexpected& m) { return m.head.generation == group.generation(); };
   std::erase(groups_, &group);
@@ -59,7 +58,6 @@ matching_group* matcher::find(std::uint64_t generation) const noexcept {
   }
   return nullptr;
 }
-
 
 void matcher::post(request& r) {
   matching_group& group = *progress_of(r).group;
@@ -147,7 +145,6 @@ void matcher::cancel(request& r) noexcept {
   end(r);
 }
 
-
 std::byte* matcher::arrival::place(std::uint64_t offset) const noexcept {
   if (to != nullptr) return to->combine != nullptr ? nullptr : to->data + offset;
   return aside != nullptr ? aside->bytes.data() + offset : nullptr;
@@ -208,7 +205,8 @@ void matcher::came(arrival& target) {
   if (m == nullptr) return;
   m->has_come = true;
   if (m->to == nullptr) return;
-  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }), *m->to);
+  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
+       *m->to);
 }
 
 void matcher::deliver_own(int self, const envelope& head, const request& sent) {
@@ -217,7 +215,6 @@ void matcher::deliver_own(int self, const envelope& head, const request& sent) {
   target.put(0, {sent.data, sent.bytes});
   came(target);
 }
-
 
 // Finishes a receive from any source whose sender was lost in the middle of the message. Other receives wait for the
 // notification of their group.

@@ -22,16 +22,16 @@ namespace muster { inline namespace v0 { namespace detail {
 
 enum class message_kind : std::uint32_t {
   message,  // an eager message; the bytes follow
-  rts,  // the sender announces a large message and its number
-  cts,  // the receiver has a receive for the message of that number
-  data  // the bytes of an announced message
+  rts,      // the sender announces a large message and its number
+  cts,      // the receiver has a receive for the message of that number
+  data      // the bytes of an announced message
 };
 
 /// The header of a message, which arrives before the bytes.
 struct envelope {
   collective_signature signature;
-  std::uint64_t total = 0;  // bytes of the message
-  std::uint64_t number = 0;  // number of an announced message
+  std::uint64_t total = 0;       // bytes of the message
+  std::uint64_t number = 0;      // number of an announced message
   std::uint64_t generation = 0;  // generation of the message's group
   std::uint32_t tag = 0;
   message_kind kind = message_kind::message;
@@ -43,11 +43,11 @@ struct message_progress {
 
   matching_group* group = nullptr;  // null for a copy of a cancelled send, see `outbox::adopt`
   std::uint64_t generation = 0;
-  std::uint64_t moved = 0;  // bytes of a send that are sent already (shm)
-  std::uint64_t number = 0;  // number under which the send was announced
+  std::uint64_t moved = 0;       // bytes of a send that are sent already (shm)
+  std::uint64_t number = 0;      // number under which the send was announced
   std::uint32_t connection = 0;  // number of the connection that holds the send (tcp)
-  bool announces = false;  // true for a send that is announced with `rts`
-  bool has_head = false;  // true when the receiver of a send has the header (shm)
+  bool announces = false;        // true for a send that is announced with `rts`
+  bool has_head = false;         // true when the receiver of a send has the header (shm)
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::room));
@@ -79,9 +79,9 @@ class matcher {
     int source;  // the sending peer
     envelope head;
     std::vector<std::byte> bytes;
-    bool has_come = false;  // true when all bytes have arrived
+    bool has_come = false;   // true when all bytes have arrived
     std::uint64_t owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
-    request* to = nullptr;  // a receive that was posted while the message was still arriving
+    request* to = nullptr;   // a receive that was posted while the message was still arriving
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
@@ -150,11 +150,13 @@ class matcher {
   void forget(int source, std::uint64_t generation) noexcept;
 
   /// Returns the bytes of the credit of `source` that receives have taken since credit was last repaid.
-  [[nodiscard]] std::uint64_t& taken_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].credit_taken; }
+  [[nodiscard]] std::uint64_t& taken_of(int source) noexcept {
+    return peers_[static_cast<std::size_t>(source)].credit_taken;
+  }
 
  private:
   struct peer {
-    int awaited = 0;  // receives that wait for a message from this peer
+    int awaited = 0;                 // receives that wait for a message from this peer
     std::uint64_t credit_taken = 0;  // bytes of credit to repay to this peer
     arrival coming;
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled

@@ -29,9 +29,9 @@ enum class algorithm : std::uint8_t {
   tree = 2,                ///< binomial tree
   recursive_doubling = 3,  ///< all data at every one of log2 N steps
   halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
-  direct = 5,  ///< every pair of ranks exchanges its data directly
-  native = 6,  ///< the transport's own algorithm
-  chain = 7  ///< down a line of ranks in chunks, all links at once
+  direct = 5,              ///< every pair of ranks exchanges its data directly
+  native = 6,              ///< the transport's own algorithm
+  chain = 7                ///< down a line of ranks in chunks, all links at once
 };
 
 /// The collectives that users call.

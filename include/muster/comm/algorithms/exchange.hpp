@@ -10,8 +10,8 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Exchanges data that is combined with `in`, as `ctx.exchange` does. If the transport buffers whole messages before it
 /// combines them, the data is sent in pieces, two outstanding at a time.
-inline task exchange_pieces(executor& ctx, int destination, std::span<const std::byte> out, int source, std::span<std::byte> in,
-                            const reduction& reduce) {
+inline task exchange_pieces(executor& ctx, int destination, std::span<const std::byte> out, int source,
+                            std::span<std::byte> in, const reduction& reduce) {
   if (!ctx.abilities().combines_whole) {
     co_await ctx.exchange(destination, out, source, in, &reduce);
     co_return;

@@ -14,10 +14,10 @@ struct launch_env {
   enum class launcher { none, open_mpi, pmix, pmi, slurm, generic };
 
   launcher kind = launcher::none;  ///< none: rank 0 of 1
-  int rank = 0;  ///< rank in the world
-  int size = 1;  ///< size of the world
-  int local_rank = 0;  ///< rank among the ranks of this host; 0 too if the launcher does not set it
-  int local_size = 0;  ///< number of ranks on this host; 0 if the launcher does not set it
+  int rank = 0;                    ///< rank in the world
+  int size = 1;                    ///< size of the world
+  int local_rank = 0;              ///< rank among the ranks of this host; 0 too if the launcher does not set it
+  int local_size = 0;              ///< number of ranks on this host; 0 if the launcher does not set it
   std::string job;                 ///< identifies this start on the host; the same at all its processes; empty: unknown
   std::string why;  ///< the variables that were found, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
 

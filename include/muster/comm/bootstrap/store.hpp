@@ -50,7 +50,7 @@ enum class store_life : std::uint8_t {
 
 /// The role of a process at a store.
 enum class store_role : std::uint8_t {
-  member,  ///< the store exists as long as a member has it open, and the first member finds it empty
+  member,   ///< the store exists as long as a member has it open, and the first member finds it empty
   onlooker  ///< reads the store and never writes; members do not notice an onlooker
 };
 

@@ -30,7 +30,8 @@ void allreduce(group& ranks, In&& in, Out&& out, Op op, const options& call_opti
 
 /// Returns op over all ranks' values, for a single value.
 template <reducible T, reduction_operation<T> Op>
-requires(!std::ranges::range<T>) [[nodiscard]] T allreduce(group& ranks, T value, Op op, const options& call_options = {}) {
+requires(!std::ranges::range<T>) [[nodiscard]] T
+    allreduce(group& ranks, T value, Op op, const options& call_options = {}) {
   if constexpr (std::same_as<Op, std::remove_cv_t<decltype(mean)>> &&
                 // their sum may be infinite where the mean is not
                 (std::same_as<T, float> || std::same_as<T, double>)) {

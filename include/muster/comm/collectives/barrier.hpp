@@ -13,7 +13,9 @@ inline collective_call barrier_call(const options& call_options) {
 }  // namespace detail
 
 /// Returns when every rank of the group has called it. Throws mismatch_error, timeout_error, peer_failure.
-inline void barrier(group& ranks, const options& call_options = {}) { detail::run(ranks, detail::barrier_call(call_options)); }
+inline void barrier(group& ranks, const options& call_options = {}) {
+  detail::run(ranks, detail::barrier_call(call_options));
+}
 
 /// Starts a barrier.
 inline work barrier_async(group& ranks, const options& call_options = {}) {

@@ -7,7 +7,8 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class R>
-[[gnu::always_inline]] inline collective_call broadcast_call(group& ranks, R& data, int root, const options& call_options) {
+[[gnu::always_inline]] inline collective_call broadcast_call(group& ranks, R& data, int root,
+                                                             const options& call_options) {
   require_root(ranks, collective::broadcast, root);
   return make_call(collective::broadcast, data, data, std::ranges::size(data), call_options, root);
 }

@@ -21,7 +21,8 @@ template <class In, class Out, class Op>
 /// length of `in` and may be the same buffer; elsewhere it may be empty. `in` has the same length at every rank and is
 /// only read. Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-[[gnu::always_inline]] inline void reduce(group& ranks, In&& in, Out&& out, Op op, int root, const options& call_options = {}) {
+[[gnu::always_inline]] inline void reduce(group& ranks, In&& in, Out&& out, Op op, int root,
+                                          const options& call_options = {}) {
   detail::run(ranks, detail::reduce_call(ranks, in, out, std::move(op), root, call_options));
 }
 

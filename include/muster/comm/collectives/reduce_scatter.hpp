@@ -12,7 +12,8 @@ collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const
   const std::size_t total = std::ranges::size(in);
   require_size(ranks, collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
-  return make_call(collective::reduce_scatter, in, out, total, call_options, 0, reduction::of<element_of<In>>(std::move(op)));
+  return make_call(collective::reduce_scatter, in, out, total, call_options, 0,
+                   reduction::of<element_of<In>>(std::move(op)));
 }
 }  // namespace detail
 

@@ -22,13 +22,15 @@ template <class In, class Out>
 /// `in`, size() times as long, is used at the root alone and may be empty elsewhere. The inverse of gather. Throws
 /// mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
-[[gnu::always_inline]] inline void scatter(group& ranks, In&& in, Out&& out, int root, const options& call_options = {}) {
+[[gnu::always_inline]] inline void scatter(group& ranks, In&& in, Out&& out, int root,
+                                           const options& call_options = {}) {
   detail::run(ranks, detail::scatter_call(ranks, in, out, root, call_options));
 }
 
 /// Starts a scatter; the call owns the buffers until the work is done.
 template <lasting_element_range In, lasting_mutable_range Out>
-[[gnu::always_inline]] inline work scatter_async(group& ranks, In&& in, Out&& out, int root, const options& call_options = {}) {
+[[gnu::always_inline]] inline work scatter_async(group& ranks, In&& in, Out&& out, int root,
+                                                 const options& call_options = {}) {
   return detail::start(ranks, detail::scatter_call(ranks, in, out, root, call_options));
 }
 

@@ -30,7 +30,7 @@ class local_hub {
 
   // Defined in the source file: <condition_variable>, <deque> and <mutex> are long.
   struct mailbox;  // messages to a rank
-  struct family;  // the hubs of the subgroups
+  struct family;   // the hubs of the subgroups
 
   std::shared_ptr<local_hub> child(std::uint64_t id, int size);
 
@@ -69,7 +69,7 @@ class local_transport final : public transport {
   std::shared_ptr<local_hub> hub_;
   int rank_;
   std::uint64_t matched_at_ = 0;  // the mailbox's event count at the last search
-  std::uint64_t seen_ = 0;  // the event count at the last `test`: a pause ends when there are more events
+  std::uint64_t seen_ = 0;        // the event count at the last `test`: a pause ends when there are more events
   detail::request_queue posted_;  // receives in the order in which they were started
 };
 

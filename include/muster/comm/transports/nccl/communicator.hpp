@@ -41,7 +41,7 @@ struct device_call {
   kind what = kind::allreduce;
   const void* in = nullptr;  ///< null for a receive
   void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
-  std::size_t count = 0;  ///< elements, as NCCL counts them: elements of a single rank's block if there are blocks
+  std::size_t count = 0;     ///< elements, as NCCL counts them: elements of a single rank's block if there are blocks
   dtype type = dtype::none;
   operation op = operation::none;
   int peer = 0;  ///< peer of a send or receive, else the root
@@ -242,7 +242,8 @@ class communicator {
   using kind = device_call::kind;
 
   template <class T>
-  [[nodiscard]] static device_call call(kind function, const T* in, T* out, std::size_t count, operation op, int peer = 0) {
+  [[nodiscard]] static device_call call(kind function, const T* in, T* out, std::size_t count, operation op,
+                                        int peer = 0) {
     return {function, in, out, count, dtype_of<T>(), op, peer};
   }
   template <class T>
