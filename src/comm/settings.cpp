@@ -13,7 +13,7 @@ constexpr setting_info transport{"transport", "NAME", "auto",
                                  "same host), mpi, tcp, hierarchical (shm within a host)"};
 constexpr setting_info between{"between", "NAME", "auto",
                                "hierarchical: transport between hosts: mpi, tcp, auto (mpi under an MPI launcher)"};
-constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads of this process, without a launcher",
+constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads in this process, without a launcher",
                              detail::from(1, most_ranks)};
 constexpr setting_info job{"job", "NAME", "auto",
                            "name by which the processes of a job find each other; auto: from the launcher"};
@@ -22,15 +22,16 @@ constexpr setting_info rendezvous{
     "store through which the ranks find each other: auto, tcp://host:port, etcd://host:port, file:/folder"};
 constexpr setting_info token{"token", "SECRET", "auto",
                              "secret by which ranks authenticate; ps shows a flag but not the variable; auto: random"};
-constexpr setting_info host{"host", "NAME", "auto",
-                            "name of this rank's host; ranks with the same name share memory; auto: the system's name"};
+constexpr setting_info host{
+    "host", "NAME", "auto",
+    "name for this rank's host; ranks with the same name share memory; auto: the system's name"};
 constexpr setting_info algorithm{
     "algorithm", "RULES", "auto",
     "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
     "collective:low-high:algorithm, ..."};
 constexpr setting_info timeout{"timeout", "SECONDS", "30", "deadline of every collective", some_seconds, true};
 constexpr setting_info check{"check", "WHEN", "auto",
-                             "auto, or full: compare the arguments of all ranks also before native collectives"};
+                             "auto, or full: compare all ranks' arguments also before native collectives"};
 constexpr setting_info progress{
     "progress", "WHEN", "auto",
     "a thread that advances asynchronous collectives: on, off, auto (on if cores are free)"};

@@ -60,7 +60,7 @@ struct shm_timing {
 };
 
 struct tcp_timing {
-  /// Time limit of one attempt to connect to one address; a host may have several addresses.
+  /// Time limit for one attempt to connect to one address; a host may have several addresses.
   static constexpr std::chrono::seconds connect_attempt{5};
   /// Interval between two attempts to connect: it doubles each time, from `first_retry` to `last_retry`.
   static constexpr std::chrono::milliseconds first_retry{5};
@@ -106,7 +106,7 @@ struct store_timing {
   static constexpr std::chrono::seconds lease{10};
   /// Time after which a client that does not read its replies is dropped.
   static constexpr seconds slow_client{30};
-  /// Time limit of one member of an etcd, so that a hanging member does not use up the time of all.
+  /// Time limit for one member of an etcd, so that a hanging member does not use up the other members' time.
   static constexpr seconds etcd_member{5.0};
   /// Interval at which a watch is renewed: the watching thread can end within this time if the store is unreachable.
   static constexpr std::chrono::seconds watch_slice{1};

@@ -63,8 +63,9 @@ void test_run_main(MPI_Comm communicator, int size) {
   MPI_Comm_rank(communicator, &rank);
   const auto odd = rank == 1 ? std::vector<std::string>{"--transport", "tcp"} : std::vector<std::string>{};
   expect(run_over(communicator, odd, [](muster::context& context) { muster::barrier(context.world()); }) == 2,
-         "a flag of one rank ends all");
-  expect(run_over(communicator, {"--transport", "mpi"}, counts) == 0 && ran == 2, "what it is may be asked for");
+         "a flag at one rank ends all ranks");
+  expect(run_over(communicator, {"--transport", "mpi"}, counts) == 0 && ran == 2,
+         "the flag may name the actual transport");
 
   // A rank that caught its error and left: over MPI the other ranks do not detect this.
   std::string text;
@@ -79,7 +80,8 @@ void test_run_main(MPI_Comm communicator, int size) {
   } catch (const muster::peer_failure& failure) {
     text = failure.what();
   }
-  expect(rank == 1 || text.find("the root cannot be rank -") != std::string::npos, "those that wait hear why");
+  expect(rank == 1 || text.find("the root cannot be rank -") != std::string::npos,
+         "the ranks that wait get the reason");
 }
 
 }  // namespace
@@ -119,7 +121,7 @@ int main(int argc, char** argv) {
 
   int finalized = 1;
   MPI_Finalized(&finalized);
-  expect(finalized == 0, "muster did not begin MPI and does not end it");
+  expect(finalized == 0, "muster did not initialise MPI and does not finalize it");
   int sum = 0;
   MPI_Allreduce(&world_rank, &sum, 1, MPI_INT, MPI_SUM, backwards);
   expect(sum == world_size * (world_size - 1) / 2, "the communicator works as before");

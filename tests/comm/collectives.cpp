@@ -305,7 +305,7 @@ class counting_transport final : public muster::transport_decorator {
 
 namespace {
 
-// The number of sends and bytes of each rank while all ranks run the body.
+// The number of sends and bytes per rank while all ranks run the body.
 struct traffic {
   traffic(int ranks, const std::function<void(muster::group&)>& body)
       : sends(static_cast<std::size_t>(ranks), 0), bytes(sends.size(), 0) {

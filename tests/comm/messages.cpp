@@ -257,8 +257,8 @@ TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
   test::run_ranks(over, ranks, muster::testing::check_traffic);
 }
 
-// The library does not trust the contents that a peer writes into the rings: each of these cases was an access outside
-// of the memory.
+// The library does not trust the contents that a peer writes into the rings: each case was an access outside of the
+// memory.
 TEST_CASE("over shm a peer whose words do not fit what was said before is named") {
   namespace shm = muster::detail;
   using word = shm::shm_messages::header;
@@ -335,7 +335,7 @@ TEST_CASE("threads with groups of their own end each other's requests") {
       got.start(transport, false, before, 1);
       sent.start(transport, true, next, 1);
       const auto until = muster::deadline_after(patience);
-      while (!transport.test(got.r)) require(muster::clock::now() < until, "a message does not come");
+      while (!transport.test(got.r)) require(muster::clock::now() < until, "a message does not arrive");
       got.expect(i, 64);
       sent.finish(transport);
     }

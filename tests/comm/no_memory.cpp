@@ -1,4 +1,4 @@
-// Cancellation of messages and release of memory when there is no memory: a program of its own, as it replaces operator
+// Cancellation of messages and release of memory when there is no memory: a separate program, as it replaces operator
 // new.
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -38,7 +38,7 @@ void send_and_cancel(muster::transport& over, std::size_t bytes, std::uint32_t t
   if (tag == 0) r.signature.kind = muster::collective::broadcast;
   over.send(r);
   (void)over.test(r);
-  require(r.owner != nullptr, "more than can go at once");
+  require(r.owner != nullptr, "more than can be sent at once");
   no_memory = true;
   r.owner->cancel(r);
   no_memory = false;
@@ -56,7 +56,7 @@ std::string receive_error(muster::transport& over, std::size_t bytes, std::uint3
   r.tag = tag;
   if (tag == 0) r.signature.kind = muster::collective::broadcast;
   while (!cancelled) {
-    require(muster::clock::now() < until, "it is taken back");
+    require(muster::clock::now() < until, "the message is cancelled");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   over.receive(r);
@@ -64,8 +64,8 @@ std::string receive_error(muster::transport& over, std::size_t bytes, std::uint3
   try {
     // heartbeats cause positions
     while (!over.poll(message) || message.what == muster::control_message::kind::position) {
-      require(!over.test(r), "no part of it counts as all of it");
-      require(muster::clock::now() < until, "rank 1 hears of it");
+      require(!over.test(r), "a part of the message does not complete it");
+      require(muster::clock::now() < until, "rank 1 is notified");
       over.pause(muster::deadline_after(muster::seconds(0.01)));
     }
   } catch (const muster::peer_failure& failure) {

@@ -23,7 +23,7 @@ void check_groups(muster::group& world) {
   auto pending = muster::allreduce_async(world, std::span(&a, 1), muster::sum);
   const double b = muster::allreduce(twin, 1.0, muster::sum);
   pending.wait();
-  require(b == world.size() && a == world.size() * (world.size() - 1) / 2.0, "a duplicate has an order of its own");
+  require(b == world.size() && a == world.size() * (world.size() - 1) / 2.0, "a duplicate has its own order");
 }
 
 // Checks tagged messages beside the collectives, from any source, small and large.

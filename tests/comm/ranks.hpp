@@ -23,8 +23,8 @@
 
 namespace test {
 
-/// The kind of connection between the ranks. Over tcp each rank has connections of its own, on the loopback.
-/// Hierarchical: as if the ranks were on several hosts, see `host_of`, with the local transport or tcp between hosts.
+/// The kind of connection between the ranks. Over tcp each rank has its own connections, on the loopback. Hierarchical:
+/// as if the ranks were on several hosts, see `host_of`, with the local transport or tcp between hosts.
 enum class fabric { local, shm, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
@@ -50,7 +50,7 @@ inline std::vector<fabric> every_fabric() {
   return all;
 }
 
-/// Returns the ranks of a host, as threads: all access the same mapping of each rank's memory, so that a race between
+/// Returns the ranks of a host, as threads: all access the same mapping for each rank's memory, so that a race between
 /// two ranks is a race on an address, which ThreadSanitizer detects. The hosts outlive the transports over them.
 /// `apart`: as if their cores had no cache in common.
 inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ranks, bool apart = false) {
@@ -74,7 +74,7 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   return hosts;
 }
 
-/// Returns the host of each rank: hosts of one to four ranks, interleaved. Two ranks are on different hosts, and from
+/// Returns each rank's host: hosts with one to four ranks, interleaved. Two ranks are on different hosts, and from
 /// eight ranks on each host has at least two.
 inline std::vector<std::uint64_t> host_of(int ranks) {
   constexpr std::uint64_t hosts[] = {0, 1, 0, 0, 2, 1, 0, 2, 1};
@@ -105,8 +105,8 @@ class shared_memory {
 };
 
 #ifdef MUSTER_HAS_TCP
-/// Ranks as threads, each with sockets of its own, as if they were processes. Instead of a rendezvous, each rank gets
-/// the endpoints of all ranks.
+/// Ranks as threads, each with its own sockets, as if they were processes. Instead of a rendezvous, each rank gets all
+/// ranks' endpoints.
 class tcp_job {
  public:
   explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
@@ -179,7 +179,7 @@ class connections {
 #endif
 };
 
-/// Returns the exception of each rank; null if the rank did not throw.
+/// Returns each rank's exception; null if the rank did not throw.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
   const auto n = static_cast<std::size_t>(ranks);

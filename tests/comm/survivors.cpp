@@ -71,8 +71,8 @@ class drill {
  private:
   using span = std::span<std::uint32_t>;
 
-  // The contribution of rank r at element k in the collective of that number is `start + k * slope`: the sum over ranks
-  // is known without the ranks' data.
+  // The contribution of rank r at element k in the collective with that number is `start + k * slope`: the sum over
+  // ranks is known without the ranks' data.
   [[nodiscard]] static std::uint32_t slope(std::uint64_t number) {
     return static_cast<std::uint32_t>(muster::mix(number) | 1);
   }

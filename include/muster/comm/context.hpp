@@ -1,4 +1,4 @@
-// The context: the start and the end of a program of one or many ranks.
+// The context: the start and the end of a program with one or many ranks.
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@ namespace detail {
 class segment;
 }
 
-/// A process's view of its job. Detects the rank of this process, connects it to the other ranks, and owns the
+/// A view of the job from a process. Detects the process's rank, connects it to the other ranks, and owns the
 /// connections and shared memory. A process has one context at a time: a second is a configuration_error.
 ///
 /// The transport: `--transport` or MUSTER_TRANSPORT if given; otherwise shm if the launcher reports that all ranks are
@@ -47,7 +47,7 @@ class context {
   /// Leaves the job. During stack unwinding by an exception it aborts the world first.
   ~context();
 
-  /// Returns the group of all ranks. With ranks as threads each thread has its own group object, inside `run` only;
+  /// Returns the group with all ranks. With ranks as threads each thread has its own group object, inside `run` only;
   /// elsewhere this throws configuration_error.
   [[nodiscard]] group& world();
   /// Returns the world size; may be called anywhere.
@@ -62,20 +62,20 @@ class context {
   /// process alone, and the ranks belong to `muster::elastic::session`, which shares the context's memory.
   [[nodiscard]] bool elastic() const noexcept;
 
-  /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
+  /// Runs `body` as every rank in this process: once, or on N threads with `--ranks N`, and returns when all are done.
   /// If a thread returns while others wait for it in a collective, the others get a mismatch_error. A body that throws
   /// aborts the group: ranks that wait in the group get an error, and when all have returned, `run` throws the
-  /// exception of the lowest rank that failed by a cause of its own.
+  /// exception of the lowest rank that failed by its own cause.
   void run(const std::function<void(group& world)>& body);
 
-  /// Allocates `n` zeroed elements of T, 64-byte aligned, in memory that the ranks of this host can access without a
+  /// Allocates `n` zeroed elements of T, 64-byte aligned, in memory that the ranks on this host can access without a
   /// copy if the transport supports that (shm): collectives on such memory are several times as fast. Thread safe. The
   /// caller owns the elements; they must not outlive the context.
   template <class T>
   [[nodiscard]] buffer<T> allocate(std::size_t n) {
     return buffer<T>(n, memory());
   }
-  /// Returns the source of that memory, for std::pmr containers; null when no memory is better than any other.
+  /// Returns the source for that memory, for std::pmr containers; null when no memory is better than any other.
   [[nodiscard]] std::pmr::memory_resource* memory() const noexcept;
 
   /// The end of a run, as all ranks agree.
@@ -168,14 +168,14 @@ struct process_transport {
   std::unique_ptr<transport> (*connect_survivors)(const settings& configuration, std::span<const std::uint64_t> members,
                                                   int self, std::uint64_t generation) = nullptr;
   /// Prepares `connect_survivors` together with all of the launcher's processes. Afterwards returns true if no attempt
-  /// of this process is stuck. Called before a process becomes a member: members would wait for ever for a process that
+  /// by this process is stuck. Called before a process becomes a member: members would wait for ever for a process that
   /// cannot connect.
   bool (*can_connect_survivors)() = nullptr;
 };
 /// Registers a factory. Returns true, so that it can initialise an inline variable.
 bool register_process_transport(const process_transport& factory);
 
-/// Returns every transport of this build, connected to no rank, with so many ranks per core.
+/// Returns every transport in this build, connected to no rank, with so many ranks per core.
 [[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);
 
 /// A description of the context that these settings would make, connected to no rank. Planning throws the errors that
@@ -191,7 +191,7 @@ struct planned_world {
 #ifdef MUSTER_HAS_MPI
 // A program that links muster::mpi has the transport in every context: this reference makes the linker take it from its
 // archive. Each translation unit has its own variable. A process has a single copy of an inline variable, also if
-// several of its plug-ins contain muster, and each plug-in must make the call.
+// several plug-ins contain muster, and each plug-in must make the call.
 bool link_mpi() noexcept;
 [[maybe_unused]] static const bool mpi_is_linked = link_mpi();
 #endif

@@ -30,8 +30,8 @@ struct group_settings {
   seconds timeout{30};
   /// The algorithms; a single algorithm applies to every collective that has it. The group chooses if no rule applies.
   algorithm_rules algorithm{};
-  /// Set to compare the arguments of all ranks before each native collective too, at the price of a barrier. The
-  /// library's own algorithms compare the arguments in every message, at no price.
+  /// Set to compare all ranks' arguments before each native collective too, at the price of a barrier. The library's
+  /// own algorithms compare the arguments in every message, at no price.
   bool check_full = false;
   /// Set to have a progress thread of the group advance `_async` collectives while this rank computes. The thread
   /// starts with the first such collective, and runs user-defined operations too. Only over transports with
@@ -72,11 +72,11 @@ class group {
   /// and then changes nothing.
   void set_settings(const group_settings& settings);
   [[nodiscard]] transport_abilities abilities() const;
-  /// Returns the algorithm of a call with a whole buffer of this size.
+  /// Returns the algorithm for a call whose whole buffer has this size.
   [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
 
   /// Aborts the group: every rank that waits in the group gets a peer_failure that names this rank and the reason, and
-  /// all further calls throw it. `status` is the exit status of that error. Does not wait; safe to call twice.
+  /// all further calls throw it. `status` is the error's exit status. Does not wait; safe to call twice.
   void abort(std::string_view reason, int status = 1) noexcept;
   /// Returns true if an error has ended this group.
   [[nodiscard]] bool failed() const noexcept;

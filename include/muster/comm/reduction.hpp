@@ -132,7 +132,7 @@ template <class Op, class T>
 concept reduction_operation =
     reducible<T> && std::copy_constructible<Op> && detail::combines_two_elements_into_one<Op, T>;
 
-/// A type-erased operation on arrays of one element type, which algorithms and transports apply to bytes.
+/// A type-erased operation on arrays with one element type, which algorithms and transports apply to bytes.
 class reduction {
  public:
   reduction() = default;
@@ -198,7 +198,7 @@ class reduction {
     return result;
   }
 
-  /// Turns the combination of all ranks into the result; only the mean has work to do here.
+  /// Turns the combined value into the result; only the mean has work to do here.
   void finish(std::byte* data, std::size_t bytes, int ranks) const {
     if (finish_ != nullptr) finish_(data, bytes / element_size_, ranks);
   }

@@ -55,7 +55,7 @@ class request_queue {
   request* last_ = nullptr;
 };
 
-/// Returns true if the receive `r` takes a message with that tag from that rank of its group.
+/// Returns true if the receive `r` takes a message with that tag from that rank in the group.
 [[nodiscard]] inline bool matches(const request& r, int source, std::uint32_t tag) noexcept {
   return r.tag == tag && (r.peer == source || r.peer == any_source);
 }

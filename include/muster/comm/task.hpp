@@ -122,7 +122,7 @@ class driver {
   std::coroutine_handle<> resume_at_;
 };
 
-/// The state that the coroutines of a collective share: the transport, the signature of all their messages, and the
+/// The state that the coroutines of a collective share: the transport, the signature in all their messages, and the
 /// condition that they wait for.
 class executor : public driver {
  public:
@@ -188,7 +188,7 @@ class executor : public driver {
 
   /// Makes progress; returns true when the request is done.
   bool test(request& r) { return transport_.test(r); }
-  /// Returns true if a request is known to be done, without a call of its transport, which may be a system call. A
+  /// Returns true if a request is known to be done, without a call to its transport, which may be a system call. A
   /// transport that advances all outstanding requests at once has updated this one when another was tested.
   [[nodiscard]] static bool is_over(const request& r) noexcept { return r.held_by() == nullptr; }
 
@@ -272,7 +272,7 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Every coroutine's first parameter is its driver, or executor; the frame is allocated from the pool of its group.
+    // Every coroutine's first parameter is its driver, or executor; the frame is allocated from its group's pool.
     template <class... Others>
     static void* operator new(std::size_t size, driver& d, const Others&...) {
       return d.pool().take(size);

@@ -2,7 +2,7 @@
 //
 // Protocol of a request. The caller sets the arguments and calls `send`, `receive` or `native`; the transport sets
 // `owner`. While `owner` is set, the transport may read and write the request and its buffer, and the caller does
-// neither. The transport sets the results and then `owner` to null, either in `test` or in a thread of its own.
+// neither. The transport sets the results and then `owner` to null, either in `test` or in a thread that it owns.
 // `cancel` and the destructor of an unfinished request take the request back from the transport. Invariant: after
 // `owner` is null, neither the transport nor a peer touches the request or its buffer.
 #pragma once
@@ -73,7 +73,7 @@ struct transport_costs {
   double latency = 1e-6;
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
-  double next_message = 1;  ///< additional time of each further message to another peer at the same time, in latencies
+  double next_message = 1;  ///< additional time for each further message to another peer at the same time, in latencies
   double ranks_a_core = 1;  ///< above 1, the work of different ranks hardly overlaps
 };
 
@@ -87,13 +87,13 @@ struct transport_abilities {
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
   bool moves_buffers = false;      ///< `transport::move_buffer` may return true
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
-  /// a message is combined only after all of it has arrived in a buffer: large messages are sent in pieces
+  /// a message is combined only after it has completely arrived in a buffer: large messages are sent in pieces
   bool combines_whole = false;
   transport_costs costs;
 };
 
 /// Matches any sender, in `request::peer` of a receive: the first message of any rank. For tagged messages only. If the
-/// sender fails in the middle of its message, a transport may complete the receive with `received` 0.
+/// sender fails in the middle of the message, a transport may complete the receive with `received` 0.
 inline constexpr int any_source = -1;
 
 /// The first tag that is reserved for the library; all higher tags are reserved too.
@@ -134,7 +134,7 @@ class request {
   collective_signature signature;
   /// operation by which a receive combines the message with `data` instead of overwriting it
   const reduction* combine = nullptr;
-  bool incoming_first = false;  ///< true if the message is the left operand of that operation
+  bool incoming_first = false;  ///< true if the message is the left operand
 
   // Results of a receive, valid when it is done.
   int source = 0;            ///< rank of the sender
@@ -176,7 +176,7 @@ struct collective_call : collective_signature {
 struct subgroup_call {
   std::span<const int> members;          ///< ranks of the members, in the new order
   std::uint64_t id = 0;                  ///< id of the new group: new, and the same at all members
-  std::span<const std::uint64_t> words;  ///< result of each rank's `prepare`, by rank in this transport
+  std::span<const std::uint64_t> words;  ///< results that `prepare` returned at each rank, by rank in this transport
   clock::time_point until;               ///< deadline
 
   /// Returns the number that `rank`, a member, has in the new group.
@@ -243,7 +243,7 @@ class transport {
   /// cannot measure it. Costs a system call.
   [[nodiscard]] virtual link_quality quality(int /*peer*/) { return {}; }
 
-  /// Prepares a new group: each member calls this before `subgroup`, which receives the results of all members.
+  /// Prepares a new group: each member calls this before `subgroup`, which receives all members' results.
   [[nodiscard]] virtual std::uint64_t prepare(std::span<const int> /*members*/) { return 0; }
   /// Makes the transport of the new group. Collective over the members.
   [[nodiscard]] virtual std::unique_ptr<transport> subgroup(const subgroup_call& call) = 0;
@@ -296,7 +296,7 @@ class transport_decorator : public transport {
 
 namespace detail {
 
-/// Throws mismatch_error unless a message of that signature and size fits the receive.
+/// Throws mismatch_error unless a message with that signature and size fits the receive.
 void check_arrival(const request& receive, int source, const collective_signature& signature, std::size_t bytes);
 
 /// Writes or combines received bytes into the buffer of the receive. `offset` is the position of the bytes in the

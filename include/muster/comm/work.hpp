@@ -17,7 +17,7 @@ struct operation_release {
 
 /// The handle of an outstanding collective, which an `_async` call returns. Do not read or write the buffers of the
 /// call until it is done. Collectives of a group run in the order in which they were started; any number may be
-/// outstanding. They make progress when this rank tests or waits for any of them or makes another call on the group,
+/// outstanding. They make progress when this rank tests or waits for any collective or makes another call on the group,
 /// and also without such calls if the group has a progress thread.
 ///
 /// Used by the thread that uses the group. Destroying an unfinished work waits for it, since peers may still use its

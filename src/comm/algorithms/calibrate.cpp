@@ -34,7 +34,7 @@ std::size_t calls_in_a_round(double seconds_a_call) {
   return static_cast<std::size_t>(std::clamp(round_time / std::max(seconds_a_call, 1e-9), 3.0, 100.0));
 }
 
-// The buffers of all calls; each size uses a part.
+// The buffers for all calls; each size uses a part.
 struct memory {
   buffer<float> in;
   buffer<float> out;
@@ -89,7 +89,7 @@ std::vector<measured_time> calibrate(group& world) {
           if (name == algorithm::native && !with_native) continue;
           std::vector<double> durations(round == 0 ? 3 : calls[name]);
           for (double& time : durations) {
-            // without a barrier, a root that runs ahead would hide the cost of its call at the other ranks
+            // without a barrier, a root that runs ahead would hide its call's cost at the other ranks
             barrier(world);
             const auto begin = clock::now();
             call_once(world, buffers, kind, count, name);

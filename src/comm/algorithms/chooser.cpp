@@ -64,7 +64,7 @@ double time_of_path(collective kind, algorithm name, std::size_t bytes, int rank
   }
 }
 
-// The messages of all ranks together.
+// The traffic that all ranks cause together.
 struct traffic {
   double messages = 0;
   double bytes = 0;
@@ -144,9 +144,9 @@ using table = std::vector<choices::row>;
 // Above this size the model's choice does not change any more; the value is exact as a double.
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
-// Appends the choice at each size from `low` to below `high`. Under the model the time of each algorithm is linear in
-// the size, so each algorithm is the cheapest in one interval at most: if both ends have the same choice, all sizes
-// between have it too.
+// Appends the choice at each size from `low` to below `high`. Under the model each algorithm's time is linear in the
+// size, so each algorithm is the cheapest in one interval at most: if both ends have the same choice, all sizes between
+// have it too.
 template <class Choose>
 void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen_at) {
   const algorithm name = chosen_at(low);

@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// For a group of one rank, which has no peers: the copy before has completed the call.
+// For a group with a single rank, which has no peers: the copy before has completed the call.
 task nothing(executor&) { co_return; }
 
 task by_native(executor& ctx, const collective_call& call, bool check_full) {
@@ -76,7 +76,7 @@ task by_wider_sum(executor& ctx, const collective_call& call, algorithm selected
   if (takes && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
-// Copies in to out for a group of one rank; for a mean the copy is a division by one.
+// Copies in to out for a group with a single rank; for a mean the copy is a division by one.
 void copy_alone(const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   if (bytes > 0 && call.out != nullptr && call.in != nullptr && call.in != call.out)

@@ -1,17 +1,18 @@
-// How the ranks of a group learn of each other's failures, by control messages that are independent of the collectives.
+// Notification of failures between the ranks of a group, by control messages that are independent of the collectives.
 //
 // Every rank sends these messages to all peers:
 // - position: the sender waits in this collective for an unusually long time. Each receiver compares the collective
 // with its own call of the same sequence number, and fails with mismatch_error if they differ.
-// - abort: the sender has failed for a reason of its own, and has left the group.
+// - abort: the sender has failed by its own cause, and has left the group.
 // - acknowledge: the sender has failed because it received another rank's abort, and has left the group.
 // - leave: the sender left the group without an error, after `signature.sequence` calls.
 // The transport itself reports `gone`: the rank `origin` has died or its connection broke.
 //
-// Order and invariant: a group fails once, by the first cause that this rank has or receives. A rank that fails by a
-// cause of its own sends abort to all. A rank that receives abort sends acknowledge to all and does not abort a second
-// time. A rank that receives leave fails only if it has made more calls than the sender, and only after
-// `group_timing::late_reason`, because the sender's reason may still arrive in the parent group.
+// Order and invariant: a group fails once, by the first cause that this rank has or receives. A rank that fails by its
+// own cause sends abort to all. A rank that receives abort sends acknowledge to all and does not abort a second time. A
+// rank that receives leave fails only if it has made more calls than the sender, and only after
+// `group_timing::late_reason`, because the sender's reason may still arrive in the parent group. A rank whose transport
+// reports `gone` treats the end of that rank as its own cause and sends abort, because a dead rank sends nothing.
 #pragma once
 
 #include <cstdint>
@@ -31,25 +32,25 @@ namespace muster { inline namespace v0 { namespace detail {
 /// The end of a peer's part in the group.
 struct departure {
   int status = 0;
-  /// true when the peer failed by a cause of its own, false when it followed another rank or left without an error
+  /// true when the peer failed by its own cause, false when it followed another rank or left without an error
   bool first_hand = false;
   std::string text;
 };
 
 /// Detects by control messages which rank is missing, which disagrees and which has failed. A group fails once, by the
-/// first cause that this rank has or receives. A rank with a cause of its own notifies all other ranks, which follow.
+/// first cause that this rank has or receives. A rank with its own cause notifies all other ranks, which follow.
 class failure_protocol {
  public:
   explicit failure_protocol(transport& transport);
 
-  /// Returns the calls of this rank.
+  /// Returns this rank's calls.
   [[nodiscard]] call_history& calls() noexcept { return calls_; }
   [[nodiscard]] const call_history& calls() const noexcept { return calls_; }
   /// Sends the peers the call in which this rank waits, for comparison.
   void publish_position(const collective_signature& signature) const noexcept;
   /// Notifies the peers that this rank leaves the group.
   void leave() noexcept;
-  /// A rank that left before it made all calls of this rank.
+  /// A rank that left before it made as many calls as this rank.
   struct leaver {
     int rank;
     std::uint64_t calls;
@@ -70,7 +71,7 @@ class failure_protocol {
   void abort(std::string_view reason, int status) noexcept;
   /// Returns the cause of the failure; null while the group has not failed.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
-  /// Returns true if the cause is another rank's, not one of this rank's own.
+  /// Returns true if the cause is another rank's, not this rank's own.
   [[nodiscard]] bool follows() const noexcept { return follows_; }
   /// After a failure: waits until every peer has reported how it leaves, or until the deadline.
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
@@ -84,7 +85,7 @@ class failure_protocol {
   std::exception_ptr failure_;
   bool follows_ = false;
   std::vector<std::optional<departure>> departures_;
-  // in the order in which the ranks left; includes ranks that made all calls of this rank
+  // in the order in which the ranks left; includes ranks that made as many calls as this rank
   std::vector<leaver> leavers_;
   call_history calls_;
   // by peer: sequence number + 1 of the last collective that the peer has reported; 0: none

@@ -100,7 +100,7 @@ void group_state::enter(seconds timeout) {
       throw;
     }
   }
-  // A transport whose native collectives come first never gets far ahead of its peers, and needs no check of the
+  // A transport whose native collectives come first never gets far ahead of the peers, and needs no check of the
   // control messages here: a waiting caller checks them.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());
@@ -180,7 +180,7 @@ void group_state::poll_parent(bool waits) noexcept {
   if (parent->threaded && !lock.owns_lock())
     return;  // the thread that works on the parent polls there, and this group follows later
   parent->poll_notices();
-  // all members of this group are also members of the parent, and are notified there
+  // all members here are also members of the parent, and are notified there
   if (parent->failed()) fail(parent->failure(), true);
 }
 

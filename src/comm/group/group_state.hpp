@@ -63,7 +63,7 @@ class group_state {
   clock::time_point check_deadline() noexcept;
 
   void poll_notices() noexcept;
-  /// Records that the arguments of this rank's next call were wrong and the call was not made.
+  /// Records that the arguments in this rank's next call were wrong and the call was not made.
   void note_refusal(std::exception_ptr why) noexcept {
     refusal_ = std::move(why);
     refused_at_ = sequence();
@@ -114,20 +114,21 @@ class group_state {
   /// Returns the requested algorithm; throws configuration_error if the collective does not have the algorithm here.
   [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested) const;
   [[nodiscard]] bool may_be_threaded(const group_settings& requested) const noexcept;
-  /// Makes this group and its ancestors threaded: a thread of this group polls the ancestors too.
+  /// Makes this group and its ancestors threaded: a thread that works here polls the ancestors too.
   void become_threaded() noexcept;
   void run_progress_thread(const std::stop_token& stop);
   bool wait_slowly(clock::time_point limit, stall& stalled);
   void poll_parent(bool waits) noexcept;
   /// Ends the outstanding calls after a control message has failed the group.
   void end_calls_of_failed() noexcept;
-  /// Writes the last calls of this group and its ancestors to the flight record.
+  /// Writes the last calls in this group and in its ancestors to the flight record.
   void write_flight_record(int status, const std::string& why) noexcept;
 
   std::mutex mutex_;
-  std::condition_variable_any work_available_;
+  std::condition_variable_any work_available_;  // notified when `queue_` gets a call
   std::jthread progress_thread_;
 
+  // Guarded by mutex_ when the group is threaded.
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;

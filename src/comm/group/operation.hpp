@@ -76,7 +76,7 @@ class operation_queue {
   operation_state* tail_ = nullptr;
 };
 
-// These are inline: a call of a few bytes uses them several times, and function calls would take a tenth of its time.
+// These are inline: a call of a few bytes uses them several times, and function calls would take a tenth of the time.
 
 // Returns true when the operation is done.
 inline bool operation_queue::advance(operation_state& op, bool& moved) {

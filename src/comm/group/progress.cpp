@@ -1,4 +1,4 @@
-// How a group starts and advances its calls: by the waiting caller and by the progress thread.
+// The start and the progress of a group's calls, by the waiting caller and by the progress thread.
 #include <sched.h>
 
 #include <algorithm>

@@ -12,12 +12,12 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Returns the strings of all ranks, by rank.
+/// Returns all ranks' strings, by rank.
 [[nodiscard]] std::vector<std::string> words_of_all(group& ranks, std::string mine);
-/// Returns the string of one rank.
+/// Returns the string of `rank`.
 [[nodiscard]] std::string word_of(group& ranks, std::string mine, int rank);
 
-/// Returns a copy of the object that `make` returns at rank 0, such as a std::shared_ptr. The ranks are threads of this
+/// Returns a copy of the object that `make` returns at rank 0, such as a std::shared_ptr. The ranks are threads in this
 /// process.
 template <class Make>
 [[nodiscard]] auto made_by_first(group& ranks, const Make& make) {

@@ -16,7 +16,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// a process that the matcher is connected to.
 class matching_group {
  public:
-  /// `members` holds the peer of each rank of the group; `rank` is this process's rank in the group.
+  /// `members` holds each rank's peer; `rank` is this process's rank in the group.
   matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers);
   virtual ~matching_group() = default;
 
@@ -31,7 +31,7 @@ class matching_group {
   void tell(const control_message& message);
   /// Removes the oldest control message; returns false when there is none. Then the call costs one atomic load.
   [[nodiscard]] bool hear(control_message& message);
-  [[nodiscard]] std::uint32_t news() const noexcept { return news_count_.load(); }
+  [[nodiscard]] std::uint32_t news() const noexcept { return unread_count_.load(); }
   /// Ends the pause of the thread that works with the group: a request of the group has finished, or a control message
   /// has arrived. Any thread may call this.
   virtual void wake() noexcept {}
@@ -52,9 +52,9 @@ class matching_group {
   std::vector<int> members_;
   std::vector<int> member_of_;
   int rank_;
-  std::mutex news_mutex_;
-  std::deque<control_message> news_;
-  std::atomic<std::uint32_t> news_count_{0};
+  std::mutex unread_mutex_;
+  std::deque<control_message> unread_;          // Guarded by unread_mutex_.
+  std::atomic<std::uint32_t> unread_count_{0};  // size of `unread_`, readable without the mutex
 };
 
 }}}  // namespace muster::v0::detail

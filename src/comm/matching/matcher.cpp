@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 namespace {
 
-// Delivers bytes to a receive. A reduction may be a user's function. Its exception is a failure of this rank, which the
+// Delivers bytes to a receive. A reduction may be a user's function. Its exception is a failure at this rank, which the
 // next test throws, and not of the sender or the connection.
 void deliver_or_fail(request& r, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0) noexcept {
   matching_group& group = *progress_of(r).group;

@@ -23,7 +23,7 @@ namespace muster { inline namespace v0 { namespace detail {
 enum class message_kind : std::uint32_t {
   message,  // an eager message; the bytes follow
   rts,      // the sender announces a large message and its number
-  cts,      // the receiver has a receive for the message of that number
+  cts,      // the receiver has a receive for the message with that number
   data      // the bytes of an announced message
 };
 
@@ -59,10 +59,10 @@ inline void end(request& r) noexcept {
   r.state = message_progress::done;
   std::atomic_ref<transport*>(r.owner).store(nullptr, std::memory_order_release);
 }
-/// Ends a request and wakes the thread of its group.
+/// Ends a request and wakes the group's thread.
 void finish(request& r) noexcept;
 
-/// The posted receives and unexpected messages of all groups that share a process's connections to its peers. The
+/// The posted receives and unexpected messages for all groups that share a process's connections to its peers. The
 /// transport moves the bytes: the transport reports the header of an arriving message (`match`, `match_body`), the
 /// matcher returns the target of the bytes, and the transport reports the last byte.
 ///
@@ -97,7 +97,7 @@ class matcher {
     void put(std::uint64_t offset, std::span<const std::byte> bytes) const;
   };
 
-  /// `clear_to_send` sends a peer the clear-to-send for the message of that number.
+  /// `clear_to_send` sends a peer the clear-to-send for the message with that number.
   matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send);
   matcher(const matcher&) = delete;
   matcher& operator=(const matcher&) = delete;
@@ -115,7 +115,7 @@ class matcher {
 
   /// Posts a receive, which may match an unexpected message that has arrived completely or in part.
   void post(request& r);
-  /// Cancels a receive. The bytes of its message that arrive later are dropped.
+  /// Cancels a receive. The message's bytes that arrive later are dropped.
   void cancel(request& r) noexcept;
   /// Returns true if a receive waits for a message from that peer.
   [[nodiscard]] bool awaits(int source) const noexcept {

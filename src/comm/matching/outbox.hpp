@@ -24,7 +24,7 @@ class outbox {
   void pop() noexcept { queue_.remove(*queue_.front()); }
   /// Records that the first send was announced under that number. The send waits until the peer clears it.
   void announce(std::uint64_t number);
-  /// Requeues the announced send of that number, which the peer has cleared. Returns the error of the peer; null when
+  /// Requeues the announced send with that number, which the peer has cleared. Returns the error of the peer; null when
   /// there is none.
   [[nodiscard]] const char* clear(std::uint64_t number);
   [[nodiscard]] bool awaits_clear() const noexcept { return !announced_.empty(); }

@@ -34,7 +34,7 @@ TEST_CASE("split puts the ranks of a color in the order of their keys") {
     auto again = part.split(0);  // split of a child group
     require(muster::allreduce(again, 1, muster::sum) == expected_size, "split of a split");
     auto alone = world.split(-1);
-    require(alone.size() == 1 && alone.rank() == 0, "a negative color is alone");
+    require(alone.size() == 1 && alone.rank() == 0, "a rank with a negative color is alone");
     muster::barrier(alone);
   });
 }
@@ -126,7 +126,7 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
       refuses([&] { world.set_settings({.timeout = never}); });
     }
     refuses([&] { world.set_settings({.timeout = muster::seconds(0)}); });
-    require(world.sequence() == 0, "none of them counts");
+    require(world.sequence() == 0, "a refused call is not counted");
     muster::barrier(world);
   });
 }
@@ -141,8 +141,8 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
       return;
     }
     auto work = muster::barrier_async(world);
-    require(!work.wait_for(10ms), "nobody came");
-    require(!work.test(), "nobody came");
+    require(!work.wait_for(10ms), "rank 1 has not called");
+    require(!work.test(), "rank 1 has not called");
     go = true;
     go.notify_all();
     work.wait();

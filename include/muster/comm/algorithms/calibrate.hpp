@@ -22,8 +22,8 @@ struct measured_time {
 
 /// Runs every algorithm of allreduce, broadcast, reduce, allgather, reduce_scatter and all_to_all, including native and
 /// registered algorithms, with float32 data from 64 bytes to 16 MiB in the transport's memory. For each size the
-/// algorithms take turns, so that a slow moment of the machine affects all alike. The time of a call is the time of its
-/// slowest rank, and the result is the median over all calls. Collective; returns the same times at every rank. Takes
+/// algorithms take turns, so that a slow moment of the machine affects all alike. The time of a call is its slowest
+/// rank's time, and the result is the median over all calls. Collective; returns the same times at every rank. Takes
 /// some seconds, more with more ranks than cores. `muster-info --calibrate` calls this; a program with algorithms of
 /// its own calls this and saves `fastest(times).to_string()`.
 [[nodiscard]] std::vector<measured_time> calibrate(group& world);

@@ -23,7 +23,8 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int ranks,
                               const transport_costs& costs) noexcept;
 
-/// Returns the algorithm with the smallest estimate. A function of its arguments alone, so that all ranks choose alike.
+/// Returns the algorithm with the smallest estimate. The result depends on the arguments alone, so that all ranks
+/// choose alike.
 [[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept;
 
 /// A group's choice of algorithms, computed once: for each collective the sizes at which the choice changes. A lookup

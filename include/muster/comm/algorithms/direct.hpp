@@ -59,8 +59,8 @@ class pool_array {
 };
 
 /// The state of a direct allreduce. This rank sends every peer the pieces of the peer's block and then, as they become
-/// ready, the pieces of its own block. This rank receives from every peer the pieces of its own block and then the
-/// pieces of the peer's block.
+/// ready, its own pieces. This rank receives from every peer the pieces for its own block and then the pieces of the
+/// peer's block.
 class direct_exchange {
  public:
   direct_exchange(executor& ctx, blocks data, const reduction& reduce)
@@ -111,8 +111,8 @@ class direct_exchange {
   }
   [[nodiscard]] std::size_t total(std::size_t j) const { return pieces_of(rank_of(j)) + pieces_of(ctx_.rank()); }
 
-  // Returns the number of pieces of this rank's block that contain the contributions of this rank and of the peers up
-  // to j.
+  // Returns the number of pieces in this rank's block that contain the contributions from this rank and the peers up to
+  // j.
   [[nodiscard]] std::size_t combined(std::size_t j) { return std::min(state_[j].done[in], pieces_of(ctx_.rank())); }
 
   bool begin_sends(std::size_t j) {

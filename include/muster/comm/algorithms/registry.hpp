@@ -21,7 +21,7 @@ using detail::task;
 /// keeps the order of ranks) and finished once by `call.reduce.finish`. Scratch memory: `executor::scratch`.
 using algorithm_body = task (*)(executor& ctx, const collective_call& call);
 
-/// Registers `body` as an algorithm of that collective under `name` (lower-case letters, digits and underscores) for
+/// Registers `body` as an algorithm for that collective under `name` (lower-case letters, digits and underscores) for
 /// every group of more than one rank. Afterwards `--algorithm allreduce:NAME`, `options{.algorithm = ...}` with the
 /// returned value, and rules can select the algorithm. The library chooses the algorithm by itself only if a rule names
 /// it. A name may be registered for several collectives. Every rank registers the same names in the same order, before

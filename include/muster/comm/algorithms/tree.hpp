@@ -1,4 +1,4 @@
-// The binomial tree: log2 N rounds, in which every rank sends or receives the data of each subtree once.
+// The binomial tree: log2 N rounds, in which every rank sends or receives each subtree's data once.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct tree_place {
   [[nodiscard]] std::size_t covered(int v, int width) const {
     return static_cast<std::size_t>(std::min(v + width, n) - v);
   }
-  /// Returns the part of this rank's subtree data, `bytes` per rank, that belongs to the child at distance `step`.
+  /// Returns the part in this rank's subtree data, `bytes` per rank, that belongs to the child at distance `step`.
   template <class Byte>
   [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
     return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};

@@ -14,14 +14,14 @@ namespace muster { inline namespace v0 {
 /// The store exists as long as a process has it open: the first process that opens it removes the keys of an earlier
 /// job. A call waits for an unreachable etcd until its deadline, because the etcd may recover; this is no peer_failure.
 /// A swap whose reply was lost is a timeout_error too, as the swap may have happened. etcd does not detect that a
-/// process died or was disconnected: the client keys of that process expire ten seconds later, and from then on its
-/// writes of client keys throw peer_failure.
+/// process died or was disconnected: its client keys expire ten seconds later, and from then on its writes of client
+/// keys throw peer_failure.
 class etcd_store final : public any_store {
  public:
-  /// `endpoints` is "host:port", or several members of one cluster separated by commas: the first that answers is used.
-  /// `scheme` is "http" or "https", which trusts the certificates that the system trusts. `name` consists of letters,
-  /// digits, '-', '_' and '.'. Throws timeout_error when no member answers by the deadline, configuration_error when
-  /// etcd refuses. The swaps of an onlooker throw configuration_error.
+  /// `endpoints` is "host:port", or several members in one cluster, separated by commas: the first that answers is
+  /// used. `scheme` is "http" or "https", which trusts the certificates that the system trusts. `name` consists of
+  /// letters, digits, '-', '_' and '.'. Throws timeout_error when no member answers by the deadline,
+  /// configuration_error when etcd refuses. The swaps of an onlooker throw configuration_error.
   etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until,
              store_role role = store_role::member);
   etcd_store(etcd_store&&) noexcept;

@@ -1,4 +1,4 @@
-// Exchange of one text per rank among all ranks, through a store.
+// Exchange between all ranks, one text per rank, through a store.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace muster { inline namespace v0 {
 
-/// Exchanges one value per rank. Collective over `size` ranks: returns the values of all ranks, by rank. `prefix` is
-/// the start of the used keys, the same at all ranks and new: a prefix may be used again only when all ranks have
-/// returned. Rank 0 returns last, so that it may close a store that it serves. Afterwards the store contains none of
-/// these keys. Values are any bytes, up to 1 MiB each. Takes O(size) calls at rank 0 and a few at each other rank.
+/// Exchanges one value per rank. Collective over `size` ranks: returns all ranks' values, by rank. `prefix` is the
+/// start of the used keys, the same at all ranks and new: a prefix may be used again only when all ranks have returned.
+/// Rank 0 returns last, so that it may close a store that it serves. Afterwards the store contains none of these keys.
+/// Values are any bytes, up to 1 MiB each. Takes O(size) calls at rank 0 and a few at each other rank.
 ///
 /// Throws timeout_error (`missing`: the ranks that did not call this), at most a second after `until`;
 /// configuration_error when two processes have the same rank; and the errors of the store.

@@ -16,8 +16,7 @@ namespace muster { inline namespace v0 {
 namespace detail {
 
 [[nodiscard]] std::string host_name();
-/// Returns the kernel's number of this boot of the machine, the same in all its containers; empty if the kernel has
-/// none.
+/// Returns the kernel's number for this boot, the same in all containers on the machine; empty if the kernel has none.
 [[nodiscard]] std::string boot_number();
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// The rank of this process and its launcher, read from the variables that launchers set.
+// This process's rank and launcher, read from the variables that launchers set.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// The start of this process, as its launcher describes it in environment variables.
+/// The process's start, as its launcher describes it in environment variables.
 struct launch_env {
   /// The launcher, detected by the variables; generic: RANK and WORLD_SIZE, as torchrun sets them.
   enum class launcher { none, open_mpi, pmix, pmi, slurm, generic };
@@ -16,7 +16,7 @@ struct launch_env {
   launcher kind = launcher::none;  ///< none: rank 0 of 1
   int rank = 0;                    ///< rank in the world
   int size = 1;                    ///< size of the world
-  int local_rank = 0;              ///< rank among the ranks of this host; 0 too if the launcher does not set it
+  int local_rank = 0;              ///< rank among the ranks on this host; 0 too if the launcher does not set it
   int local_size = 0;              ///< number of ranks on this host; 0 if the launcher does not set it
   std::string job;                 ///< identifies this start on the host; the same at all its processes; empty: unknown
   std::string why;  ///< the variables that were found, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
@@ -38,9 +38,9 @@ using variable_reader = std::function<std::optional<std::string>(const char*)>;
 /// Detects, in this order, torchrun (TORCHELASTIC_RUN_ID, and the generic variables), Open MPI's mpirun
 /// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMIx (PMIX_RANK with a size from PMI, Slurm or WORLD_SIZE), PMI
 /// (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun (SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or
-/// SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK. Without any of these variables the
-/// process is alone. Throws configuration_error naming the variable when a variable is not a number, when a rank has no
-/// size or a size has no rank, or when the rank is not below the size.
+/// SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK. Without such variables the process is
+/// alone. Throws configuration_error naming the variable when a variable is not a number, when a rank has no size or a
+/// size has no rank, or when the rank is not below the size.
 [[nodiscard]] launch_env detect_launch();
 /// Detects the same from another source of variables, for tests.
 [[nodiscard]] launch_env detect_launch(const variable_reader& read);

@@ -1,4 +1,4 @@
-// A store in the memory of one process, for ranks that are threads.
+// A store in a process's memory, for ranks that are threads.
 #pragma once
 
 #include <memory>

@@ -12,9 +12,9 @@
 
 namespace muster { inline namespace v0 {
 
-/// Opens the store through which the ranks of this job find each other, by `--rendezvous` or MUSTER_RENDEZVOUS:
+/// Opens the store through which the job's ranks find each other, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
-///   file:/folder       over TCP, at a free port. A file of that folder, named by user and job (`--job`), has the port.
+///   file:/folder       over TCP, at a free port. A file in that folder, named by user and job (`--job`), has the port.
 ///                      Rank 0 serves and writes the file. In an elastic job rank 0 starts muster-store, which outlives
 ///                      rank 0, unless the file's store still runs. Needs muster::tcp
 ///   tcp://host:port    over TCP. Rank 0 serves if the host is its own and no process serves yet. The others, and
@@ -26,7 +26,7 @@ namespace muster { inline namespace v0 {
 ///                      TLS. The job needs a name: its launcher's, or `--job`
 ///   auto               the first available: PMIx (mpirun of Open MPI, srun --mpi=pmix), through which rank 0 sends the
 ///                      others its address and a secret for this start; MASTER_ADDR and MASTER_PORT, as tcp://; and if
-///                      all ranks are on one host, file:/ in the folder of temporary files. For elastic jobs of one
+///                      all ranks are on one host, file:/ in the folder of temporary files. For elastic jobs on one
 ///                      host the last has priority: its ranks wait for rank 0 only. A process that is the only rank
 ///                      keeps its store in memory
 ///
@@ -36,9 +36,9 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch,
                                                     store_role role = store_role::member);
 
-/// Returns the secret by which the processes of this job authenticate: `--token` or MUSTER_TOKEN if it is not auto;
-/// otherwise random bytes in the store, drawn by the first process that calls this. Every process that can read the
-/// store can read the secret.
+/// Returns the secret by which the job's processes authenticate: `--token` or MUSTER_TOKEN if it is not auto; otherwise
+/// random bytes in the store, drawn by the first process that calls this. Every process that can read the store can
+/// read the secret.
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {

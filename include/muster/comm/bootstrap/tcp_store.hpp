@@ -16,8 +16,8 @@ class store_address_taken : public configuration_error {
   using configuration_error::configuration_error;
 };
 
-/// A server of a store, which runs in a thread of its own until it is destroyed. The table is in memory, at most 256
-/// MiB, and also in the folder if one is given: a server that is started with that folder later, also after a SIGKILL,
+/// A server of a store, which runs in its own thread until it is destroyed. The table is in memory, at most 256 MiB,
+/// and also in the folder if one is given: a server that is started with that folder later, also after a SIGKILL,
 /// continues with the table, without the keys of clients. Each write is then flushed to the disk before the server
 /// replies.
 ///
@@ -44,7 +44,7 @@ class store_server {
   /// Returns the address at which the server listens, with the actual port: "10.0.0.1:41234".
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Returns true if a server of this process listens at that port. Thread safe.
+  /// Returns true if a server in this process listens at that port. Thread safe.
   [[nodiscard]] static bool listens_here(std::uint16_t port);
 
   /// Numbers of connections so far.
@@ -70,14 +70,14 @@ enum class when_lost { fail, connect_again };
 
 /// A client of a store_server: a connection that all threads share, and a thread that reads the replies.
 ///
-/// When the connection breaks, or the server ends or is silent for 20 s, outstanding calls throw peer_failure, and the
-/// keys of this client are removed. With `when_lost::fail` all later calls throw peer_failure too. With
+/// When the connection breaks, or the server ends or is silent for 20 s, outstanding calls throw peer_failure, and this
+/// client's keys are removed. With `when_lost::fail` all later calls throw peer_failure too. With
 /// `when_lost::connect_again` the next call connects again until its deadline, then throws timeout_error; if the server
 /// has another table than before, every call throws store_left_behind. A store that is opened like this is cleared when
-/// all of its clients have ended. A client has ended when it closes the store, or when the server detects the end of
-/// its process on the server's own host. A client that is disconnected, or has not connected since the server was
+/// all its clients have ended. A client has ended when it closes the store, or when the server detects the end of its
+/// process on the server's own host. A client that is disconnected, or has not connected since the server was
 /// restarted, counts as ended after 10 s; time for which the server is stopped does not count. Opening waits for the
-/// end of earlier clients, up to half of its time.
+/// end of earlier clients, for half the time until its deadline at most.
 class tcp_store final : public any_store {
  public:
   /// Connects to "host:port", to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or by the
@@ -98,7 +98,7 @@ class tcp_store final : public any_store {
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                                  const std::stop_token& stop = {}) override;
   [[nodiscard]] std::string where() const override;
-  /// Returns true if a server of this process serves the store: `own`, or another.
+  /// Returns true if a server in this process serves the store: `own`, or another.
   [[nodiscard]] bool is_served_here() const override;
 
  private:

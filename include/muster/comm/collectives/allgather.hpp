@@ -17,8 +17,8 @@ collective_call allgather_call(group& ranks, In& in, Out& out, const options& ca
 }  // namespace detail
 
 /// Gathers at all ranks: block r of `out` becomes rank r's `in`. `out` has the same length n at every rank. `in` has
-/// the length of this rank's block, `block_of(n, rank, size).count`: n / size, and in some blocks one more if size does
-/// not divide n. `in` may be this rank's block of `out`. Throws mismatch_error, timeout_error, peer_failure;
+/// this rank's block length, `block_of(n, rank, size).count`: n / size, and in some blocks one more if size does not
+/// divide n. `in` may be this rank's block of `out`. Throws mismatch_error, timeout_error, peer_failure;
 /// configuration_error for a wrong size.
 template <element_range In, mutable_element_range Out>
 void allgather(group& ranks, In&& in, Out&& out, const options& call_options = {}) {

@@ -1,4 +1,4 @@
-// Allreduce: the combination of all ranks' data reaches all ranks.
+// Allreduce: all ranks' data is combined, and every rank receives the result.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>

@@ -14,8 +14,8 @@ template <class R>
 }
 }  // namespace detail
 
-/// Replaces the `data` of all other ranks by the root's `data`. The number of elements is the same at every rank.
-/// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a root that is not a rank.
+/// Replaces the other ranks' `data` by the root's `data`. The number of elements is the same at every rank. Throws
+/// mismatch_error, timeout_error, peer_failure; configuration_error for a root that is not a rank.
 template <mutable_element_range R>
 [[gnu::always_inline]] inline void broadcast(group& ranks, R&& data, int root, const options& call_options = {}) {
   detail::run(ranks, detail::broadcast_call(ranks, data, root, call_options));

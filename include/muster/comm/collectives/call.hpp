@@ -84,7 +84,7 @@ inline void require_size(group& ranks, collective kind, std::string_view which, 
 }
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
-/// Throws configuration_error unless root is a rank of a group of that size. If the compiler knows the root, the
+/// Throws configuration_error unless root is a rank in a group with that size. If the compiler knows the root, the
 /// compiler reports a negative root, as the C library's fortified functions do. Therefore all functions between the
 /// user's call and this are always inlined.
 [[gnu::always_inline]] inline void require_root(collective kind, int root, int size, group* ranks = nullptr) {

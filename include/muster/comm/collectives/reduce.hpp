@@ -1,4 +1,4 @@
-// Reduce: the combination of all ranks' data reaches one rank.
+// Reduce: all ranks' data is combined, and one rank receives the result.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>

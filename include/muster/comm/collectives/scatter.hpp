@@ -1,4 +1,4 @@
-// Scatter: each rank receives a piece of one rank's data.
+// Scatter: each rank receives a piece from the root.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: every algorithm without a launcher.
+// Ranks as threads in one process: every algorithm without a launcher.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct group_settings;
 /// The shared state of the ranks of a local group; owned by their transports together.
 class local_hub {
  public:
-  /// `name` is the name that the transports report: "local", or "self" for a hub of one rank.
+  /// `name` is the name that the transports report: "local", or "self" for a hub with one rank.
   explicit local_hub(int size, std::string_view name = "local");
   local_hub(const local_hub&) = delete;
   local_hub& operator=(const local_hub&) = delete;
@@ -80,8 +80,8 @@ class local_transport final : public transport {
 
 namespace detail {
 
-/// Runs `body` once on each of `count` threads, the ranks of one world over the transport local. When all have ended,
-/// throws the exception of the lowest rank that failed by a cause of its own.
+/// Runs `body` once on each of `count` threads, the ranks in a world over the transport local. When all have ended,
+/// throws the exception of the lowest rank that failed by its own cause.
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
 
 }  // namespace detail

@@ -49,7 +49,7 @@ struct device_call {
 
 /// The options of a communicator.
 struct communicator_options {
-  /// Time limit of connecting, and of each collective from its start on a stream to its end there; 0: the group's
+  /// Time limit for connecting, and for each collective from its start on a stream to its end there; 0: the group's
   /// timeout.
   seconds timeout{0};
 };
@@ -80,12 +80,12 @@ class [[nodiscard]] work {
   std::shared_ptr<detail::nccl_operation> operation_;
 };
 
-/// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until the last copy of this
+/// Keeps memory registered with NCCL, which then does not copy through its own buffers, until the last copy of the
 /// handle is destroyed. Made by `communicator::register_memory`; does not own the memory. Null if NCCL is older than
 /// 2.19, which has no registration: all calls work, with copies.
 using registration = std::shared_ptr<void>;
 
-/// A device of each rank, connected by NCCL: collectives on arrays in memory of devices, each put on a stream.
+/// A device at each rank, connected by NCCL: collectives on arrays in memory of devices, each put on a stream.
 ///
 /// All ranks make the same calls in the same order; streams order the calls otherwise. A communicator is used beside a
 /// group and is not a `transport`: a group runs one collective after another and checks each from the processor, and a
