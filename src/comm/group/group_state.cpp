@@ -158,7 +158,7 @@ void group_state::poll_notices() noexcept {
       // parent group also detects the end of the rank, so the wait for its lock is short.
       if (message.what == control_message::kind::gone) poll_parent(true);
       if (message.what == control_message::kind::gone && end && !parent)
-        end->on_peer_ended(message.origin, message.text);
+        end->saw_end_of(message.origin, message.text);
       peers_.on_control_message(message);
     }
     if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
