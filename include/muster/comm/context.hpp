@@ -26,9 +26,9 @@ class segment;
 /// A view of the job from a process. Detects the process's rank, connects it to the other ranks, and owns the
 /// connections and shared memory. A process has one context at a time: a second is a configuration_error.
 ///
-/// The transport: `--transport` or MUSTER_TRANSPORT if given; otherwise shm if the launcher reports that all ranks are
-/// on one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other launcher; local (threads) for
-/// `--ranks N` above 1; self for a single rank.
+/// The transport is `--transport` or MUSTER_TRANSPORT if given. Otherwise it is shm if the launcher reports that all
+/// ranks are on one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other launcher, local
+/// (threads) for `--ranks N` above 1, and self for a single rank.
 class context {
  public:
   /// Uses the environment alone.
@@ -163,8 +163,8 @@ struct process_transport {
                                                                int count) = nullptr;
   /// For elastic sessions, collective among the members of a generation, given by rank: connects the members, which are
   /// all remaining processes of the launcher. Throws peer_failure if other processes remain, or if an earlier attempt
-  /// is stuck; timeout_error by `--timeout`; configuration_error if the transport cannot do that. Null if this
-  /// transport has no such function.
+  /// is stuck. Throws timeout_error by `--timeout`, and configuration_error if the transport cannot do that. Null if
+  /// this transport has no such function.
   std::unique_ptr<transport> (*connect_survivors)(const settings& configuration, std::span<const std::uint64_t> members,
                                                   int self, std::uint64_t generation) = nullptr;
   /// Prepares `connect_survivors` together with all of the launcher's processes. Afterwards returns true if no attempt

@@ -262,7 +262,7 @@ class reduction {
     });
   }
 
-  // Small arrays use the portable code: the choice of vector instructions would take longer than the operation.
+  // Folds small arrays with the portable code: the choice of vector instructions would take longer than the operation.
   template <class T, class Op>
   static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                             std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {

@@ -272,7 +272,8 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Every coroutine's first parameter is its driver, or executor; the frame is allocated from its group's pool.
+    // Allocates the frame. Every coroutine's first parameter is its driver or executor, and the frame is allocated from
+    // its group's pool.
     template <class... Others>
     static void* operator new(std::size_t size, driver& d, const Others&...) {
       return d.pool().take(size);

@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// For a group with a single rank, which has no peers: the copy before has completed the call.
+// Does nothing, for a group with a single rank: the copy before has completed the call.
 task nothing(executor&) { co_return; }
 
 task by_native(executor& ctx, const collective_call& call, bool check_full) {

@@ -28,7 +28,8 @@ class call_history {
     return known ? &calls_[sequence % length] : nullptr;
   }
 
-  // A call that is done at once is not timed: reading the clock takes 1 % of the shortest call.
+  // Records the start and the end of a call. A call that is done at once is not timed: reading the clock takes 1 % of
+  // the shortest call.
   void began(std::uint64_t sequence, clock::time_point now) noexcept {
     times_[sequence % length] = {sequence, now, {}};
   }

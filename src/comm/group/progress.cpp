@@ -54,12 +54,12 @@ void group_state::hand_to_thread() {
   work_available_.notify_one();
 }
 
-// The progress thread locks the group only while it advances something: a waiting caller advances the group itself, and
-// then the progress thread does not get the lock. The thread sleeps outside of the transport, which a caller may need
-// in the meantime. The thread does not spin, because another thread computes on that core. A check takes several
-// microseconds of that core, also a check that finds the next few packets of a long message. So the longer the
-// collective takes, the longer the thread sleeps: a collective that is noticed late has taken at least eight times as
-// long as the delay.
+// Runs the progress thread. The thread locks the group only while it advances something: a waiting caller advances the
+// group itself, and then the progress thread does not get the lock. The thread sleeps outside of the transport, which a
+// caller may need in the meantime. The thread does not spin, because another thread computes on that core. A check
+// takes several microseconds of that core, also a check that finds the next few packets of a long message. So the
+// longer the collective takes, the longer the thread sleeps: a collective that is noticed late has taken at least eight
+// times as long as the delay.
 void group_state::run_progress_thread(const std::stop_token& stop) {
   std::uint64_t advanced_sequence = 0;  // sequence number of the collective that `since` belongs to
   auto since = clock::now();

@@ -40,7 +40,7 @@ class choices {
     bool operator==(const row&) const = default;
   };
 
-  /// Rules have priority; then `native` for a transport with `native_first`; then the model. Throws configuration_error
+  /// Rules have priority, then `native` for a transport with `native_first`, then the model. Throws configuration_error
   /// when a rule requests native and the transport has no native collectives, unless there is a single rank, which
   /// sends nothing.
   choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});

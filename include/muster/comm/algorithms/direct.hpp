@@ -185,7 +185,7 @@ inline task direct_allreduce(executor& ctx, blocks data, const reduction& reduce
   while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.turn(); });
 }
 
-/// Gathers: every rank sends directly to the root.
+/// Performs a gather: every rank sends directly to the root.
 inline task direct_gather(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (ctx.rank() != root) {
     co_await ctx.send_to(root, {in, bytes});
@@ -201,7 +201,7 @@ inline task direct_gather(executor& ctx, const std::byte* in, std::byte* out, st
   }
 }
 
-/// Scatters: the root sends directly to every rank.
+/// Performs a scatter: the root sends directly to every rank.
 inline task direct_scatter(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (ctx.rank() != root) {
     co_await ctx.receive_from(root, {out, bytes});

@@ -16,7 +16,7 @@ using detail::task;
 /// One rank's part of a collective: a coroutine that sends, receives and waits through `ctx`, and neither blocks nor
 /// throws because of peers. `call` lives until the coroutine ends. The buffers have the same content as for the
 /// collective's own algorithms: an allreduce begins with this rank's values in `call.out` and ends with the result in
-/// it; a broadcast has its data in `call.out`; other collectives use `call.in` and `call.out`. The buffers hold
+/// it. A broadcast has its data in `call.out`. Other collectives use `call.in` and `call.out`. The buffers hold
 /// `call.count` elements of `call.element_size` bytes, combined by `call.reduce` (`executor::receive_combine`, which
 /// keeps the order of ranks) and finished once by `call.reduce.finish`. Scratch memory: `executor::scratch`.
 using algorithm_body = task (*)(executor& ctx, const collective_call& call);

@@ -38,7 +38,7 @@ struct store_swap {
 /// knows the state that the other processes agree on. Every later call throws this error too.
 class store_left_behind : public peer_failure {
  public:
-  /// An error without ranks; `text` names the store.
+  /// Makes an error without ranks; `text` names the store.
   explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
 };
 

@@ -68,7 +68,7 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          call_options.timeout);
 }
 
-// Without a group (a communicator of devices) no peer is notified.
+// Throws configuration_error. Without a group (a communicator of devices) no peer is notified.
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is,
                               std::size_t must_be);
 [[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);

@@ -17,7 +17,8 @@ struct group_settings;
 /// The shared state of the ranks of a local group; owned by their transports together.
 class local_hub {
  public:
-  /// `name` is the name that the transports report: "local", or "self" for a hub with one rank.
+  /// Makes the shared state of `size` ranks. `name` is the name that the transports report: "local", or "self" for a
+  /// hub with one rank.
   explicit local_hub(int size, std::string_view name = "local");
   local_hub(const local_hub&) = delete;
   local_hub& operator=(const local_hub&) = delete;

@@ -25,8 +25,8 @@ class nccl_operation;
 
 namespace nccl {
 
-/// The operations with the same results on devices as elsewhere: sum and product; mean for floating point; min and max
-/// for integers. NCCL does not promise that min and max keep a NaN, and a diverged gradient would hide.
+/// The operations with the same results on devices as elsewhere. These are sum and product, mean for floating point,
+/// and min and max for integers. NCCL does not promise that min and max keep a NaN, and a diverged gradient would hide.
 template <class Op, class T>
 concept device_operation = reduction_operation<Op, T> && requires {
   Op::code;
