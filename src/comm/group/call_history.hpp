@@ -11,6 +11,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
+/// The last `length` calls of a group at one rank, with their times.
 class call_history {
  public:
   static constexpr std::size_t length = 256;

@@ -29,6 +29,7 @@ inline void pause_core() noexcept {
 #endif
 }
 
+/// The implementation of a group, shared by the group's handle, its works and its child groups.
 class group_state {
  public:
   /// `parent` is the group that this group was made from. `end` lets another thread end this group and all groups that

@@ -85,8 +85,8 @@ class matcher {
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
-  /// The target of the bytes of an arriving message: a receive or an unexpected message. Both pointers are null for
-  /// bytes that are dropped, for instance after the receive was cancelled.
+  /// The target of an arriving message's bytes: a receive or an unexpected message. Both pointers are null for bytes
+  /// that are dropped, for instance after the receive was cancelled.
   struct arrival {
     request* to = nullptr;
     unexpected* aside = nullptr;
@@ -141,15 +141,16 @@ class matcher {
   /// Delivers a message from this process, peer `self`, to itself.
   void deliver_own(int self, const envelope& head, const request& sent);
 
-  /// Handles the loss of a peer: drops the peer's incomplete messages, and finishes a receive from any source that was
-  /// matched with one with `received` 0.
+  /// Handles the loss of a peer: drops the peer's incomplete messages. A receive from any source that was matched with
+  /// such a message finishes with `received` 0.
   void lose(int source) noexcept;
   /// Returns true if the group was notified that the peer is gone.
   [[nodiscard]] bool is_gone(int source, std::uint64_t generation) const noexcept;
   /// Drops the unexpected messages that a lost peer sent to the group.
   void forget(int source, std::uint64_t generation) noexcept;
 
-  /// Returns the bytes of the credit of `source` that receives have taken since credit was last repaid.
+  /// Returns the consumed credit of `source` in bytes: the messages that receives have taken since credit was last
+  /// repaid.
   [[nodiscard]] std::uint64_t& taken_of(int source) noexcept {
     return peers_[static_cast<std::size_t>(source)].credit_taken;
   }

@@ -9,8 +9,7 @@ namespace muster { inline namespace v0 {
 
 /// Returns a text that is equal at two processes when they run on one host: under one running system, in one network
 /// namespace, with one host name. So containers and network namespaces of a machine count as separate hosts unless they
-/// share the network. `--host` or MUSTER_HOST overrides the host name, for instance to make one machine look like
-/// several.
+/// share the network. `--host` or MUSTER_HOST replaces this text, for instance to make one machine look like several.
 [[nodiscard]] std::string host_identity(const settings& configuration);
 
 namespace detail {
