@@ -49,7 +49,7 @@ constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
                                          "tcp: missing heartbeats after which a rank counts as failed",
                                          detail::from(2, 1000000)};
 constexpr setting_info checksum{"checksum", "WHEN", "off",
-                                "tcp: on or off: a checksum of all data, in addition to TCP's own"};
+                                "tcp: on or off: a checksum for all data, in addition to TCP's own"};
 constexpr setting_info elastic{
     "elastic", "WHEN", "off",
     "on or off: ranks may leave, fail and join; the program trains in muster::elastic::session"};
