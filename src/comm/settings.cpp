@@ -3,16 +3,17 @@
 namespace muster { inline namespace v0 { namespace setting {
 namespace {
 
-constexpr auto some_seconds = detail::from(0.001, 1e8);  // from a millisecond to three years: no clock overflows
+// from a millisecond to three years: the clock does not overflow
+constexpr auto some_seconds = detail::from(0.001, 1e8);
 
 }  // namespace
 
 constexpr setting_info transport{"transport", "NAME", "auto",
-                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes of one "
-                                 "host), mpi, tcp, hierarchical (shm within a host)"};
+                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes on the "
+                                 "same host), mpi, tcp, hierarchical (shm within a host)"};
 constexpr setting_info between{"between", "NAME", "auto",
                                "hierarchical: transport between hosts: mpi, tcp, auto (mpi under an MPI launcher)"};
-constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads of this process, without a launcher",
+constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads in this process, without a launcher",
                              detail::from(1, most_ranks)};
 constexpr setting_info job{"job", "NAME", "auto",
                            "name by which the processes of a job find each other; auto: from the launcher"};
@@ -21,15 +22,16 @@ constexpr setting_info rendezvous{
     "store through which the ranks find each other: auto, tcp://host:port, etcd://host:port, file:/folder"};
 constexpr setting_info token{"token", "SECRET", "auto",
                              "secret by which ranks authenticate; ps shows a flag but not the variable; auto: random"};
-constexpr setting_info host{"host", "NAME", "auto",
-                            "name of this rank's host; ranks of one name share memory; auto: the system's"};
+constexpr setting_info host{
+    "host", "NAME", "auto",
+    "name for this rank's host; ranks with the same name share memory; auto: the system's name"};
 constexpr setting_info algorithm{
     "algorithm", "RULES", "auto",
     "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
     "collective:low-high:algorithm, ..."};
 constexpr setting_info timeout{"timeout", "SECONDS", "30", "deadline of every collective", some_seconds, true};
 constexpr setting_info check{"check", "WHEN", "auto",
-                             "auto, or full: compare the arguments of all ranks also before native collectives"};
+                             "auto, or full: compare all ranks' arguments also before native collectives"};
 constexpr setting_info progress{
     "progress", "WHEN", "auto",
     "a thread that advances asynchronous collectives: on, off, auto (on if cores are free)"};
@@ -47,7 +49,7 @@ constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
                                          "tcp: missing heartbeats after which a rank counts as failed",
                                          detail::from(2, 1000000)};
 constexpr setting_info checksum{"checksum", "WHEN", "off",
-                                "tcp: on or off: a checksum of all data, beside that of TCP"};
+                                "tcp: on or off: a checksum for all data, in addition to TCP's own"};
 constexpr setting_info elastic{
     "elastic", "WHEN", "off",
     "on or off: ranks may leave, fail and join; the program trains in muster::elastic::session"};
@@ -65,10 +67,10 @@ constexpr setting_info role{
     "role", "NAME", "auto",
     "ps: server: this process was launched separately, and joins a job with --remote-servers; auto: by its rank"};
 
-constexpr setting_info flight_recorder{
-    "flight-recorder", "FOLDER", "off",
-    "where a rank that waits in vain (a deadline, an abort, SIGUSR2) writes its last 256 collectives; muster-launch "
-    "names one by itself and prints what they say"};
+constexpr setting_info flight_recorder{"flight-recorder", "FOLDER", "off",
+                                       "folder in which a rank that waits without success (a deadline, an abort, "
+                                       "SIGUSR2) records its last 256 collectives; "
+                                       "muster-launch chooses a folder by itself and prints a report"};
 
 extern "C" {
 bool muster_register_settings_of_comm() noexcept {

@@ -1,4 +1,4 @@
-// How long things take, and are given, in comm: every duration that steers what it does, by room.
+// All durations that control comm: timeouts, intervals and limits, by room.
 #pragma once
 
 #include <chrono>
@@ -8,114 +8,117 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 struct net_timing {
-  /// What another program that connects may take to prove that it is of the job.
+  /// Time in which a connecting program must prove that it belongs to the job.
   static constexpr std::chrono::seconds handshake{5};
-  /// Between two questions for the addresses of a name that the name service does not know yet.
+  /// Interval between two lookups of a host name that the name service does not know yet.
   static constexpr std::chrono::milliseconds name_retry{200};
-  /// Until the next try to accept, when no descriptor was left.
+  /// Time until the next accept after the process ran out of file descriptors.
   static constexpr std::chrono::milliseconds accept_retry{100};
 };
 
 struct group_timing {
-  /// A wait spins so long: a peer that computes the same as this rank is rarely later, and a sleep costs a wake-up.
+  /// Time for which a wait spins: a peer that computes the same as this rank is rarely later, and a sleep costs a
+  /// wake-up.
   static constexpr std::chrono::microseconds spin{150};
-  /// A wait this long is out of the ordinary: the ranks then tell each other where they stand, and again after twice
-  /// the time, up to the last.
+  /// A wait is unusually long after `first_inquiry`: the ranks then report their positions to each other. The interval
+  /// doubles after each report, up to `last_inquiry`.
   static constexpr seconds first_inquiry{0.05};
   static constexpr seconds last_inquiry{1.0};
-  /// The progress thread sleeps an eighth of what the collective has taken so far, within these.
+  /// Limits of the progress thread's sleep, which is an eighth of the time that the collective has taken so far.
   static constexpr std::chrono::microseconds shortest_nap{50};
   static constexpr std::chrono::microseconds longest_nap{1000};
-  /// A rank that waits in a group that another thread may end sleeps no longer: nothing in its transport wakes it then.
+  /// Longest sleep of a rank in a group that another thread may end: nothing in the rank's transport wakes it then.
   static constexpr std::chrono::milliseconds revocable_pause{1};
-  /// What a rank that left a group may take to give a reason in the group that this one was made from: an exception
-  /// ends the one first, and then whatever else it passes. Where there is no reason, the ranks that need it wait so
-  /// long.
+  /// Time in which a rank that left a group may report a reason in the parent group: an exception destroys the child
+  /// group first and the parent group later. Without a reason, the ranks that need the missing rank wait this long.
   static constexpr std::chrono::milliseconds late_reason{300};
 };
 
 struct transport_timing {
-  /// A rank that waits looks for dead peers this often: so soon is a death seen.
+  /// Interval at which a waiting rank checks for dead peers, and so the delay of the detection.
   static constexpr std::chrono::milliseconds death_poll{10};
-  /// What a rank whose connection broke may take to send its reason: its control messages may still be on the way.
+  /// Time in which the reason of a rank whose connection broke may arrive: its control messages may still be in
+  /// transit.
   static constexpr std::chrono::milliseconds late_control_message{50};
 };
 
 struct shm_timing {
-  /// A failed rank waits so long for a peer that writes into its memory just now. One that takes longer was stopped,
-  /// and is left with the memory.
+  /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer is stopped, and
+  /// the memory is left to the peer.
   static constexpr seconds writer{1.0};
-  /// Rank 0 stays so long to tell ranks that come late why the ranks of the host cannot connect.
+  /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
   static constexpr seconds last_word{1.0};
-  /// A sleeping rank looks for dead peers this often.
+  /// Interval at which a sleeping rank checks for dead peers.
   static constexpr seconds longest_sleep{0.02};
-  /// Between two looks for the other ranks of the host while a group is made.
+  /// Interval between two checks for the other ranks of the host while a group is made.
   static constexpr std::chrono::milliseconds bootstrap_poll{2};
-  /// Between two moves to another core: twice as long after each that did not last, within these.
+  /// Interval between two moves to another core. The interval doubles after each move that did not last, from
+  /// `shortest_rest` to `longest_rest`. A move lasts if the rank stays for `lasting_move`.
   static constexpr std::chrono::milliseconds shortest_rest{1};
   static constexpr std::chrono::milliseconds longest_rest{256};
   static constexpr std::chrono::seconds lasting_move{1};
 };
 
 struct tcp_timing {
-  /// One attempt to connect to one address, of which a host may have several.
+  /// Time limit for one attempt to connect to one address; a host may have several addresses.
   static constexpr std::chrono::seconds connect_attempt{5};
-  /// Between two attempts: twice as long each time, within these.
+  /// Interval between two attempts to connect: it doubles each time, from `first_retry` to `last_retry`.
   static constexpr std::chrono::milliseconds first_retry{5};
   static constexpr std::chrono::milliseconds last_retry{500};
-  /// Between two looks whether connecting still has a point.
+  /// Interval between two checks whether connecting is still useful.
   static constexpr std::chrono::milliseconds given_up_poll{5};
-  /// And whether this process can still accept connections.
+  /// Interval between two checks whether this process can still accept connections.
   static constexpr std::chrono::milliseconds trouble_poll{100};
-  /// What was sent has so long to reach the other side before this process is gone.
+  /// Time in which sent bytes must reach the peer before this process ends.
   static constexpr seconds drain{2.0};
 };
 
 struct mpi_timing {
-  /// A failed operation has so long to end by itself before it is left behind.
+  /// Time in which a failed operation may end by itself before it is abandoned.
   static constexpr seconds cancel{0.2};
-  /// Between two looks for dead peers: asking takes locks in MPI.
+  /// Interval between two checks for dead peers: a check takes locks in MPI.
   static constexpr std::chrono::milliseconds death_poll{2};
 };
 
 struct nccl_timing {
   static constexpr std::chrono::microseconds poll{50};
-  /// A group has so long to find out which ranks have died, after NCCL has seen that one has.
+  /// Time in which a group may find out which ranks have died, after NCCL has detected that a rank has.
   static constexpr seconds failed_ranks{1.0};
-  /// What NCCL may take to get its kernels off the device after an abort.
+  /// Time in which NCCL must remove its kernels from the device after an abort.
   static constexpr seconds abort{10.0};
 };
 
 struct store_timing {
-  /// Of one address in a store's file: a host that is there, and not stopped, answers within milliseconds.
+  /// Time limit of a request to one address of a store's file: a running host answers within milliseconds.
   static constexpr seconds probe{3};
-  /// Rank 0 leaves the file with its problem for so long: the others look several times meanwhile.
+  /// Time for which rank 0 leaves its error in the file: the other ranks check several times meanwhile.
   static constexpr std::chrono::milliseconds problem_told{1000};
-  /// Between two pings of a silent server, by the clock of a process that runs: a client that was stopped for a while
-  /// itself does not blame the server.
+  /// Interval between two pings of a silent server, measured by the time that this process runs: a client that was
+  /// itself stopped for a while does not blame the server.
   static constexpr seconds ping_interval{5};
-  /// Between two looks of the server for clients that take nothing.
+  /// Interval between two checks of the server for clients that do not read.
   static constexpr seconds tick{0.5};
-  /// Between two looks of the server for the ends of clients, while one that opens the store waits for that.
+  /// Interval between two checks of the server for ended clients, while a client that opens the store waits for the
+  /// result.
   static constexpr std::chrono::milliseconds doubt_poll{20};
-  /// A client that lost its connection, or its server, has so long to connect again before the
-  /// table is begun anew for later clients; as long as one of an etcd, whose lease it is.
+  /// Time in which a client that lost its connection, or its server, may connect again. Afterwards the table is cleared
+  /// for later clients. The same time as the lease of an etcd client.
   static constexpr std::chrono::seconds lease{10};
-  /// A client that takes nothing of what it is owed is given up.
+  /// Time after which a client that does not read its replies is dropped.
   static constexpr seconds slow_client{30};
-  /// One member of an etcd that hangs does not use up the time of all.
+  /// Time limit for one member of an etcd, so that a hanging member does not use up the other members' time.
   static constexpr seconds etcd_member{5.0};
-  /// A watch is made anew this often: so soon the watching thread can end where the store is away.
+  /// Interval at which a watch is renewed: the watching thread can end within this time if the store is unreachable.
   static constexpr std::chrono::seconds watch_slice{1};
-  /// Until a watch that failed is made anew.
+  /// Time until a failed watch is renewed.
   static constexpr std::chrono::milliseconds watch_retry{50};
-  /// Whether a record was written after all, the watch tells.
+  /// Time limit of a swap of a watched record. After a timeout the watch shows whether the record was written.
   static constexpr seconds swap{2.0};
 };
 
 struct exit_timing {
-  /// A rank that failed listens so long for the reasons of the others before it ends, and one that did not fail waits
-  /// so long for the others to end too. Past these it goes without them.
+  /// Time that a failed rank waits for the other ranks' reasons before it ends, and time that a successful rank waits
+  /// for the other ranks to end. Past these the rank ends alone.
   static constexpr seconds failure_agreement{1.0};
   static constexpr seconds success_agreement{600.0};
 };

@@ -22,12 +22,12 @@ std::string describe(const collective_signature& signature) {
 }
 
 control_message control_message::gone_rank(int rank, std::string_view reason) noexcept {
-  control_message made;
-  made.what = kind::gone;
-  made.origin = rank;
-  made.status = static_cast<int>(error_kind::peer_failure);
-  made.set_text(reason);
-  return made;
+  control_message message;
+  message.what = kind::gone;
+  message.origin = rank;
+  message.status = static_cast<int>(error_kind::peer_failure);
+  message.set_text(reason);
+  return message;
 }
 
 int subgroup_call::place_of(int rank) const {
@@ -39,34 +39,35 @@ int subgroup_call::place_of(int rank) const {
 
 namespace detail {
 
-void check_arrival(const request& wanted, int source, const collective_signature& signature, std::size_t bytes) {
-  if (wanted.tag != 0) {
-    if (bytes <= wanted.bytes) return;
+void check_arrival(const request& receive, int source, const collective_signature& signature, std::size_t bytes) {
+  if (receive.tag != 0) {
+    if (bytes <= receive.bytes) return;
     throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(source) +
-                         " with tag " + std::to_string(wanted.tag) + " does not fit (the receive has room for " +
-                         std::to_string(wanted.bytes) + "); receive into a larger buffer");
+                         " with tag " + std::to_string(receive.tag) + " does not fit (the receive has room for " +
+                         std::to_string(receive.bytes) + "); receive into a larger buffer");
   }
-  if (signature == wanted.signature && bytes == wanted.bytes) return;
-  std::string text = "the ranks disagree about collective " + std::to_string(wanted.signature.sequence) +
-                     " of the group (this rank is in " + describe(wanted.signature) + "; rank " +
+  if (signature == receive.signature && bytes == receive.bytes) return;
+  std::string text = "the ranks disagree about collective " + std::to_string(receive.signature.sequence) +
+                     " of the group (this rank is in " + describe(receive.signature) + "; rank " +
                      std::to_string(source) + " is in ";
-  text += signature == wanted.signature ? "the same with blocks of another size" : describe(signature);
-  if (signature.sequence != wanted.signature.sequence) text += ", its collective " + std::to_string(signature.sequence);
+  text += signature == receive.signature ? "the same with blocks of another size" : describe(signature);
+  if (signature.sequence != receive.signature.sequence)
+    text += ", its collective " + std::to_string(signature.sequence);
   throw mismatch_error(text + "); every rank must make the same calls in the same order");
 }
 
-void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset) {
+void deliver(request& receive, const std::byte* incoming, std::size_t bytes, std::uint64_t offset) {
   if (bytes == 0) return;
-  std::byte* into = wanted.data + offset;
-  if (wanted.combine == nullptr) return copy_bytes(into, incoming, bytes);
-  const reduction& how = *wanted.combine;
-  if (reinterpret_cast<std::uintptr_t>(incoming) % how.element_size() == 0)
-    return how.combine(into, incoming, bytes, wanted.incoming_first);
-  alignas(64) std::byte aligned[4096];  // elements that lie anywhere are read where their type may lie
+  std::byte* into = receive.data + offset;
+  if (receive.combine == nullptr) return copy_bytes(into, incoming, bytes);
+  const reduction& reduce = *receive.combine;
+  if (reinterpret_cast<std::uintptr_t>(incoming) % reduce.element_size() == 0)
+    return reduce.combine(into, incoming, bytes, receive.incoming_first);
+  alignas(64) std::byte aligned[4096];  // elements at any address are copied to an aligned buffer
   while (bytes > 0) {
-    const std::size_t n = std::min(bytes, sizeof aligned / how.element_size() * how.element_size());
+    const std::size_t n = std::min(bytes, sizeof aligned / reduce.element_size() * reduce.element_size());
     std::memcpy(aligned, incoming, n);
-    how.combine(into, aligned, n, wanted.incoming_first);
+    reduce.combine(into, aligned, n, receive.incoming_first);
     into += n;
     incoming += n;
     bytes -= n;

@@ -1,4 +1,5 @@
-// A program that uses MPI itself and lends muster a communicator: both are left as they were found.
+// A program that uses MPI itself and passes muster a communicator: MPI and the communicator are left as they were
+// found.
 #include <mpi.h>
 #include <muster/muster.hpp>
 
@@ -13,9 +14,9 @@ namespace {
 
 int failures = 0;
 
-void expect(bool condition, const char* what) {
+void expect(bool condition, const char* expectation) {
   if (condition) return;
-  std::fprintf(stderr, "failed: %s\n", what);
+  std::fprintf(stderr, "failed: %s\n", expectation);
   ++failures;
 }
 
@@ -30,7 +31,7 @@ bool refuses(MPI_Comm communicator) {
   return false;
 }
 
-// What run_main returns with these flags, over that communicator; `body` is called once.
+// Returns the result of run_main with these flags, over that communicator; `body` is called once.
 template <class Body>
 int run_over(MPI_Comm communicator, const std::vector<std::string>& flags, Body body) {
   std::vector<std::string> words = {"app"};
@@ -62,10 +63,11 @@ void test_run_main(MPI_Comm communicator, int size) {
   MPI_Comm_rank(communicator, &rank);
   const auto odd = rank == 1 ? std::vector<std::string>{"--transport", "tcp"} : std::vector<std::string>{};
   expect(run_over(communicator, odd, [](muster::context& context) { muster::barrier(context.world()); }) == 2,
-         "a flag of one rank ends all");
-  expect(run_over(communicator, {"--transport", "mpi"}, counts) == 0 && ran == 2, "what it is may be asked for");
+         "a flag at one rank ends all ranks");
+  expect(run_over(communicator, {"--transport", "mpi"}, counts) == 0 && ran == 2,
+         "the flag may name the actual transport");
 
-  // A rank that caught its error and left, which nothing over MPI shows the others.
+  // A rank that caught its error and left: over MPI the other ranks do not detect this.
   std::string text;
   try {
     muster::context context(muster::adopt_mpi(communicator));
@@ -75,10 +77,11 @@ void test_run_main(MPI_Comm communicator, int size) {
     } catch (const muster::configuration_error&) {
     }
     if (rank != 1) muster::allreduce(context.world(), in, muster::sum, {.timeout = muster::seconds(20)});
-  } catch (const muster::peer_failure& told) {
-    text = told.what();
+  } catch (const muster::peer_failure& failure) {
+    text = failure.what();
   }
-  expect(rank == 1 || text.find("the root cannot be rank -") != std::string::npos, "those that wait hear why");
+  expect(rank == 1 || text.find("the root cannot be rank -") != std::string::npos,
+         "the ranks that wait get the reason");
 }
 
 }  // namespace
@@ -91,15 +94,15 @@ int main(int argc, char** argv) {
   int world_size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-  MPI_Comm backwards = MPI_COMM_NULL;  // the user's order of ranks is not that of the world
+  MPI_Comm backwards = MPI_COMM_NULL;  // the user's order of ranks differs from the world's
   MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank, &backwards);
   expect(refuses(MPI_COMM_NULL), "no communicator");
 
-  for (int round = 0; round < 2; ++round) {  // one context after the other
+  for (int round = 0; round < 2; ++round) {  // two contexts, one after the other
     muster::context context(muster::adopt_mpi(backwards));
     auto& world = context.world();
     expect(world.size() == world_size && world.rank() == world_size - 1 - world_rank, "ranks are the communicator's");
-    // A message of the user's stays the user's, whatever muster sends meanwhile.
+    // A message of the user is delivered to the user, whatever muster sends meanwhile.
     int sent = 40 + world_rank;
     int got = 0;
     MPI_Request pending[2];
@@ -118,7 +121,7 @@ int main(int argc, char** argv) {
 
   int finalized = 1;
   MPI_Finalized(&finalized);
-  expect(finalized == 0, "muster did not begin MPI and does not end it");
+  expect(finalized == 0, "muster did not initialise MPI and does not finalize it");
   int sum = 0;
   MPI_Allreduce(&world_rank, &sum, 1, MPI_INT, MPI_SUM, backwards);
   expect(sum == world_size * (world_size - 1) / 2, "the communicator works as before");

@@ -1,4 +1,5 @@
-// Prints what its rank would choose and runs by it: ranks that chose differently would be told so.
+// Prints the algorithms that its rank would choose and runs them: ranks that chose differently would fail with an
+// error.
 #include <muster/muster.hpp>
 
 #include <cstdio>

@@ -20,7 +20,8 @@
 
 namespace {
 
-// The first rank that found something wrong itself: the others only say that it gave up.
+// Requires that no rank has failed. The first text is from a rank that found an error itself; the others only report
+// that this rank failed.
 void require_all_right(const std::vector<std::exception_ptr>& thrown) {
   std::string texts;
   for (const auto& failure : thrown) {
@@ -59,8 +60,8 @@ TEST_CASE("every collective equals its oracle over tcp", "[oracle][slow]") {
 }
 #endif
 
-// The root of a broadcast and the leaves of a reduction wait for no rank: how far they get ahead is for the transport
-// to bound.
+// The root of a broadcast and the leaves of a reduction wait for no rank: the transport must bound how far they get
+// ahead.
 TEST_CASE("what a rank has sent stays until the slowest has it", "[slow]") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   using muster::collective;
@@ -90,11 +91,11 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce", "[sl
   for (const int ranks : {2, 3, 5}) {
     for (const std::uint32_t registered : {0u, 0xffu}) {
       require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
-        for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
-          if (how == muster::algorithm::native && !world.abilities().native_collectives) continue;
+        for (const auto name : muster::algorithms_of(muster::collective::allreduce)) {
+          if (name == muster::algorithm::native && !world.abilities().native_collectives) continue;
           test::scenario s;
           s.seed = 20261121;
-          s.algorithm = how;
+          s.algorithm = name;
           s.count = (std::size_t{1} << 20) + 7;
           s.in_place = true;
           s.registered_in = registered;
@@ -110,8 +111,8 @@ TEST_CASE("of more ranks than a case's masks have bits, all have registered memo
     muster::random_stream random(20261121);
     int at_all = 0;
     for (int number = 0; number < 200; ++number) {
-      const auto told = test::draw(random, ranks, {}).describe(ranks);
-      if (told.find("input registered, output registered") != std::string::npos) ++at_all;
+      const auto description = test::draw(random, ranks, {}).describe(ranks);
+      if (description.find("input registered, output registered") != std::string::npos) ++at_all;
     }
     INFO(ranks);
     CHECK(at_all > 50);
@@ -140,28 +141,28 @@ TEST_CASE("a chain passes on every chunk, whole or not") {
   }
 }
 
-// Rounding makes a sum depend on its order: whatever the order, it must be the same at every rank.
+// Rounding makes a sum depend on its order: in any order, the sum must be the same at every rank.
 TEST_CASE("every rank gets the same bits", "[slow]") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
-    for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
+    for (const auto name : muster::algorithms_of(muster::collective::allreduce)) {
       REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
-        if (how == muster::algorithm::native && !world.abilities().native_collectives) return;
+        if (name == muster::algorithm::native && !world.abilities().native_collectives) return;
         muster::random_stream random(3, static_cast<std::uint64_t>(world.rank()));
         std::vector<float> data(1003);
         for (auto& x : data) x = static_cast<float>(random.normal() * std::exp(4 * random.normal()));
         data[5] = std::numeric_limits<float>::quiet_NaN();
-        // Not commutative in its bits: which of two equal magnitudes wins depends on the side.
+        // Not commutative in its bits: the result for two equal magnitudes depends on the side.
         const auto odd = [](float a, float b) { return a * 1.25f + b; };
         auto user = data;
-        muster::allreduce(world, data, muster::mean, {.algorithm = how});
-        muster::allreduce(world, user, odd, {.algorithm = how});
+        muster::allreduce(world, data, muster::mean, {.algorithm = name});
+        muster::allreduce(world, user, odd, {.algorithm = name});
         data.insert(data.end(), user.begin(), user.end());
         auto reference = data;
         muster::broadcast(world, reference, 0);
         if (std::memcmp(reference.data(), data.data(), data.size() * sizeof(float)) != 0) {
           throw std::runtime_error("rank " + std::to_string(world.rank()) + " has other bits than rank 0 by " +
-                                   std::string(to_string(how)));
+                                   std::string(to_string(name)));
         }
       }));
     }
@@ -170,28 +171,28 @@ TEST_CASE("every rank gets the same bits", "[slow]") {
 
 namespace {
 
-// The mean of values of which each fits T and their sum does not, by every collective that takes one.
+// Checks the mean of values that fit T although their sum does not, with every collective that supports mean.
 template <class T>
-void check_mean(muster::group& world, std::size_t count, const std::vector<T>& values, T wanted) {
+void check_mean(muster::group& world, std::size_t count, const std::vector<T>& values, T expected) {
   const T mine = values[static_cast<std::size_t>(world.rank())];
-  const auto require_mean = [&](const auto& got, const char* by) {
-    for (const T one : got) {
-      if (one == wanted) continue;
-      throw std::runtime_error(std::string(by) + " of " + std::string(to_string(muster::type_code_of<T>())) + " is " +
-                               std::to_string(static_cast<double>(one)) + ", not " +
-                               std::to_string(static_cast<double>(wanted)));
+  const auto require_mean = [&](const auto& got, const char* operation) {
+    for (const T value : got) {
+      if (value == expected) continue;
+      throw std::runtime_error(std::string(operation) + " of " + std::string(to_string(muster::type_code_of<T>())) +
+                               " is " + std::to_string(static_cast<double>(value)) + ", not " +
+                               std::to_string(static_cast<double>(expected)));
     }
   };
   require_mean(std::array{muster::allreduce(world, mine, muster::mean)}, "the mean");
-  for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
-    if (how == muster::algorithm::native && !world.abilities().native_collectives) continue;
+  for (const auto name : muster::algorithms_of(muster::collective::allreduce)) {
+    if (name == muster::algorithm::native && !world.abilities().native_collectives) continue;
     const auto in = std::make_unique<T[]>(count);
     const auto out = std::make_unique<T[]>(count);
     std::fill_n(in.get(), count, mine);
     muster::allreduce(world, std::span(std::as_const(in).get(), count), std::span(out.get(), count), muster::mean,
-                      {.algorithm = how});
+                      {.algorithm = name});
     require_mean(std::span(out.get(), count), "allreduce");
-    auto work = muster::allreduce_async(world, std::span(in.get(), count), muster::mean, {.algorithm = how});
+    auto work = muster::allreduce_async(world, std::span(in.get(), count), muster::mean, {.algorithm = name});
     work.wait();
     require_mean(std::span(in.get(), count), "allreduce_async");
   }
@@ -283,7 +284,7 @@ TEST_CASE("many works in flight finish in their order") {
 
 namespace {
 
-// A transport that counts what goes through it.
+// A transport that counts sends and bytes.
 class counting_transport final : public muster::transport_decorator {
  public:
   counting_transport(std::shared_ptr<muster::local_hub> hub, int rank, int& sends, std::size_t& bytes)
@@ -304,7 +305,7 @@ class counting_transport final : public muster::transport_decorator {
 
 namespace {
 
-// What each rank sends while all of them run the body.
+// The number of sends and bytes per rank while all ranks run the body.
 struct traffic {
   traffic(int ranks, const std::function<void(muster::group&)>& body)
       : sends(static_cast<std::size_t>(ranks), 0), bytes(sends.size(), 0) {
@@ -329,13 +330,13 @@ struct traffic {
 TEST_CASE("a ring allreduce is exactly 2(N-1) steps of one block") {
   for (const int ranks : {2, 3, 4, 7}) {
     const auto n = static_cast<std::size_t>(ranks);
-    const traffic seen(ranks, [](muster::group& world) {
+    const traffic counted(ranks, [](muster::group& world) {
       std::vector<float> data(840, 1.0f);
       muster::allreduce(world, data, muster::sum, {.algorithm = muster::algorithm::ring});
     });
     for (std::size_t r = 0; r < n; ++r) {
-      CHECK(seen.sends[r] == 2 * (ranks - 1));
-      CHECK(seen.bytes[r] == 2 * (n - 1) * 840 * sizeof(float) / n);
+      CHECK(counted.sends[r] == 2 * (ranks - 1));
+      CHECK(counted.bytes[r] == 2 * (n - 1) * 840 * sizeof(float) / n);
     }
   }
 }
@@ -344,14 +345,14 @@ TEST_CASE("a chain broadcast sends every byte over every link once, in chunks") 
   for (const int ranks : {2, 3, 5}) {
     constexpr std::size_t all = 5 * muster::detail::chain_chunk + 100;
     const int root = 1;
-    const traffic seen(ranks, [](muster::group& world) {
+    const traffic counted(ranks, [](muster::group& world) {
       std::vector<std::uint8_t> data(all, 1);
       muster::broadcast(world, data, root, {.algorithm = muster::algorithm::chain});
     });
     for (int rank = 0; rank < ranks; ++rank) {
       const bool last = (rank + 1) % ranks == root;
-      CHECK(seen.sends[static_cast<std::size_t>(rank)] == (last ? 0 : 6));
-      CHECK(seen.bytes[static_cast<std::size_t>(rank)] == (last ? 0 : all));
+      CHECK(counted.sends[static_cast<std::size_t>(rank)] == (last ? 0 : 6));
+      CHECK(counted.bytes[static_cast<std::size_t>(rank)] == (last ? 0 : all));
     }
   }
 }

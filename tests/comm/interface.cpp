@@ -1,4 +1,4 @@
-// What the collectives accept and what they must refuse, at compile time.
+// The arguments that collectives accept and refuse, at compile time.
 #include <array>
 #include <list>
 #include <span>
@@ -34,7 +34,7 @@ concept can_allgather = requires(muster::group& g, In&& in, Out&& out) {
 
 using sum_type = decltype(muster::sum);
 
-// Contiguous ranges of elements, const where they are only read.
+// Contiguous ranges of elements; const if they are only read.
 static_assert(can_allreduce<std::vector<float>&, sum_type>);
 static_assert(can_allreduce<std::span<double>, sum_type>);
 static_assert(can_allreduce<std::array<int, 4>&, sum_type>);
@@ -42,7 +42,7 @@ static_assert(can_allreduce<std::span<muster::bfloat16>, decltype(muster::mean)>
 static_assert(can_allgather<const std::vector<float>&, std::vector<float>&>);
 static_assert(can_broadcast<muster::buffer<float>&>);
 
-// Nothing that is const is written, nothing that is no array is read.
+// A const range is not written, and a range that is not an array is not read.
 static_assert(!can_allreduce<const std::vector<float>&, sum_type>);
 static_assert(!can_allreduce<std::span<const float>, sum_type>);
 static_assert(!can_allgather<std::vector<float>&, const std::vector<float>&>);
@@ -51,19 +51,19 @@ static_assert(!can_broadcast<std::vector<bool>&>);
 static_assert(!can_broadcast<std::vector<std::string>&>);
 static_assert(!can_broadcast<std::vector<float*>&>);
 
-// An operation fits its elements.
+// An operation must fit its elements.
 struct joins {
   std::string operator()(const std::string& a, const std::string& b) const { return a + b; }
 };
 static_assert(!can_allreduce<std::vector<float>&, joins>);
 static_assert(can_allreduce<std::vector<float>&, decltype([](float a, float b) { return a > b ? a : b; })>);
 
-// A work outlives the call: the memory must too. A temporary view is no temporary memory.
+// A work outlives the call, so the memory must outlive the call too. A temporary view is not temporary memory.
 static_assert(can_allreduce_async<std::vector<float>&, sum_type>);
 static_assert(can_allreduce_async<std::span<float>, sum_type>);
 static_assert(!can_allreduce_async<std::vector<float>, sum_type>);
 
-// Handles move and are not copied.
+// Handles can be moved and not copied.
 static_assert(std::is_move_constructible_v<muster::group> && !std::is_copy_constructible_v<muster::group>);
 static_assert(std::is_move_assignable_v<muster::work> && !std::is_copy_constructible_v<muster::work>);
 static_assert(!std::is_move_constructible_v<muster::request>);

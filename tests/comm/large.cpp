@@ -1,4 +1,4 @@
-// Collectives of more bytes than an int counts, over whatever transport: each as a call of its own.
+// Collectives of more bytes than an int counts, over any transport: each as a separate call.
 #include <muster/muster.hpp>
 
 #include <algorithm>
@@ -14,15 +14,15 @@ std::uint8_t value(std::size_t at, int rank) {
   return static_cast<std::uint8_t>(at >> 9 ^ at * 7 ^ static_cast<std::size_t>(rank) * 37);
 }
 
-void require(bool holds, const std::string& what) {
-  if (!holds) throw muster::mismatch_error(what + " is wrong");
+void require(bool holds, const std::string& name) {
+  if (!holds) throw muster::mismatch_error(name + " is wrong");
 }
 
-// From the first element and the last to those at 2 GiB.
-template <class Wanted>
-void check(const std::vector<std::uint8_t>& got, const std::string& what, Wanted wanted) {
+// Checks the first and last elements and a sample between, also beyond 2 GiB.
+template <class Expected>
+void check(const std::vector<std::uint8_t>& got, const std::string& name, Expected expected) {
   for (std::size_t at = 0; at < got.size(); at += at + 4096 < got.size() && at > 4096 ? 1021 : 1)
-    require(got[at] == wanted(at), what + " at " + std::to_string(at));
+    require(got[at] == expected(at), name + " at " + std::to_string(at));
 }
 
 }  // namespace

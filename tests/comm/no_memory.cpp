@@ -1,4 +1,5 @@
-// Taking messages and memory back when there is no memory: a program of its own, as it replaces operator new.
+// Cancellation of messages and release of memory when there is no memory: a separate program, as it replaces operator
+// new.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,13 +21,14 @@
 namespace {
 
 thread_local bool no_memory = false;
-thread_local bool no_pages = false;  // of the memory of a host's ranks
+thread_local bool no_pages = false;  // no pages for the memory of a host's ranks
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
 using test::require;
 
-// What rank 0 sends and takes back without memory, when rank 1 has its beginning or its announcement.
-void take_back(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+// Sends a message and cancels it without memory, when rank 1 has the start or the announcement of the message. Called
+// by rank 0.
+void send_and_cancel(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& cancelled) {
   std::vector<std::byte> data(bytes);
   muster::request r;
   r.data = data.data();
@@ -36,15 +38,15 @@ void take_back(muster::transport& over, std::size_t bytes, std::uint32_t tag, st
   if (tag == 0) r.signature.kind = muster::collective::broadcast;
   over.send(r);
   (void)over.test(r);
-  require(r.owner != nullptr, "more than can go at once");
+  require(r.owner != nullptr, "more than can be sent at once");
   no_memory = true;
   r.owner->cancel(r);
   no_memory = false;
-  taken_back = true;
+  cancelled = true;
 }
 
-// Whatever rank 1 hears of rank 0.
-std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+// Returns the text of the error that rank 1 receives about rank 0.
+std::string receive_error(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& cancelled) {
   const auto until = muster::deadline_after(muster::seconds(60));
   std::vector<std::byte> data(bytes);
   muster::request r;
@@ -53,16 +55,17 @@ std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag,
   r.peer = 0;
   r.tag = tag;
   if (tag == 0) r.signature.kind = muster::collective::broadcast;
-  while (!taken_back) {
-    require(muster::clock::now() < until, "it is taken back");
+  while (!cancelled) {
+    require(muster::clock::now() < until, "the message is cancelled");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   over.receive(r);
   muster::control_message message;
   try {
-    while (!over.poll(message) || message.what == muster::control_message::kind::position) {  // which heartbeats bring
-      require(!over.test(r), "no part of it counts as all of it");
-      require(muster::clock::now() < until, "rank 1 hears of it");
+    // heartbeats cause positions
+    while (!over.poll(message) || message.what == muster::control_message::kind::position) {
+      require(!over.test(r), "a part of the message does not complete it");
+      require(muster::clock::now() < until, "rank 1 is notified");
       over.pause(muster::deadline_after(muster::seconds(0.01)));
     }
   } catch (const muster::peer_failure& failure) {
@@ -82,7 +85,7 @@ void* operator new(std::size_t bytes) {
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   return std::malloc(bytes == 0 ? 1 : bytes);
-}  // Catch2's
+}  // for Catch2
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 int fallocate(int file, int mode, off_t at, off_t bytes) {
@@ -93,22 +96,22 @@ int fallocate(int file, int mode, off_t at, off_t bytes) {
 
 TEST_CASE("memory of the ranks that the system refuses is one with its neighbours again") {
   muster::detail::segment own(64 * MiB);
-  void* const whole = own.allocate(9 * MiB);
+  void* const first = own.allocate(9 * MiB);
   void* const behind = own.allocate(MiB);
-  own.deallocate(whole, 9 * MiB);
+  own.deallocate(first, 9 * MiB);
   no_pages = true;
   CHECK_THROWS_AS(own.allocate(3 * MiB), std::bad_alloc);
   no_pages = false;
-  CHECK(own.allocate(9 * MiB) == whole);
-  own.deallocate(whole, 9 * MiB);
+  CHECK(own.allocate(9 * MiB) == first);
+  own.deallocate(first, 9 * MiB);
   own.deallocate(behind, MiB);
 }
 
-// It was an exception where ranks give memory back on their way out, which ended the process.
+// Formerly an exception when ranks released memory at their end, which ended the process.
 TEST_CASE("memory of the ranks is given back without memory for a note of it") {
   muster::detail::segment own(64 * MiB);
   void* all[3];
-  for (auto& one : all) one = own.allocate(MiB);
+  for (auto& block : all) block = own.allocate(MiB);
   bool thrown = false;
   no_memory = true;
   try {
@@ -128,33 +131,33 @@ TEST_CASE("a send that is taken back without memory is an error for its receiver
 #else
   const auto over = test::fabric::shm;
 #endif
-  const bool tagged = GENERATE(false, true);  // tagged: it was announced
-  const std::size_t bytes = 12'000'000;       // more than a ring or a socket holds
-  std::atomic<bool> taken_back{false};
+  const bool tagged = GENERATE(false, true);  // a tagged message was announced
+  const std::size_t bytes = 12'000'000;       // more than a ring or a socket buffers
+  std::atomic<bool> cancelled{false};
   std::string text;
   test::connections all(over, 2);
-  std::thread other([&] {
+  std::thread sender([&] {
     const auto transport = all.connect(0);
-    take_back(*transport, bytes, tagged ? 3 : 0, taken_back);
-    muster::request r;  // a rank that lives goes on looking
+    send_and_cancel(*transport, bytes, tagged ? 3 : 0, cancelled);
+    muster::request r;  // a rank that is alive continues to test
     std::byte data{};
     r.data = &data;
     r.bytes = r.peer = 1;
     r.tag = 9;
     transport->receive(r);
-    while (taken_back) {
+    while (cancelled) {
       (void)transport->test(r);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
   const auto transport = all.connect(1);
   try {
-    text = heard(*transport, bytes, tagged ? 3 : 0, taken_back);
+    text = receive_error(*transport, bytes, tagged ? 3 : 0, cancelled);
   } catch (const std::exception& failure) {
     text = failure.what();
   }
-  taken_back = false;
-  other.join();
+  cancelled = false;
+  sender.join();
   INFO(text << ", over " << over);
   CHECK_THAT(text, contains(over == test::fabric::shm ? "ended (it is out of memory)" : "its connection"));
 }

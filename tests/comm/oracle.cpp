@@ -15,11 +15,11 @@ std::uint64_t number(const char* variable, std::uint64_t fallback) {
 }  // namespace
 
 case_list cases_of_run(std::uint64_t count, std::uint64_t shares) {
-  case_list made;
-  made.seed = number("MUSTER_TEST_SEED", made.seed);
-  made.count = (number("MUSTER_TEST_CASES", count) + shares - 1) / shares;
-  if (std::getenv("MUSTER_TEST_CASE") != nullptr) made = {made.seed, number("MUSTER_TEST_CASE", 0), 1};
-  return made;
+  case_list list;
+  list.seed = number("MUSTER_TEST_SEED", list.seed);
+  list.count = (number("MUSTER_TEST_CASES", count) + shares - 1) / shares;
+  if (std::getenv("MUSTER_TEST_CASE") != nullptr) list = {list.seed, number("MUSTER_TEST_CASE", 0), 1};
+  return list;
 }
 
 std::function<void()> begin(const scenario& s, muster::group& world) { return muster::testing::begin(s, world); }

@@ -1,5 +1,5 @@
-// The oracle test over transports between processes: started by a launcher, every rank draws the same cases. The first
-// word says how many.
+// The oracle test over transports between processes: a launcher starts the program, and every rank draws the same
+// cases. The first argument is the number of cases.
 #include <muster/muster.hpp>
 
 #include <algorithm>
@@ -23,10 +23,10 @@ void check_groups(muster::group& world) {
   auto pending = muster::allreduce_async(world, std::span(&a, 1), muster::sum);
   const double b = muster::allreduce(twin, 1.0, muster::sum);
   pending.wait();
-  require(b == world.size() && a == world.size() * (world.size() - 1) / 2.0, "a duplicate has an order of its own");
+  require(b == world.size() && a == world.size() * (world.size() - 1) / 2.0, "a duplicate has its own order");
 }
 
-// Tagged messages beside the collectives, from any source, small and large.
+// Checks tagged messages beside the collectives, from any source, small and large.
 void check_any_source(muster::group& world) {
   auto& transport = world.transport();
   for (const std::size_t count : {std::size_t{3}, std::size_t{50000}}) {
@@ -61,33 +61,33 @@ void check_any_source(muster::group& world) {
   }
 }
 
-// The body of a message that its receiver gives up, unseen or because it is too long: it came to a later message, when
-// the tags of bodies had gone round.
-void check_given_up(muster::group& world, std::size_t room) {
+// Checks that the body of a message that its receiver abandons, before it arrived or because it is too long, is not
+// delivered to a later message when the tags of bodies are used again.
+void check_abandoned(muster::group& world, std::size_t room) {
   using muster::testing::detail::parcel;
   auto& transport = world.transport();
   constexpr std::size_t large = 100'000;
   constexpr int tags_of_bodies = 4096;
   const bool sends = world.rank() == 0;
   const auto pass = [&](std::uint64_t message, std::size_t bytes, std::uint32_t tag) {
-    parcel one(message, bytes);
-    if (!sends) std::fill(one.data.begin(), one.data.end(), std::uint8_t{0});
-    one.start(transport, sends, 1 - world.rank(), tag);
-    one.finish(transport);
-    if (!sends) one.expect(message, bytes);
+    parcel passed(message, bytes);
+    if (!sends) std::fill(passed.data.begin(), passed.data.end(), std::uint8_t{0});
+    passed.start(transport, sends, 1 - world.rank(), tag);
+    passed.finish(transport);
+    if (!sends) passed.expect(message, bytes);
   };
   if (world.rank() < 2) {
     parcel first(1, large);
     if (sends) first.start(transport, true, 1, 9);
-    pass(2, 1, 10);  // behind it, so it is there
+    pass(2, 1, 10);  // sent after the first message, so the first message has arrived too
     if (sends) {
       pass(3, 2, 9);
     } else {
       {
-        parcel given_up(room);
-        given_up.start(transport, false, 0, 9);
+        parcel abandoned(room);
+        abandoned.start(transport, false, 0, 9);
         try {
-          if (room < large) given_up.finish(transport);
+          if (room < large) abandoned.finish(transport);
           require(room >= large, "it is too long");
         } catch (const muster::mismatch_error&) {
         }
@@ -95,9 +95,9 @@ void check_given_up(muster::group& world, std::size_t room) {
       parcel next(large);
       next.start(transport, false, 0, 9);
       next.finish(transport);
-      const bool was_unseen = next.r.received == large;
-      if (was_unseen) pass(3, 2, 9);
-      next.expect(was_unseen ? 1 : 3, was_unseen ? large : 2);
+      const bool was_abandoned_early = next.r.received == large;
+      if (was_abandoned_early) pass(3, 2, 9);
+      next.expect(was_abandoned_early ? 1 : 3, was_abandoned_early ? large : 2);
     }
     for (int i = 3; i < tags_of_bodies; ++i) pass(4, 1, 10);
     pass(5, large, 10);
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
     check_groups(world);
     check_any_source(world);
     for (const std::size_t room : {100'000, 99'999}) {
-      if (context.transport_name() == "mpi" && world.size() > 1) check_given_up(world, room);
+      if (context.transport_name() == "mpi" && world.size() > 1) check_abandoned(world, room);
     }
   });
 }

@@ -1,4 +1,4 @@
-// The program of muster.hpp's first comment, as it stands there, and what it should have computed.
+// The program in muster.hpp's first comment, unchanged, and a check of its result.
 #include <muster/muster.hpp>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Runs a body as N ranks that are threads, over the local transport or over shared memory.
+// Runs a body as N ranks that are threads, over any transport.
 #pragma once
 
 #include <unistd.h>
@@ -23,8 +23,8 @@
 
 namespace test {
 
-/// What the ranks are connected by. Over tcp each rank has connections of its own, on the loopback. Hierarchical: as if
-/// they were on several hosts, see `host_of`, with the local transport or tcp between these.
+/// The kind of connection between the ranks. Over tcp each rank has its own connections, on the loopback. Hierarchical:
+/// as if the ranks were on several hosts, see `host_of`, with the local transport or tcp between hosts.
 enum class fabric { local, shm, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
@@ -32,7 +32,7 @@ inline std::ostream& operator<<(std::ostream& out, fabric over) {
   return out << names[static_cast<int>(over)];
 }
 
-/// Every kind of fabric that this build has, but for ways of one.
+/// Returns every kind of fabric in this build, except hierarchical over tcp.
 inline std::vector<fabric> fabrics() {
 #ifdef MUSTER_HAS_TCP
   return {fabric::local, fabric::shm, fabric::hierarchical, fabric::tcp};
@@ -41,7 +41,7 @@ inline std::vector<fabric> fabrics() {
 #endif
 }
 
-/// Those too.
+/// Returns every kind of fabric in this build, including hierarchical over tcp.
 inline std::vector<fabric> every_fabric() {
   auto all = fabrics();
 #ifdef MUSTER_HAS_TCP
@@ -50,15 +50,15 @@ inline std::vector<fabric> every_fabric() {
   return all;
 }
 
-/// The ranks of a host, as threads: all see the one mapping of each rank's memory, so that a race between two of them
-/// is one on an address, which ThreadSanitizer sees. They outlive the transports over them.
+/// Returns the ranks of a host, as threads: all access the same mapping for each rank's memory, so that a race between
+/// two ranks is a race on an address, which ThreadSanitizer detects. The hosts outlive the transports over them.
 /// `apart`: as if their cores had no cache in common.
 inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ranks, bool apart = false) {
   namespace shm = muster::detail;
   constexpr std::size_t reserve = std::size_t{256} << 20;
   const auto n = static_cast<std::size_t>(ranks);
   auto cores = shm::allowed_cores();
-  if (apart) cores.back() = CPU_SETSIZE;  // there is no such core
+  if (apart) cores.back() = CPU_SETSIZE;  // a core that does not exist
   std::vector<std::unique_ptr<shm::segment>> segments;
   for (std::size_t r = 0; r < n; ++r) segments.push_back(std::make_unique<shm::segment>(reserve));
   std::vector<std::vector<shm::shm_host::peer>> peers(n);
@@ -74,15 +74,16 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   return hosts;
 }
 
-/// Hosts of one to four ranks, interleaved; two ranks share none, and from eight ranks on each has at least two.
+/// Returns each rank's host: hosts with one to four ranks, interleaved. Two ranks are on different hosts, and from
+/// eight ranks on each host has at least two.
 inline std::vector<std::uint64_t> host_of(int ranks) {
   constexpr std::uint64_t hosts[] = {0, 1, 0, 0, 2, 1, 0, 2, 1};
-  std::vector<std::uint64_t> of;
-  for (int r = 0; r < ranks; ++r) of.push_back(hosts[static_cast<std::size_t>(r) % std::size(hosts)]);
-  return of;
+  std::vector<std::uint64_t> host_of_rank;
+  for (int r = 0; r < ranks; ++r) host_of_rank.push_back(hosts[static_cast<std::size_t>(r) % std::size(hosts)]);
+  return host_of_rank;
 }
 
-/// Shared memory among ranks that are threads.
+/// Shared memory between ranks that are threads.
 class shared_memory {
  public:
   explicit shared_memory(int ranks, bool apart = false) : hosts_(make_hosts(ranks, apart)) {
@@ -92,7 +93,7 @@ class shared_memory {
     }
   }
 
-  /// Collective.
+  /// Connects a rank. Collective.
   [[nodiscard]] std::unique_ptr<muster::detail::shm_transport> connect(int rank) const {
     return std::make_unique<muster::detail::shm_transport>(hosts_[static_cast<std::size_t>(rank)], all_, rank, lanes_);
   }
@@ -104,8 +105,8 @@ class shared_memory {
 };
 
 #ifdef MUSTER_HAS_TCP
-/// Ranks as threads, each with sockets of its own, as if they were processes. What a rendezvous does is done here:
-/// each gets the endpoints of all.
+/// Ranks as threads, each with its own sockets, as if they were processes. Instead of a rendezvous, each rank gets all
+/// ranks' endpoints.
 class tcp_job {
  public:
   explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
@@ -114,13 +115,13 @@ class tcp_job {
       endpoints_.push_back(listeners_.back()->endpoints());
     }
   }
-  /// Of tests on a machine that is busy: a thread may have to wait for its turn for long.
+  /// Returns settings for a busy machine, on which a thread may wait for a core for a long time.
   static muster::detail::tcp_plan busy_plan() {
     muster::detail::tcp_plan plan;
     plan.missed = 100;
     return plan;
   }
-  /// Once by each rank.
+  /// Connects a rank. Called once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
     return muster::detail::connect_mesh(plan_, rank, endpoints_, std::move(*listeners_[static_cast<std::size_t>(rank)]),
                                         token, muster::deadline_after(plan_.patience));
@@ -148,14 +149,14 @@ class connections {
       hosts_.push_back(std::make_unique<shared_memory>(static_cast<int>(members.size())));
   }
 
-  /// Collective.
+  /// Connects a rank. Collective.
   [[nodiscard]] std::unique_ptr<muster::transport> connect(int rank) {
     if (over_ == fabric::shm) return hosts_.front()->connect(rank);
     auto flat = connect_flat(rank);
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
-    const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
-    auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index]) : nullptr;
+    const auto& host = hosts_[static_cast<std::size_t>(map_.host_of[index])];
+    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.place_of[index]) : nullptr;
     return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 
@@ -178,7 +179,7 @@ class connections {
 #endif
 };
 
-/// What each rank threw; null where it did not.
+/// Returns each rank's exception; null if the rank did not throw.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
   const auto n = static_cast<std::size_t>(ranks);

@@ -1,4 +1,4 @@
-// Collectives of structs: whatever is trivially copyable moves, and a function of the program's reduces it.
+// Collectives of structs: any trivially copyable type is moved, and a function of the program reduces it.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace {
 
-struct point {  // 12 bytes, of which three are padding
+struct point {  // 12 bytes, including three bytes of padding
   std::int32_t x;
   float y;
   std::uint8_t colour;
@@ -76,9 +76,9 @@ TEST_CASE("structs move by every collective that moves") {
     for (std::size_t i = 0; i < turned.size(); ++i) require(turned[i] == point_of(me, i % count), "all_to_all");
     muster::broadcast(world, mine, n - 1);
     require(mine[count - 1] == point_of(n - 1, count - 1), "broadcast");
-    auto one = point_of(me, 7);
-    muster::broadcast(world, one, 0);
-    require(one == point_of(0, 7), "broadcast of one");
+    auto single = point_of(me, 7);
+    muster::broadcast(world, single, 0);
+    require(single == point_of(0, 7), "broadcast of one");
   });
   for (const auto& failure : thrown) CHECK((failure ? muster::describe(failure) : "") == "");
 }
@@ -99,11 +99,11 @@ TEST_CASE("structs are reduced by a function of the program's") {
     muster::reduce_scatter(world, values, block, merge);
     for (std::size_t i = 0; i < block.size(); ++i)
       require(block[i] == expected[muster::block_of(count, world.rank(), n).first + i], "reduce_scatter");
-    for (const auto how : {muster::algorithm::automatic, muster::algorithm::ring, muster::algorithm::recursive_doubling,
-                           muster::algorithm::tree}) {
-      auto by = values;
-      muster::allreduce(world, by, merge, {.algorithm = how});
-      require(by == expected, "allreduce");
+    for (const auto name : {muster::algorithm::automatic, muster::algorithm::ring,
+                            muster::algorithm::recursive_doubling, muster::algorithm::tree}) {
+      auto result = values;
+      muster::allreduce(world, result, merge, {.algorithm = name});
+      require(result == expected, "allreduce");
     }
     require(muster::allreduce(world, summary_of(world.rank(), 0), merge) == expected[0], "allreduce of one");
   });

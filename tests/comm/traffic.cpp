@@ -1,7 +1,7 @@
-// Allreduces of one size, begun when told to: tests/comm/across_hosts.py counts what goes over the wire meanwhile.
+// Allreduces of a single size, started on request: tests/comm/across_hosts.py counts the bytes on the wire meanwhile.
 //
 // usage: test_traffic BYTES ITERATIONS
-// Says "ready", waits for a line, says "done SECONDS" (of the median call), waits for another.
+// Prints "ready", waits for a line, prints "done SECONDS" (of the median call), waits for another line.
 #include <muster/muster.hpp>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const int iterations = argc > 2 ? std::atoi(argv[2]) : 1;
     auto data = context.allocate<float>(count);
     std::fill(data.begin(), data.end(), 1.0f);
-    muster::allreduce(world, data, muster::max);  // connections, windows, pages
+    muster::allreduce(world, data, muster::max);  // establishes connections, windows, pages
     std::string line;
     std::printf("ready\n");
     std::fflush(stdout);

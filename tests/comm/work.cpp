@@ -14,8 +14,8 @@
 
 namespace {
 
-// Rank 0 of many. Every message is done at its third test: one when it is awaited and one a turn, so that each turn of
-// a wait moves something, and one message only.
+// The transport of rank 0 in a large group. Every message is done at its third test: the first test is when the message
+// is awaited, and each turn has one test, so that each turn of a wait advances a single message.
 class always_moving final : public muster::transport {
  public:
   explicit always_moving(int size) : size_(size) {}
@@ -45,7 +45,7 @@ class always_moving final : public muster::transport {
 }  // namespace
 
 TEST_CASE("limits and deadlines hold while every turn moves something") {
-  constexpr int ranks = 4096;  // as many turns twice, in a ring
+  constexpr int ranks = 4096;  // twice as many turns, in a ring
   muster::group world(std::make_unique<always_moving>(ranks));
   std::vector<float> data(ranks);
   auto work = muster::allreduce_async(world, data, muster::sum, {.algorithm = muster::algorithm::ring});
@@ -61,7 +61,7 @@ TEST_CASE("the progress thread ends a collective at its deadline, whatever this 
   std::atomic<bool> ended{false};
   const auto thrown = test::outcomes(over, 2,
                                      [&](muster::group& world) {
-                                       if (world.rank() == 1) return ended.wait(false);  // never comes
+                                       if (world.rank() == 1) return ended.wait(false);  // never calls the collective
                                        const std::shared_ptr<void> at_the_end(nullptr, [&](void*) {
                                          ended = true;
                                          ended.notify_all();

@@ -1,4 +1,4 @@
-// How a buffer is cut into one block a rank.
+// The division of a buffer into one block per rank.
 #pragma once
 
 #include <cstddef>
@@ -6,53 +6,54 @@
 
 namespace muster { inline namespace v0 {
 
-/// A run of elements.
+/// A run of consecutive elements.
 struct block {
   std::size_t first = 0;
   std::size_t count = 0;
   bool operator==(const block&) const = default;
 };
 
-/// Rank `rank`'s block of `count` elements cut among `ranks`: from floor(rank * count / ranks) to where the next
-/// begins, so that blocks differ by one element at the most and any count will do.
+/// Returns rank `rank`'s block of `count` elements divided among `ranks`: from floor(rank * count / ranks) to the start
+/// of the next block. The sizes of blocks differ by one element at most, and any count works.
 [[nodiscard]] constexpr block block_of(std::size_t count, int rank, int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
-  const auto begin = [&](std::size_t r) { return r * (count / n) + r * (count % n) / n; };  // without overflow
+  // this form does not overflow
+  const auto begin = [&](std::size_t r) { return r * (count / n) + r * (count % n) / n; };
   const auto r = static_cast<std::size_t>(rank);
   return {begin(r), begin(r + 1) - begin(r)};
 }
 
 namespace detail {
 
-/// Bytes of a piece in which two ranks exchange what is large. Both send a piece and then receive one: over tcp the
-/// system copies a large piece faster than as many bytes in small ones by turns. A few still fit the caches. A
-/// constant, because all ranks have to agree on it.
+/// Bytes of a piece when two ranks exchange large data. Both ranks send a piece and then receive a piece: over tcp the
+/// system copies one large piece faster than the same bytes in small alternating pieces. A few pieces still fit the
+/// caches. A constant, because all ranks have to agree on it.
 inline constexpr std::size_t exchange_piece = 524288;
 
-/// In how many pieces so many bytes go, one at least; and the k-th of them.
+/// Returns the number of pieces for that many bytes, at least one. `piece_of` returns the k-th piece.
 [[nodiscard]] constexpr std::size_t pieces_of(std::size_t bytes) noexcept {
   return bytes <= exchange_piece ? 1 : (bytes - 1) / exchange_piece + 1;
 }
 template <class Byte>
-[[nodiscard]] constexpr std::span<Byte> piece_of(std::span<Byte> whole, std::size_t k) noexcept {
-  const auto rest = whole.subspan(k * exchange_piece);
+[[nodiscard]] constexpr std::span<Byte> piece_of(std::span<Byte> buffer, std::size_t k) noexcept {
+  const auto rest = buffer.subspan(k * exchange_piece);
   return rest.size() < exchange_piece ? rest : rest.first(exchange_piece);
 }
 
-/// `count` elements at `data`, cut into `parts` blocks.
+/// `count` elements at `data`, divided into `parts` blocks.
 struct blocks {
   std::byte* data;
   std::size_t count;
   std::size_t element_size;
   int parts;
 
-  /// Block i; i may be below 0 or beyond the last by one turn, as indices around a ring are.
+  /// Returns block i. An i below 0 or beyond the last block wraps around once, for indices around a ring.
   [[nodiscard]] std::span<std::byte> at(int i) const {
     const block part = block_of(count, (i + parts) % parts, parts);
     return {data + part.first * element_size, part.count * element_size};
   }
 
-  /// Blocks [i, j), which lie behind one another.
+  /// Returns the blocks [i, j), which are contiguous.
   [[nodiscard]] std::span<std::byte> between(int i, int j) const {
     const std::size_t begin = i < parts ? block_of(count, i, parts).first : count;
     const std::size_t end = j < parts ? block_of(count, j, parts).first : count;

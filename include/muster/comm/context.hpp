@@ -1,4 +1,4 @@
-// The context: where a program of one or many ranks begins and ends.
+// The context: the start and the end of a program with one or many ranks.
 #pragma once
 
 #include <concepts>
@@ -23,72 +23,72 @@ namespace detail {
 class segment;
 }
 
-/// Detects the rank of this process, connects it to the other ranks, and owns the connections and shared memory. One a
-/// process at a time: a second is a configuration_error.
+/// A view of the job from a process. Detects the process's rank, connects it to the other ranks, and owns the
+/// connections and shared memory. A process has one context at a time: a second is a configuration_error.
 ///
-/// The transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
-/// one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other; local (threads) for
-/// `--ranks N` above 1; self for one rank alone.
+/// The transport is `--transport` or MUSTER_TRANSPORT if given. Otherwise it is shm if the launcher reports that all
+/// ranks are on one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other launcher, local
+/// (threads) for `--ranks N` above 1, and self for a single rank.
 class context {
  public:
-  /// From the environment alone.
+  /// Uses the environment alone.
   context();
-  /// Also takes muster's own flags (`settings_help()` lists them) out of the command line: what is left is the
-  /// program's.
+  /// Also removes muster's own flags (`settings_help()` lists them) from the command line; the program's arguments
+  /// remain.
   context(int& argc, char** argv);
-  /// From settings that the program has read.
+  /// Uses settings that the program has read.
   explicit context(settings chosen);
-  /// Over a transport that the program made, such as `adopt_mpi(communicator)` of
-  /// <muster/comm/transports/mpi/adopt.hpp>. Throws configuration_error, at all ranks, for settings that would have the
-  /// context connect ranks: another `--transport`, `--ranks`, `--elastic on`, `--rendezvous`.
+  /// Uses a transport that the program made, such as `adopt_mpi(communicator)` of
+  /// <muster/comm/transports/mpi/adopt.hpp>. Throws configuration_error, at all ranks, for settings that require the
+  /// context to connect ranks: another `--transport`, `--ranks`, `--elastic on`, `--rendezvous`.
   explicit context(std::unique_ptr<transport> transport, settings chosen = {});
   context(const context&) = delete;
   context& operator=(const context&) = delete;
   /// Leaves the job. During stack unwinding by an exception it aborts the world first.
   ~context();
 
-  /// The group of all ranks. With ranks as threads each thread has its own, inside `run` only;
+  /// Returns the group with all ranks. With ranks as threads each thread has its own group object, inside `run` only;
   /// elsewhere this throws configuration_error.
   [[nodiscard]] group& world();
-  /// The world size; may be called anywhere.
+  /// Returns the world size; may be called anywhere.
   [[nodiscard]] int ranks() const noexcept;
-  /// The name of the transport in use: "self", "local", "mpi".
+  /// Returns the name of the transport in use: "self", "local", "mpi".
   [[nodiscard]] std::string transport_name() const;
-  /// The choice of the transport and its reason, one line.
+  /// Returns the choice of the transport and its reason, one line.
   [[nodiscard]] const std::string& why() const noexcept;
   [[nodiscard]] const launch_env& launcher() const noexcept;
   [[nodiscard]] const settings& configuration() const noexcept;
-  /// Whether ranks may die and join (`--elastic on`). Then the context connects no ranks: its world is this process
-  /// alone, and the ranks are those of `muster::elastic::session`, which share its memory.
+  /// Returns true if ranks may die and join (`--elastic on`). Then the context connects no ranks: its world is this
+  /// process alone, and the ranks belong to `muster::elastic::session`, which shares the context's memory.
   [[nodiscard]] bool elastic() const noexcept;
 
-  /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
-  /// If a thread returns while others wait for it in a collective, they get a mismatch_error. A body that throws aborts
-  /// the group: ranks that wait in it get an error, and when all have returned, `run` throws the exception of the
-  /// lowest rank that failed by itself.
+  /// Runs `body` as every rank in this process: once, or on N threads with `--ranks N`, and returns when all are done.
+  /// If a thread returns while others wait for it in a collective, the others get a mismatch_error. A body that throws
+  /// aborts the group: ranks that wait in the group get an error, and when all have returned, `run` throws the
+  /// exception of the lowest rank that failed by its own cause.
   void run(const std::function<void(group& world)>& body);
 
-  /// `n` zeroed elements of T, 64-byte aligned, in memory that the ranks of this host reach without a copy where the
-  /// transport can do that (shm): collectives on it are several times as fast. Thread safe. The caller owns them;
-  /// they must not outlive the context.
+  /// Allocates `n` zeroed elements of T, 64-byte aligned, in memory that the ranks on this host can access without a
+  /// copy if the transport supports that (shm): collectives on such memory are several times as fast. Thread safe. The
+  /// caller owns the elements; they must not outlive the context.
   template <class T>
   [[nodiscard]] buffer<T> allocate(std::size_t n) {
     return buffer<T>(n, memory());
   }
-  /// The source of that memory, for std::pmr containers; null when no memory is better than any other.
+  /// Returns the source for that memory, for std::pmr containers; null when no memory is better than any other.
   [[nodiscard]] std::pmr::memory_resource* memory() const noexcept;
 
-  /// How a run ended, as all ranks agree.
+  /// The end of a run, as all ranks agree.
   struct outcome {
-    int status = 0;        ///< what every rank should exit with
-    bool speaker = false;  ///< whether this rank prints the reason
+    int status = 0;        ///< the exit status of every rank
+    bool speaker = false;  ///< true at the rank that prints the reason
     std::string text;      ///< the reason, one line; empty after success
   };
-  /// Collective over processes, once, at the end: exchanges how each process ended (null: successfully). Waits for
-  /// ranks that are still running; never throws. `run_main` calls it.
+  /// Agrees with all ranks on the exit status. Collective over processes, once, at the end: exchanges how each process
+  /// ended (null: successfully). Waits for ranks that are still running; never throws. `run_main` calls this.
   [[nodiscard]] outcome settle(std::exception_ptr failure) noexcept;
 
-  /// For elastic sessions: the memory that outlives every group; null unless `elastic`.
+  /// Returns the memory that outlives every group, for elastic sessions; null unless `elastic`.
   [[nodiscard]] const std::shared_ptr<detail::segment>& shared_memory() const noexcept;
 
  private:
@@ -100,83 +100,86 @@ class context {
 struct main_options {
   /// The program's own part of `--help`, printed above muster's flags. Empty for a program without own flags.
   std::function<std::string()> help{};
-  /// Collective: makes the transport of the context, such as `adopt_mpi(communicator)` in a program that has begun MPI
-  /// itself. Empty: the context connects the ranks as the settings say.
+  /// Collective: makes the transport of the context, such as `adopt_mpi(communicator)` in a program that has
+  /// initialised MPI itself. Empty: the context connects the ranks according to the settings.
   std::function<std::unique_ptr<transport>()> connect{};
 };
 
 namespace detail {
-int run_main(int& argc, char** argv, const main_options& how, bool has_own_words,
+int run_main(int& argc, char** argv, const main_options& run_options, bool has_own_arguments,
              const std::function<int(context&)>& body) noexcept;
 }
 
-/// Everything that `main` needs: makes a context, runs `body(context)` (which returns the exit status, or nothing), and
-/// turns an exception into one line on stderr, from one rank, and the same exit status at every rank (`error_kind`
-/// lists them). As the context does, it takes muster's flags out of argc and argv. `--help`, `--help-all` and
-/// `--version` end with 0 before `body` is called.
+/// Runs a program: makes a context, runs `body(context)` (which returns the exit status, or nothing), and turns an
+/// exception into one line on stderr, from one rank, and the same exit status at every rank (`error_kind` lists them).
+/// Like the context, it removes muster's flags from argc and argv. `--help`, `--help-all` and `--version` end with 0
+/// before `body` is called.
 ///
-/// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing. Without a
-/// `help` such a program has no own arguments: others than muster's flags are refused.
+/// `body(context, world)` runs once per rank, process or thread, as by `context.run`, and returns nothing. Without a
+/// `help` such a program has no own arguments: arguments other than muster's flags are refused.
 template <class Body>
 requires std::invocable<Body&, context&> || std::invocable<Body&, context&, group&>
-int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
+int run_main(int& argc, char** argv, Body body, const main_options& run_options = {}) {
   constexpr bool once_a_rank = std::invocable<Body&, context&, group&>;
-  const auto once_a_process = [&](context& made) -> int {
+  const auto once_a_process = [&](context& ctx) -> int {
     if constexpr (once_a_rank) {
-      made.run([&](group& world) { body(made, world); });
+      ctx.run([&](group& world) { body(ctx, world); });
       return 0;
     } else if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
-      body(made);
+      body(ctx);
       return 0;
     } else {
-      return body(made);
+      return body(ctx);
     }
   };
-  return detail::run_main(argc, argv, how, !once_a_rank || how.help, once_a_process);
+  return detail::run_main(argc, argv, run_options, !once_a_rank || run_options.help, once_a_process);
 }
 
-/// Connects this process to the others of the job, as the settings and the launcher's environment say. Collective over
-/// processes; throws within `--timeout`.
+/// Connects this process to the others of the job, according to the settings and the launcher's environment. Collective
+/// over processes; throws within `--timeout`.
 using transport_factory = std::unique_ptr<transport> (*)(const settings& configuration, const launch_env& launch);
 
 /// Registers a transport of the program as `--transport NAME`: at every process, before the first context. Throws
 /// configuration_error for a name that is taken.
 void register_transport(std::string_view name, transport_factory connect);
 
-/// Connects this process by one of the library's transports of processes ("shm", "tcp", "mpi") or a registered one, for
-/// the program to wrap in a transport_decorator. Throws configuration_error for an unknown name.
+/// Connects this process by a transport of processes, either the library's ("shm", "tcp", "mpi") or a registered one,
+/// for the program to wrap in a transport_decorator. Throws configuration_error for an unknown name.
 [[nodiscard]] std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                                            const launch_env& launch);
 
 namespace detail {
 
-/// What makes the transport of all processes of a job; a part of muster that can registers itself here.
+/// A factory of the transport between all processes of a job; a part of muster that has such a transport registers a
+/// factory here.
 struct process_transport {
   std::string_view name;
   std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
-  /// As they are before any rank is connected, for `muster-info`, with so many ranks for each core.
+  /// Returns the abilities before any rank is connected, for `muster-info`, with so many ranks per core.
   transport_abilities (*abilities)(double ranks_a_core);
-  /// Collective: connects each rank of a group so many times, see src/comm/bootstrap/endpoints.hpp; null where that
-  /// cannot be.
+  /// Collective: connects each rank of a group `count` times, see src/comm/bootstrap/endpoints.hpp; null if the
+  /// transport cannot do that.
   std::vector<std::unique_ptr<transport>> (*connect_endpoints)(const settings& configuration, group& ranks,
                                                                int count) = nullptr;
-  /// For elastic sessions, collective among the members of a generation, given by rank: connects them, which are all
-  /// that are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier
-  /// attempt is stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this
-  /// transport.
+  /// For elastic sessions, collective among the members of a generation, given by rank: connects the members, which are
+  /// all remaining processes of the launcher. Throws peer_failure if other processes remain, or if an earlier attempt
+  /// is stuck. Throws timeout_error by `--timeout`, and configuration_error if the transport cannot do that. Null if
+  /// this transport has no such function.
   std::unique_ptr<transport> (*connect_survivors)(const settings& configuration, std::span<const std::uint64_t> members,
                                                   int self, std::uint64_t generation) = nullptr;
-  /// Begins what that takes, with all of the launcher's processes; then whether no attempt of this one is stuck. Asked
-  /// before a process is a member: members that wait for one that would become a member would wait for ever.
+  /// Prepares `connect_survivors` together with all of the launcher's processes. Afterwards returns true if no attempt
+  /// by this process is stuck. Called before a process becomes a member: members would wait for ever for a process that
+  /// cannot connect.
   bool (*can_connect_survivors)() = nullptr;
 };
-/// Returns true, so that it can start an inline variable.
-bool register_process_transport(const process_transport& made);
+/// Registers a factory. Returns true, so that it can initialise an inline variable.
+bool register_process_transport(const process_transport& factory);
 
-/// Every transport of this build, connected to no rank, with so many ranks for each core.
+/// Returns every transport in this build, connected to no rank, with so many ranks per core.
 [[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);
 
-/// What a context with these settings would be, connected to no rank. Throws what making one would throw before.
+/// A description of the context that these settings would make, connected to no rank. Planning throws the errors that
+/// making the context would throw before it connects.
 struct planned_world {
   transport_abilities transport;
   int ranks = 1;
@@ -186,8 +189,9 @@ struct planned_world {
 [[nodiscard]] planned_world plan_world(const settings& configuration, const launch_env& launch);
 
 #ifdef MUSTER_HAS_MPI
-// Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive. Each unit has its
-// own: of an inline variable a process has one, also where several of its plug-ins contain muster, and each must ask.
+// A program that links muster::mpi has the transport in every context: this reference makes the linker take it from its
+// archive. Each translation unit has its own variable. A process has a single copy of an inline variable, also if
+// several plug-ins contain muster, and each plug-in must make the call.
 bool link_mpi() noexcept;
 [[maybe_unused]] static const bool mpi_is_linked = link_mpi();
 #endif

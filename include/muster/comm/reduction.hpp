@@ -1,4 +1,4 @@
-// The operations of reducing collectives, and their erased form that algorithms and transports carry around.
+// The operations of reducing collectives, and their type-erased form that algorithms and transports use.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// An operation as a value; part of what ranks compare, so the numbers stay.
+/// An operation as a value. The numbers are part of the signature that ranks compare, so the numbers never change.
 enum class operation : std::uint8_t { none = 0, sum = 1, product = 2, min = 3, max = 4, mean = 5, user = 6 };
 
 [[nodiscard]] constexpr std::string_view to_string(operation op) noexcept {
@@ -26,7 +26,7 @@ enum class operation : std::uint8_t { none = 0, sum = 1, product = 2, min = 3, m
 
 namespace detail {
 
-// Small integers are promoted by arithmetic; the result is brought back. bool adds as "or", multiplies as "and".
+// Arithmetic promotes small integers; the result is converted back. bool adds as "or", multiplies as "and".
 struct plus {
   template <element T>
   T operator()(T a, T b) const noexcept {
@@ -39,7 +39,7 @@ struct times {
     return static_cast<T>(a * b);
   }
 };
-// A NaN on any rank is a NaN on all: a diverged gradient must not hide behind a minimum.
+// A NaN on any rank makes the result NaN: a diverged gradient must not hide behind a minimum.
 struct lesser {
   template <element T>
   T operator()(T a, T b) const noexcept {
@@ -60,7 +60,8 @@ struct builtin : Function {
   static constexpr operation code = Code;
 };
 
-// Whole numbers of 64 bits as so many times the number of ranks and the rest: sums of both fit where the mean does.
+// A 64-bit integer as a quotient by the number of ranks and a remainder: sums of quotients and of remainders do not
+// overflow when the mean does not.
 template <class T>
 struct shares {
   T quotients;
@@ -68,19 +69,19 @@ struct shares {
   friend constexpr shares operator+(shares a, shares b) noexcept {
     return {static_cast<T>(a.quotients + b.quotients), static_cast<T>(a.rests + b.rests)};
   }
-  // Of the sum of all, toward zero.
+  // Returns the mean of all values, rounded toward zero.
   [[nodiscard]] constexpr T mean(T ranks) const noexcept {
-    const T whole = static_cast<T>(quotients + rests / ranks);
+    const T quotient = static_cast<T>(quotients + rests / ranks);
     if constexpr (std::is_signed_v<T>) {
       const T rest = static_cast<T>(rests % ranks);
-      if (whole > 0 && rest < 0) return static_cast<T>(whole - 1);
-      if (whole < 0 && rest > 0) return static_cast<T>(whole + 1);
+      if (quotient > 0 && rest < 0) return static_cast<T>(quotient - 1);
+      if (quotient < 0 && rest > 0) return static_cast<T>(quotient + 1);
     }
-    return whole;
+    return quotient;
   }
 };
 
-// What the sum of a mean is held in, where the sum of T would overflow though the mean does not; else T.
+// The type that holds the sum of a mean, if the sum in T could overflow although the mean does not; else T.
 template <class T>
 struct wide_sum {
   using type = T;
@@ -95,7 +96,7 @@ struct wide_sum<float16> {
   using type = float;
 };
 template <>
-struct wide_sum<bfloat16> {  // of the same range as float
+struct wide_sum<bfloat16> {  // bfloat16 has the same range as float
   using type = double;
 };
 
@@ -109,14 +110,14 @@ inline constexpr detail::builtin<operation::product, detail::times> product{};
 inline constexpr detail::builtin<operation::min, detail::lesser> min{};
 /// The largest; NaN when any rank has NaN.
 inline constexpr detail::builtin<operation::max, detail::greater> max{};
-/// The sum divided by the number of ranks; integers divide toward zero. The sums of whole numbers and of 16-bit floats
-/// are held in wider types, as is that of one float or double: they do not overflow. Those of arrays of float and
-/// double are held in these types.
+/// The sum divided by the number of ranks; integers divide toward zero. The sums of integers and of 16-bit floats are
+/// held in wider types, and so is the sum of a single float or double: these sums do not overflow. The sums of arrays
+/// of float and double are held in float and double.
 inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
 
 namespace detail {
 
-// A compiler that refuses an operation prints this.
+// A compiler that refuses an operation prints this name.
 template <class Op, class T>
 inline constexpr bool combines_two_elements_into_one = requires(const Op op, T a, T b) {
   { op(a, b) } -> std::convertible_to<T>;
@@ -124,87 +125,89 @@ inline constexpr bool combines_two_elements_into_one = requires(const Op op, T a
 
 }  // namespace detail
 
-/// What a reducing collective accepts beside the five above, which are for numbers: a function of two T that gives a T,
-/// associative and commutative in the mathematical sense (rounding may differ). Every rank must pass an equal one; it
-/// is called concurrently by ranks that are threads.
+/// A function that a reducing collective accepts besides the five operations above, which are for numbers: it combines
+/// two T into a T and is associative and commutative in the mathematical sense (rounding may differ). Every rank must
+/// pass an equal function; ranks that are threads call it concurrently.
 template <class Op, class T>
 concept reduction_operation =
     reducible<T> && std::copy_constructible<Op> && detail::combines_two_elements_into_one<Op, T>;
 
-/// An operation on arrays of one element type, erased: what algorithms and transports apply to bytes.
+/// A type-erased operation on arrays with one element type, which algorithms and transports apply to bytes.
 class reduction {
  public:
   reduction() = default;
 
-  /// How a mean is taken of elements whose sum needs a wider type: each rank widens its elements, the ranks sum these,
-  /// and the sums are divided and narrowed.
+  /// The functions for the mean of elements whose sum needs a wider type: each rank widens its elements, the ranks sum
+  /// the wide elements, and the sums are divided and narrowed.
   struct widening {
     dtype type;
     std::size_t element_size;
-    void (*widen)(const std::byte* from, std::byte* to, std::size_t count, int ranks);
-    void (*narrow)(const std::byte* from, std::byte* to, std::size_t count, int ranks);
+    void (*widen)(const std::byte* input, std::byte* output, std::size_t count, int ranks);
+    void (*narrow)(const std::byte* input, std::byte* output, std::size_t count, int ranks);
     reduction (*sum)();
   };
-  /// Null where the elements are combined as they are.
+  /// Returns these functions; null if the elements are combined in their own type.
   [[nodiscard]] const widening* wide() const noexcept { return wide_; }
 
-  /// The erased form of `op` on T. Allocates only when the function has state.
+  /// Returns the type-erased form of `op` on T. Allocates only when the function has state.
   template <reducible T, reduction_operation<T> Op>
   static reduction of(Op op) {
-    reduction made;
-    made.type_ = type_code_of<T>();
-    made.element_size_ = sizeof(T);
+    reduction result;
+    result.type_ = type_code_of<T>();
+    result.element_size_ = sizeof(T);
     if constexpr (requires { Op::code; })
-      made.code_ = Op::code;
+      result.code_ = Op::code;
     else
-      made.code_ = operation::user;
+      result.code_ = operation::user;
     if constexpr (!(std::is_empty_v<Op> && std::is_default_constructible_v<Op>))
-      made.state_ = std::make_shared<const Op>(std::move(op));
-    made.combine_ = &combine_elements<T, Op>;
-    made.fold_ = &fold_elements<T, Op>;
+      result.state_ = std::make_shared<const Op>(std::move(op));
+    result.combine_ = &combine_elements<T, Op>;
+    result.fold_ = &fold_elements<T, Op>;
     if constexpr (element<T>) {
-      if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
+      if (result.code_ == operation::mean) result.finish_ = &divide_elements<T>;
       if constexpr (!std::same_as<typename detail::wide_sum<T>::type, T>) {
-        if (made.code_ == operation::mean) made.wide_ = &widening_of<T>;
+        if (result.code_ == operation::mean) result.wide_ = &widening_of<T>;
       }
     }
-    return made;
+    return result;
   }
 
-  /// The element's type (none for a type of the user), the operation (`user` for one of the user), bytes an element.
+  /// Returns the element's type (none for a user's type), the operation (`user` for a user's operation), and the bytes
+  /// per element.
   [[nodiscard]] dtype type() const noexcept { return type_; }
   [[nodiscard]] operation code() const noexcept { return code_; }
   [[nodiscard]] std::size_t element_size() const noexcept { return element_size_; }
 
-  /// into[i] = op(into[i], incoming[i]), or op(incoming[i], into[i]) when `incoming_first`: two ranks that combine the
-  /// same pair in the same order get the same bits. The arrays do not overlap.
+  /// Combines: into[i] = op(into[i], incoming[i]), or op(incoming[i], into[i]) when `incoming_first`. Two ranks that
+  /// combine the same pair in the same order get the same bits. The arrays do not overlap.
   void combine(std::byte* into, const std::byte* incoming, std::size_t bytes, bool incoming_first) const {
     combine_(state_.get(), into, incoming, bytes / element_size_, incoming_first);
   }
 
-  /// Every out[k][i] becomes ((in[0][i] op in[1][i]) op in[2][i]) ..., finished: what ranks that see each other's
-  /// memory do in one pass. One input at least. An output may be an input; otherwise nothing overlaps.
+  /// Combines several inputs: every out[k][i] becomes ((in[0][i] op in[1][i]) op in[2][i]) ..., finished. For ranks
+  /// that can read each other's memory, in one pass. Takes one input at least. An output may be an input; otherwise
+  /// nothing overlaps.
   void fold(std::span<std::byte* const> out, std::span<const std::byte* const> in, std::size_t bytes) const {
     fold_(state_.get(), out, in, bytes / element_size_, finish_);
   }
 
-  /// The same without the finish, for a combination in several steps.
+  /// Returns the same operation without `finish`, for a combination in several steps.
   [[nodiscard]] reduction unfinished() const {
-    reduction made = *this;
-    made.finish_ = nullptr;
-    return made;
+    reduction result = *this;
+    result.finish_ = nullptr;
+    return result;
   }
 
-  /// Turns the combination of all ranks into the result; only the mean has something to do.
+  /// Turns the combined value into the result; only the mean has work to do here.
   void finish(std::byte* data, std::size_t bytes, int ranks) const {
     if (finish_ != nullptr) finish_(data, bytes / element_size_, ranks);
   }
 
  private:
   template <class T, class W = typename detail::wide_sum<T>::type>
-  static void widen_elements(const std::byte* from, std::byte* to, std::size_t count, int ranks) {
-    const T* const in = reinterpret_cast<const T*>(from);
-    W* const out = reinterpret_cast<W*>(to);
+  static void widen_elements(const std::byte* input, std::byte* output, std::size_t count, int ranks) {
+    const T* const in = reinterpret_cast<const T*>(input);
+    W* const out = reinterpret_cast<W*>(output);
     for (std::size_t i = 0; i < count; ++i) {
       if constexpr (element<W>) {
         out[i] = static_cast<W>(in[i]);
@@ -215,11 +218,11 @@ class reduction {
     }
   }
   template <class T, class W = typename detail::wide_sum<T>::type>
-  static void narrow_elements(const std::byte* from, std::byte* to, std::size_t count, int ranks) {
-    const W* const in = reinterpret_cast<const W*>(from);
-    T* const out = reinterpret_cast<T*>(to);
+  static void narrow_elements(const std::byte* input, std::byte* output, std::size_t count, int ranks) {
+    const W* const in = reinterpret_cast<const W*>(input);
+    T* const out = reinterpret_cast<T*>(output);
     for (std::size_t i = 0; i < count; ++i) {
-      if constexpr (std::same_as<T, bfloat16>)  // which is made of a float
+      if constexpr (std::same_as<T, bfloat16>)  // bfloat16 converts from float only
         out[i] = static_cast<T>(static_cast<float>(in[i] / static_cast<W>(ranks)));
       else if constexpr (element<W>)
         out[i] = static_cast<T>(in[i] / static_cast<W>(ranks));
@@ -235,7 +238,7 @@ class reduction {
                                                return reduction::of<W>([](W a, W b) noexcept { return a + b; });
                                            }};
 
-  // One that holds nothing is made anew.
+  // Calls `apply` with the operation. An operation without state is constructed here.
   template <class Op, class Apply>
   static void with(const void* state, Apply apply) {
     if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
@@ -248,28 +251,29 @@ class reduction {
   template <class T, class Op>
   static void combine_elements(const void* state, std::byte* into, const std::byte* incoming, std::size_t count,
                                bool incoming_first) {
-    T* const __restrict__ to = reinterpret_cast<T*>(into);
-    const T* const __restrict__ from = reinterpret_cast<const T*>(incoming);
+    T* const __restrict__ output = reinterpret_cast<T*>(into);
+    const T* const __restrict__ input = reinterpret_cast<const T*>(incoming);
     with<Op>(state, [&](const Op& op) {
       if (incoming_first) {
-        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(from[i], to[i]));
+        for (std::size_t i = 0; i < count; ++i) output[i] = static_cast<T>(op(input[i], output[i]));
       } else {
-        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(to[i], from[i]));
+        for (std::size_t i = 0; i < count; ++i) output[i] = static_cast<T>(op(output[i], input[i]));
       }
     });
   }
 
-  // Small ones are over before the question what the machine can do is answered.
+  // Folds small arrays with the portable code: the choice of vector instructions would take longer than the operation.
   template <class T, class Op>
   static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                             std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
-    constexpr bool is_known = requires { Op::code; };  // and has the same bits whatever the vectors
+    constexpr bool is_known = requires { Op::code; };  // built-in operations have the same bits with all vector widths
     if constexpr (is_known) {
       if (count * sizeof(T) >= fold_piece) return detail::run_vectorised<folding<T, Op>>(state, out, in, count, finish);
     }
     folding<T, Op>::run(state, out, in, count, finish);
   }
-  // By pieces that stay in the first cache: in an output if one can hold what is not complete, and then to the others.
+  // Folds in pieces that stay in the first-level cache: in an output, if an output can hold incomplete results, and
+  // then copied to the other outputs.
   template <class T, class Op>
   struct folding {
     static void run(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
@@ -284,22 +288,22 @@ class reduction {
         fold_first_two<T, Op>(state, folded, in, at, n);
         for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
         if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
-        for (std::byte* const to : out) {
-          if (to + at != folded) std::memcpy(to + at, folded, n * sizeof(T));
+        for (std::byte* const output : out) {
+          if (output + at != folded) std::memcpy(output + at, folded, n * sizeof(T));
         }
       }
     }
   };
 
-  // Null when each is an input that is needed after the first two.
+  // Returns an output in which to fold; null when each output is an input that is needed after the first two.
   static std::byte* output_to_fold_in(std::span<std::byte* const> out, std::span<const std::byte* const> in) noexcept {
     const auto is_late = [in](const std::byte* memory) {
       std::size_t k = 2;
       while (k < in.size() && in[k] != memory) ++k;
       return k < in.size();
     };
-    for (std::byte* const to : out) {
-      if (!is_late(to)) return to;
+    for (std::byte* const output : out) {
+      if (!is_late(output)) return output;
     }
     return nullptr;
   }
@@ -322,19 +326,19 @@ class reduction {
   }
 
   template <class T, class Op>
-  static void combine_into(const void* state, T* __restrict__ to, const std::byte* left, const std::byte* right,
+  static void combine_into(const void* state, T* __restrict__ output, const std::byte* left, const std::byte* right,
                            std::size_t count) {
     const T* const __restrict__ a = reinterpret_cast<const T*>(left);
     const T* const __restrict__ b = reinterpret_cast<const T*>(right);
     with<Op>(state, [&](const Op& op) {
-      for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(a[i], b[i]));
+      for (std::size_t i = 0; i < count; ++i) output[i] = static_cast<T>(op(a[i], b[i]));
     });
   }
 
   template <class T>
   static void divide_elements(std::byte* data, std::size_t count, int ranks) {
     T* const values = reinterpret_cast<T*>(data);
-    // float for the 16-bit types, 64 bits for whole numbers: the number of ranks must fit the type that divides.
+    // float for the 16-bit types, 64 bits for integers: the number of ranks must fit the type that divides.
     using wide =
         std::conditional_t<std::is_floating_point_v<T>, T,
                            std::conditional_t<!std::is_integral_v<T>, float,

@@ -1,4 +1,4 @@
-// Requests in an order, linked through themselves: what every transport keeps its sends and receives in.
+// A queue of requests, linked through the requests themselves, in which every transport stores its sends and receives.
 #pragma once
 
 #include <muster/comm/transport.hpp>
@@ -10,7 +10,7 @@ namespace muster { inline namespace v0 { namespace detail {
 class request_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-  /// Null when there is none.
+  /// Returns the first request; null when there is none.
   [[nodiscard]] request* front() const noexcept { return first_; }
   [[nodiscard]] bool contains(const request& r) const noexcept {
     const request* at = first_;
@@ -22,7 +22,7 @@ class request_queue {
     (last_ == nullptr ? first_ : last_->next) = &r;
     last_ = &r;
   }
-  /// Takes the first out for which `fits` is true; null when there is none.
+  /// Removes the first request for which `fits` is true; returns null when there is none.
   template <class Fits>
   request* take_first(Fits fits) noexcept {
     request* before = nullptr;
@@ -34,18 +34,18 @@ class request_queue {
     }
     return nullptr;
   }
-  /// Takes it out; false when it is not in.
+  /// Removes a request; returns false when it is not in the queue.
   bool remove(const request& r) noexcept {
-    return take_first([&](const request& one) { return &one == &r; }) != nullptr;
+    return take_first([&](const request& queued) { return &queued == &r; }) != nullptr;
   }
-  /// Puts `by` into the place of `r`, if that is in.
-  void replace(const request& r, request& by) noexcept {
+  /// Replaces `r` by `replacement` in the same position, if `r` is in the queue.
+  void replace(const request& r, request& replacement) noexcept {
     request* before = nullptr;
     for (request* at = first_; at != nullptr; before = at, at = at->next) {
       if (at != &r) continue;
-      by.next = at->next;
-      (before == nullptr ? first_ : before->next) = &by;
-      if (last_ == at) last_ = &by;
+      replacement.next = at->next;
+      (before == nullptr ? first_ : before->next) = &replacement;
+      if (last_ == at) last_ = &replacement;
       return;
     }
   }
@@ -55,7 +55,7 @@ class request_queue {
   request* last_ = nullptr;
 };
 
-/// Whether the receive `r` takes a message with that tag from that rank of its group.
+/// Returns true if the receive `r` takes a message with that tag from that rank in the group.
 [[nodiscard]] inline bool matches(const request& r, int source, std::uint32_t tag) noexcept {
   return r.tag == tag && (r.peer == source || r.peer == any_source);
 }

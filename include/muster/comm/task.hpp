@@ -1,4 +1,4 @@
-// The coroutine that a collective is: written as a plain sequence of sends and receives, driven by any free thread.
+// The coroutine of a collective: written as a plain sequence of sends and receives, and run by any thread that is free.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Memory of one group for what lives as long as a collective: coroutine frames, operations. Blocks go back to a list
-/// of their size and are used again, so that a collective that ran before allocates nothing. Used by one thread at a
-/// time.
+/// Memory of a group for objects that live as long as a collective: coroutine frames, operations. Released blocks
+/// return to a list of their size and are used again, so that a repeated collective allocates nothing. Used by one
+/// thread at a time.
 class frame_pool {
  public:
   frame_pool() = default;
@@ -32,7 +32,7 @@ class frame_pool {
     }
   }
 
-  /// A block that knows its pool, so that `release` needs nothing else.
+  /// Returns a block that stores its pool, so that `release` needs no other argument.
   [[nodiscard]] void* take(std::size_t size) {
     const std::size_t index = (size + header + granule - 1) / granule;
     void* block = nullptr;
@@ -49,9 +49,9 @@ class frame_pool {
 
   static void release(void* memory) noexcept {
     void* const block = static_cast<std::byte*>(memory) - header;
-    const tag from = *static_cast<tag*>(block);
-    if (from.index < from.pool->free_.size()) {
-      from.pool->free_[from.index].push_back(block);
+    const tag owner = *static_cast<tag*>(block);
+    if (owner.index < owner.pool->free_.size()) {
+      owner.pool->free_[owner.index].push_back(block);
     } else {
       ::operator delete(block);
     }
@@ -69,7 +69,7 @@ class frame_pool {
   std::array<std::vector<void*>, 32> free_;
 };
 
-/// Drives a coroutine and those that it awaits; their frames come from a pool.
+/// Runs a coroutine and the coroutines that it awaits; their frames are allocated from a pool.
 class driver {
  public:
   explicit driver(frame_pool& pool) noexcept : pool_(pool) {}
@@ -78,7 +78,8 @@ class driver {
 
   [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
 
-  /// `co_await d.until(ready)`: goes on when `ready()` is true. It is asked again and again and does not wait.
+  /// Suspends the coroutine until `ready()` is true: `co_await d.until(ready)`. The scheduler polls `ready()`, which
+  /// must not wait.
   template <std::predicate<> Ready>
   [[nodiscard]] auto until(Ready ready) noexcept {
     struct awaiter {
@@ -94,7 +95,8 @@ class driver {
   }
 
   void start(std::coroutine_handle<> first) noexcept { resume_at_ = first; }
-  /// Runs on as far as it goes without waiting; true if it went anywhere. Throws what a condition throws.
+  /// Runs the coroutine as far as possible without waiting; returns true if it has advanced. Throws the exception of a
+  /// condition.
   bool advance() {
     bool moved = false;
     while (resume_at_) {
@@ -120,19 +122,24 @@ class driver {
   std::coroutine_handle<> resume_at_;
 };
 
-/// What the coroutines of a collective over messages share: the transport, the signature of all their messages, what
-/// they wait for.
+/// The state that the coroutines of a collective share: the transport, the signature in all their messages, and the
+/// condition that they wait for.
 class executor : public driver {
  public:
-  /// Among all ranks of the transport, or among `members` alone: those of its ranks, in an order of their own in which
-  /// this rank has the number `rank`. The signature and the members live as long as this.
+  /// Runs among all ranks of the transport, or among `members` alone: some ranks of the transport, in an order of their
+  /// own in which this rank has the number `rank`. The signature and the members live as long as this.
   executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature)
-      : driver(pool), over_(over), scratch_(scratch), signature_(signature), rank_(over.rank()), size_(over.size()) {}
+      : driver(pool),
+        transport_(over),
+        scratch_(scratch),
+        signature_(signature),
+        rank_(over.rank()),
+        size_(over.size()) {}
   executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature, std::span<const int> members, int rank)
       : driver(pool),
-        over_(over),
+        transport_(over),
         scratch_(scratch),
         signature_(signature),
         members_(members),
@@ -141,56 +148,58 @@ class executor : public driver {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] transport_abilities abilities() const { return over_.abilities(); }
+  [[nodiscard]] transport_abilities abilities() const { return transport_.abilities(); }
 
   void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
-    r.data = const_cast<std::byte*>(data);  // a send only reads it
-    ask(r, peer, bytes);
-    over_.send(r);
+    r.data = const_cast<std::byte*>(data);  // a send only reads the buffer
+    set_arguments(r, peer, bytes);
+    transport_.send(r);
   }
 
-  void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* how = nullptr) {
+  void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* reduce = nullptr) {
     r.data = data;
-    r.combine = how;
+    r.combine = reduce;
     r.incoming_first = peer < rank();
-    ask(r, peer, bytes);
-    over_.receive(r);
+    set_arguments(r, peer, bytes);
+    transport_.receive(r);
   }
-  /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
-  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
-    receive(r, peer, data, bytes, &how);
+  /// Combines `data` with the peer's message; the value of the lower rank is the left operand.
+  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& reduce) {
+    receive(r, peer, data, bytes, &reduce);
   }
 
-  /// `co_await f.send_to(peer, data)`: goes on when it is sent.
+  /// Sends: `co_await ctx.send_to(peer, data)` resumes when the message is sent.
   [[nodiscard]] auto send_to(int peer, std::span<const std::byte> data) {
-    return transfer<1>(*this, [&](request* one) { send(*one, peer, data.data(), data.size()); });
+    return transfer<1>(*this, [&](request* sending) { send(*sending, peer, data.data(), data.size()); });
   }
-  /// `co_await f.receive_from(peer, data)`: goes on when it has come; with `how`, it is combined with what is there.
-  [[nodiscard]] auto receive_from(int peer, std::span<std::byte> data, const reduction* how = nullptr) {
-    return transfer<1>(*this, [&](request* one) { receive(*one, peer, data.data(), data.size(), how); });
+  /// Receives: `co_await ctx.receive_from(peer, data)` resumes when the message has arrived. With `reduce`, the message
+  /// is combined with `data`.
+  [[nodiscard]] auto receive_from(int peer, std::span<std::byte> data, const reduction* reduce = nullptr) {
+    return transfer<1>(*this, [&](request* receiving) { receive(*receiving, peer, data.data(), data.size(), reduce); });
   }
-  /// `co_await f.exchange(to, out, from, in)`: both at the same time.
-  [[nodiscard]] auto exchange(int to, std::span<const std::byte> out, int from, std::span<std::byte> in,
-                              const reduction* how = nullptr) {
+  /// Sends and receives at the same time: `co_await ctx.exchange(destination, out, source, in)`.
+  [[nodiscard]] auto exchange(int destination, std::span<const std::byte> out, int source, std::span<std::byte> in,
+                              const reduction* reduce = nullptr) {
     return transfer<2>(*this, [&](request* both) {
-      receive(both[0], from, in.data(), in.size(), how);
-      send(both[1], to, out.data(), out.size());
+      receive(both[0], source, in.data(), in.size(), reduce);
+      send(both[1], destination, out.data(), out.size());
     });
   }
 
-  /// Makes progress; true when the request is done.
-  bool test(request& r) { return over_.test(r); }
-  /// Whether a request is known to be done without asking its transport, which for some is a call to the system: those
-  /// that move all that is under way at once have seen to it when another was tested.
+  /// Makes progress; returns true when the request is done.
+  bool test(request& r) { return transport_.test(r); }
+  /// Returns true if a request is known to be done, without a call to its transport, which may be a system call. A
+  /// transport that advances all outstanding requests at once has updated this one when another was tested.
   [[nodiscard]] static bool is_over(const request& r) noexcept { return r.held_by() == nullptr; }
 
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), abilities().costs);
   }
 
-  bool native(const collective_call& call, request& r) { return over_.native(call, r); }
+  bool native(const collective_call& call, request& r) { return transport_.native(call, r); }
 
-  /// Memory for this collective, kept by the group for the next ones: it grows to the largest that was asked for.
+  /// Returns memory for this collective. The group keeps the memory for later collectives, and it grows to the largest
+  /// requested size.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
     auto& memory = scratch_[scratch_used_++];
@@ -198,40 +207,40 @@ class executor : public driver {
     return memory.data();
   }
 
-  /// `co_await f.done(r)`: goes on when the request is done.
+  /// Waits: `co_await ctx.done(r)` resumes when the request is done.
   [[nodiscard]] auto done(request& r) noexcept {
-    return until([this, &r] { return over_.test(r); });
+    return until([this, &r] { return transport_.test(r); });
   }
 
  private:
-  // Messages that are awaited where they are started.
+  // Messages that are awaited in the expression that starts them.
   template <std::size_t count>
   struct transfer {
     template <class Start>
-    transfer(executor& by, Start start) : f(by) {
+    transfer(executor& context, Start start) : ctx(context) {
       start(moving);
     }
     bool await_ready() {
-      while (done < count && f.test(moving[done])) ++done;
+      while (done < count && ctx.test(moving[done])) ++done;
       return done == count;
     }
     void await_suspend(std::coroutine_handle<> at) noexcept {
-      f.suspend(at, this, [](void* self) { return static_cast<transfer*>(self)->await_ready(); });
+      ctx.suspend(at, this, [](void* self) { return static_cast<transfer*>(self)->await_ready(); });
     }
     void await_resume() const noexcept {}
 
-    executor& f;
+    executor& ctx;
     request moving[count];
     std::size_t done = 0;
   };
 
-  void ask(request& r, int peer, std::size_t bytes) {
+  void set_arguments(request& r, int peer, std::size_t bytes) {
     r.bytes = bytes;
     r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
     r.signature = signature_;
   }
 
-  transport& over_;
+  transport& transport_;
   std::vector<buffer<std::byte>>& scratch_;
   std::size_t scratch_used_ = 0;
   const collective_signature& signature_;
@@ -240,8 +249,8 @@ class executor : public driver {
   int size_;
 };
 
-/// A coroutine of a driver. It starts when it is awaited or given to `driver::start`; destroying it takes back the
-/// requests it has started.
+/// A coroutine of a scheduler. It starts when it is awaited or passed to `driver::start`; destroying it cancels the
+/// requests that it has started.
 class [[nodiscard]] task {
  public:
   struct promise_type {
@@ -263,7 +272,8 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Every coroutine's first parameter is its driver, or executor; the frame comes from the pool of its group.
+    // Allocates the frame. Every coroutine's first parameter is its driver or executor, and the frame is allocated from
+    // its group's pool.
     template <class... Others>
     static void* operator new(std::size_t size, driver& d, const Others&...) {
       return d.pool().take(size);
@@ -288,10 +298,10 @@ class [[nodiscard]] task {
 
   [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
   [[nodiscard]] bool finished() const noexcept { return handle_.done(); }
-  /// What it ended with, if it threw.
+  /// Returns the exception that ended the coroutine; null if there is none.
   [[nodiscard]] std::exception_ptr failure() const noexcept { return handle_.promise().failure; }
 
-  /// `co_await subtask;` runs it to its end and throws what it threw.
+  /// Runs a subtask to its end: `co_await subtask;` throws the exception of the subtask.
   [[nodiscard]] auto operator co_await() const noexcept {
     struct awaiter {
       std::coroutine_handle<promise_type> sub;

@@ -1,4 +1,10 @@
 // The interface of transports: messages between the ranks of a group, started and tested, never blocking.
+//
+// Protocol of a request. The caller sets the arguments and calls `send`, `receive` or `native`; the transport sets
+// `owner`. While `owner` is set, the transport may read and write the request and its buffer, and the caller does
+// neither. The transport sets the results and then `owner` to null, either in `test` or in a thread that it owns.
+// `cancel` and the destructor of an unfinished request take the request back from the transport. Invariant: after
+// `owner` is null, neither the transport nor a peer touches the request or its buffer.
 #pragma once
 
 #include <atomic>
@@ -18,8 +24,8 @@
 
 namespace muster { inline namespace v0 {
 
-/// The collective that a message belongs to. Every message carries it, and the receiver compares it with its own call,
-/// which detects ranks that disagree.
+/// The collective that a message belongs to. Every message carries the signature, and the receiver compares it with its
+/// own call, which detects ranks that disagree.
 struct collective_signature {
   std::uint64_t sequence = 0;  ///< number of the collective in its group
   std::uint64_t count = 0;     ///< elements, as the collective counts them
@@ -32,27 +38,27 @@ struct collective_signature {
   bool operator==(const collective_signature&) const = default;
 };
 
-/// "allreduce of 1024 float32, sum, by ring": how errors write a signature.
+/// Returns a signature as errors write it: "allreduce of 1024 float32, sum, by ring".
 [[nodiscard]] std::string describe(const collective_signature& signature);
 
-/// A control message: short, outside the order of collectives, about failures and progress.
+/// A control message: short, independent of the order of collectives, about failures and progress.
 struct control_message {
   enum class kind : std::uint8_t {
-    abort = 1,        ///< the sender gave up because of `text`
-    acknowledge = 2,  ///< the sender gave up because another rank did
+    abort = 1,        ///< the sender has failed because of `text`
+    acknowledge = 2,  ///< the sender has failed because another rank has failed
     position = 3,     ///< the sender waits, in the collective of `signature`
-    leave = 4,        ///< the sender has left the group, after so many collectives as its sequence says
+    leave = 4,        ///< the sender has left the group, after `signature.sequence` collectives
     gone = 5          ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
   kind what = kind::position;
-  std::int32_t origin = 0;  ///< rank in the group of the transport it came by
-  std::int32_t status = 0;  ///< the exit status the sender is about to end with
+  std::int32_t origin = 0;  ///< rank of the sender in the group of the transport that received the message
+  std::int32_t status = 0;  ///< exit status of the sender
   collective_signature signature;
-  char text[456] = {};  ///< one line, cut to fit, zero at its end
+  char text[456] = {};  ///< one line, cut to fit, zero-terminated
 
-  /// What a transport says of a rank that has ended; `reason` is cut to fit.
+  /// Returns a transport's message that a rank has ended; `reason` is cut to fit.
   [[nodiscard]] static control_message gone_rank(int rank, std::string_view reason) noexcept;
-  /// Whether the sender says that it ends by a failure.
+  /// Returns true if the sender reports that it has failed.
   [[nodiscard]] bool is_end() const noexcept { return what == kind::abort || what == kind::acknowledge; }
   /// Copies as much of `line` as fits.
   void set_text(std::string_view line) noexcept {
@@ -62,50 +68,51 @@ struct control_message {
   }
 };
 
-/// What a message costs: the model behind the choice of an algorithm. Seconds, and seconds a byte.
+/// The cost model of messages, by which algorithms are chosen. In seconds, and seconds per byte.
 struct transport_costs {
   double latency = 1e-6;
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
-  double next_message = 1;  ///< what each of several messages to several peers at once adds, in latencies
-  double ranks_a_core = 1;  ///< beyond one, the work of different ranks hardly overlaps
+  double next_message = 1;  ///< additional time for each further message to another peer at the same time, in latencies
+  double ranks_a_core = 1;  ///< above 1, the work of different ranks hardly overlaps
 };
 
-/// What a transport can do; asked for, never assumed.
+/// The abilities of a transport. A caller must test an ability before it relies on it.
 struct transport_abilities {
-  std::string_view name;            ///< "self", "local", "mpi": a literal
-  bool native_collectives = false;  ///< `native` may say yes
+  std::string_view name;            ///< "self", "local", "mpi": a string literal
+  bool native_collectives = false;  ///< `native` may return true
   bool native_first =
-      false;  ///< its own collectives compare signatures, can be cancelled and are faster than the library's
+      false;  ///< native collectives compare signatures, can be cancelled and are faster than the library's
   bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
-  bool moves_buffers = false;      ///< `transport::move_buffer` says yes
+  bool moves_buffers = false;      ///< `transport::move_buffer` may return true
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
-  bool combines_whole = false;     ///< a message is held and combined when all of it is there: large ones go in pieces
+  /// a message is combined only after it has completely arrived in a buffer: large messages are sent in pieces
+  bool combines_whole = false;
   transport_costs costs;
 };
 
-/// In `request::peer` of a receive: from any rank, whichever sends first. For tagged messages only. If the sender fails
-/// in the middle of its message, a transport may complete the receive with `received` 0.
+/// Matches any sender, in `request::peer` of a receive: the first message of any rank. For tagged messages only. If the
+/// sender fails in the middle of the message, a transport may complete the receive with `received` 0.
 inline constexpr int any_source = -1;
 
-/// Tags from this one on are reserved for the library.
+/// The first tag that is reserved for the library; all higher tags are reserved too.
 inline constexpr std::uint32_t first_library_tag = 16000;
 
-/// Bytes of the larger buffer of a native collective, see `transport::native`.
+/// Largest size in bytes of a native collective's larger buffer that the transport copies, see `transport::native`.
 inline constexpr std::size_t native_copied_up_to = 65536;
 
 class transport;
 
-/// What its traffic has shown of the connection to a rank.
+/// Measured quality of the connection to a rank.
 struct link_quality {
-  std::uint64_t sent = 0;  ///< bytes that have arrived there so far
-  double bandwidth = 0;    ///< bytes a second, the last that it was busy with or a higher rate; 0: not known
-  double latency = 0;      ///< seconds of the shortest round trip
+  std::uint64_t sent = 0;  ///< bytes that have arrived at the rank so far
+  double bandwidth = 0;    ///< bytes per second when the connection was last busy, or a higher rate; 0: not known
+  double latency = 0;      ///< the shortest round trip in seconds
 };
 
-/// One send, receive or native collective: its arguments, its result, and memory for the transport, so that starting
-/// one allocates nothing. It does not move, and is cancelled when it is destroyed unfinished. The caller owns the
+/// A send, receive or native collective: its arguments, its result, and memory for the transport, so that starting it
+/// allocates nothing. A request does not move, and is cancelled when it is destroyed unfinished. The caller owns the
 /// buffer, which stays alive and untouched until the request is done.
 class request {
  public:
@@ -113,64 +120,71 @@ class request {
   request(const request&) = delete;
   request& operator=(const request&) = delete;
   ~request();
-  /// The owner; null when the request is done. Where a thread besides this one moves the transport, it ends requests of
-  /// this one too: so only what holds that transport's lock reads `owner` itself.
+  /// Returns the owner; null when the request is done. A thread besides the caller's may advance the transport and end
+  /// the caller's requests: so only a thread that holds that transport's lock may read `owner` directly.
   [[nodiscard]] transport* held_by() const noexcept {
     return std::atomic_ref<transport*>(const_cast<transport*&>(owner)).load(std::memory_order_acquire);
   }
 
-  // The arguments.
+  // Arguments.
   std::byte* data = nullptr;  ///< read by a send, written by a receive
-  std::size_t bytes = 0;      ///< of a send; what a receive of a collective must be, and a tagged one may be at most
+  std::size_t bytes = 0;  ///< bytes of a send; exact size of a collective's receive; largest size of a tagged receive
   int peer = 0;
   std::uint32_t tag = 0;  ///< 0 for collectives
   collective_signature signature;
-  const reduction* combine = nullptr;  ///< a receive combines with `data` instead of overwriting it
-  bool incoming_first = false;         ///< the order of that combination
+  /// operation by which a receive combines the message with `data` instead of overwriting it
+  const reduction* combine = nullptr;
+  bool incoming_first = false;  ///< true if the message is the left operand
 
-  // Of a receive, valid when done.
+  // Results of a receive, valid when it is done.
   int source = 0;            ///< rank of the sender
   std::size_t received = 0;  ///< bytes of the message
 
-  // The transport's.
+  // State of the transport.
   transport* owner = nullptr;      ///< set while the transport may touch the request; null: done, or never started
-  request* next = nullptr;         ///< the next of the transport's list that the request is in
-  int state = 0;                   ///< as the transport defines it
+  request* next = nullptr;         ///< the next request in the transport's list that contains this request
+  int state = 0;                   ///< defined by the transport
   alignas(16) std::byte room[96];  ///< the transport's own data of the request; not initialised
 };
 
-/// One call of a collective, with its element type erased: the signature says what is done, the rest with what.
+/// A call of a collective, with its element type erased: the signature and the buffers.
 struct collective_call : collective_signature {
   collective_call() = default;
-  /// The signature, input, output, bytes an element, reduction, and deadline in seconds. Not an aggregate: that would
-  /// be cleared as a whole first, a tenth of the shortest call.
-  collective_call(const collective_signature& what, const std::byte* from, std::byte* to, std::size_t size,
-                  reduction&& by, seconds limit)
-      : collective_signature(what), in(from), out(to), element_size(size), reduce(std::move(by)), timeout(limit) {}
+  /// Constructs a call from the signature, input, output, bytes per element, reduction, and deadline in seconds. Not an
+  /// aggregate: an aggregate would be cleared as a whole first, which takes a tenth of the shortest call.
+  collective_call(const collective_signature& signature_in, const std::byte* input, std::byte* output, std::size_t size,
+                  reduction&& reduce_in, seconds limit)
+      : collective_signature(signature_in),
+        in(input),
+        out(output),
+        element_size(size),
+        reduce(std::move(reduce_in)),
+        timeout(limit) {}
 
-  const std::byte* in = nullptr;  ///< the caller's; null where this rank gives nothing
+  const std::byte* in = nullptr;  ///< input of the caller; null if this rank contributes nothing
   std::byte* out = nullptr;       ///< equal to `in` for a call in place
   std::size_t element_size = 1;
   reduction reduce;
-  seconds timeout{0};                             ///< 0: the group's
-  const collective_signature* step_of = nullptr;  ///< the collective that this is a step of; null: of none
-  /// What the program called, for ranks to compare.
+  seconds timeout{0};  ///< 0: the group's timeout
+  /// the collective that this call is a step of; null if it is not a step
+  const collective_signature* step_of = nullptr;
+  /// Returns the signature of the program's call, for comparison between ranks.
   [[nodiscard]] const collective_signature& signature() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };
 
-/// What makes a group of some of a transport's ranks.
+/// The arguments of making a group of some of a transport's ranks.
 struct subgroup_call {
-  std::span<const int> members;          ///< their ranks, in the new order
-  std::uint64_t id = 0;                  ///< the same for all of them, and new
-  std::span<const std::uint64_t> words;  ///< what each rank's `prepare` returned, by its rank here
-  clock::time_point until;               ///< the deadline
+  std::span<const int> members;          ///< ranks of the members, in the new order
+  std::uint64_t id = 0;                  ///< id of the new group: new, and the same at all members
+  std::span<const std::uint64_t> words;  ///< results that `prepare` returned at each rank, by rank in this transport
+  clock::time_point until;               ///< deadline
 
-  /// The number that `rank`, a member, has in the new group.
+  /// Returns the number that `rank`, a member, has in the new group.
   [[nodiscard]] int place_of(int rank) const;
 };
 
-/// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
-/// object is used by one thread at a time and lives where it was made.
+/// A transport connects the ranks of a group. Messages from one rank to another with one tag arrive in order. An object
+/// is used by one thread at a time and does not move.
 class transport {
  public:
   transport() = default;
@@ -178,62 +192,69 @@ class transport {
   transport& operator=(const transport&) = delete;
   virtual ~transport() = default;
 
-  /// This rank's number in the group, from 0, the number of ranks, and what the transport can do; constant.
+  /// Return this rank's number in the group, from 0, the number of ranks, and the abilities of the transport; constant.
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual transport_abilities abilities() const = 0;
-  /// Where buffers come from that peers can reach without a copy; null when no memory is better than any other.
+  /// Returns the source of buffers that peers can access without a copy; null when no memory is better than any other.
   [[nodiscard]] virtual std::pmr::memory_resource* memory() const { return nullptr; }
-  /// Whether there are more ranks than cores here.
+  /// Returns true if this host has more ranks than cores.
   [[nodiscard]] virtual bool oversubscribed() const = 0;
-  /// Oversubscribed, and the rank that this one waits for may need this core: yield instead of polling.
+  /// Returns true if the host is oversubscribed and the peer that this rank waits for may need this core: then the
+  /// caller yields instead of polling.
   [[nodiscard]] virtual bool should_yield() const { return oversubscribed(); }
 
   /// Start a send or receive; the fields of the request are its arguments.
   virtual void send(request& r) = 0;
   virtual void receive(request& r) = 0;
-  /// Starts a native collective. The call lives until the request is done. False at every rank alike: the transport has
-  /// none for this collective, type or operation, and nothing was started.
+  /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
+  /// transport has no native collective for this collective, type or operation; then nothing was started.
   ///
-  /// Without `native_first` a started collective cannot be cancelled: if a peer does not take part it may never end,
-  /// and may write to the buffer until then. So the transport copies small buffers into its own memory, and the group
-  /// has a barrier before a collective of more than `native_copied_up_to` bytes, which shows that all ranks take part.
+  /// Without `native_first` a started collective cannot be cancelled: if a peer does not take part the collective may
+  /// never end, and may write to the buffer until then. So the transport copies small buffers into its own memory, and
+  /// the group has a barrier before a collective of more than `native_copied_up_to` bytes, which ensures that all ranks
+  /// take part.
   virtual bool native(const collective_call& /*call*/, request& /*r*/) { return false; }
-  /// Makes progress; true when the request is done. Throws mismatch_error for a message that does not fit its receive.
+  /// Makes progress; returns true when the request is done. Throws mismatch_error for a message that does not fit its
+  /// receive.
   virtual bool test(request& r) = 0;
-  /// Cancels a request: afterwards neither transport nor peers use it or its buffer. Waits for a peer that is using it.
+  /// Cancels a request: afterwards neither transport nor peers use the request or its buffer. Waits for a peer that is
+  /// using the buffer.
   virtual void cancel(request& r) noexcept = 0;
-  /// Replaces the buffer of an unfinished send or receive by `to`; neither transport nor peers use the old one any
-  /// more. A send's bytes are in `to` already; received bytes are not copied. For transports with the ability
-  /// `moves_buffers`; returns false without a change for others and for a request that is done.
-  [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
+  /// Replaces the buffer of an unfinished send or receive by `replacement`; neither transport nor peers use the old
+  /// buffer any more. The caller has copied a send's bytes to the new buffer; received bytes are not copied. For
+  /// transports with the ability `moves_buffers`; returns false without a change for other transports and for a request
+  /// that is done.
+  [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*replacement*/) noexcept { return false; }
 
-  /// Send and receive control messages, which are independent of the others; `poll` returns false when there is none.
+  /// Send and receive control messages, which are independent of other messages; `poll` returns false when there is
+  /// none.
   virtual void notify(int peer, const control_message& message) = 0;
   virtual bool poll(control_message& message) = 0;
   /// Yields the core, or sleeps until there may be progress, no longer than `until`.
   virtual void pause(clock::time_point until) = 0;
-  /// After a control message that a rank has ended, of which only the connection may have broken: starts to connect to
-  /// it again. Earlier messages are lost, so the caller cancels the requests between the two. If the connection is not
-  /// made by `until`, or nothing listens at its addresses, there is another such message. False where this transport
-  /// cannot connect again, or has tried already.
+  /// Starts to connect again to a rank, after a control message that the rank has ended, because possibly only the
+  /// connection broke. Earlier messages are lost, so the caller cancels its requests after the control message and
+  /// before this call. If the connection is not made by `until`, or nothing listens at the rank's addresses, a second
+  /// control message follows. Returns false if this transport cannot connect again, or has tried already.
   [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
 
-  /// Of the connection to that rank; all zeros where there is none, or the transport cannot tell. Costs a system call.
+  /// Returns the quality of the connection to that rank; all zeros if there is no connection, or if the transport
+  /// cannot measure it. Costs a system call.
   [[nodiscard]] virtual link_quality quality(int /*peer*/) { return {}; }
 
-  /// Called by each member of a new group before `subgroup`, which gets the results of all members.
+  /// Prepares a new group: each member calls this before `subgroup`, which receives all members' results.
   [[nodiscard]] virtual std::uint64_t prepare(std::span<const int> /*members*/) { return 0; }
-  /// Collective over the members: makes the transport of the new group.
-  [[nodiscard]] virtual std::unique_ptr<transport> subgroup(const subgroup_call& some) = 0;
+  /// Makes the transport of the new group. Collective over the members.
+  [[nodiscard]] virtual std::unique_ptr<transport> subgroup(const subgroup_call& call) = 0;
 };
 
 inline request::~request() {
   if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
 }
 
-/// A transport that forwards every call to another one, for derived classes to override some. Requests belong to the
-/// inner transport; so do groups that are split from it, unless `subgroup` is overridden.
+/// A transport that forwards every call to another transport, for derived classes to override some calls. Requests
+/// belong to the inner transport, and so do groups that are split from it, unless `subgroup` is overridden.
 class transport_decorator : public transport {
  public:
   /// Owns `inner`, which is not null.
@@ -252,9 +273,9 @@ class transport_decorator : public transport {
   void cancel(request& r) noexcept override {
     if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);
   }
-  [[nodiscard]] bool move_buffer(request& r, std::byte* to) noexcept override {
+  [[nodiscard]] bool move_buffer(request& r, std::byte* replacement) noexcept override {
     auto* const owner = r.held_by();
-    return owner != nullptr && owner != this && owner->move_buffer(r, to);
+    return owner != nullptr && owner != this && owner->move_buffer(r, replacement);
   }
   void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }
   bool poll(control_message& message) override { return inner_->poll(message); }
@@ -262,8 +283,8 @@ class transport_decorator : public transport {
   [[nodiscard]] bool renew(int peer, clock::time_point until) override { return inner_->renew(peer, until); }
   [[nodiscard]] link_quality quality(int peer) override { return inner_->quality(peer); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override {
-    return inner_->subgroup(some);
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override {
+    return inner_->subgroup(call);
   }
 
  protected:
@@ -275,11 +296,12 @@ class transport_decorator : public transport {
 
 namespace detail {
 
-/// Throws mismatch_error unless a message that says (signature, bytes) is what `wanted` waits for.
-void check_arrival(const request& wanted, int source, const collective_signature& signature, std::size_t bytes);
+/// Throws mismatch_error unless a message with that signature and size fits the receive.
+void check_arrival(const request& receive, int source, const collective_signature& signature, std::size_t bytes);
 
-/// Puts bytes that came where the request wants them; whole elements, if it combines, of the message from `offset` on.
-void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0);
+/// Writes or combines received bytes into the buffer of the receive. `offset` is the position of the bytes in the
+/// message. A receive that combines gets whole elements.
+void deliver(request& receive, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0);
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// An outstanding collective.
+// The handle of an outstanding collective.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,12 @@ struct operation_release {
 }  // namespace detail
 
 /// The handle of an outstanding collective, which an `_async` call returns. Do not read or write the buffers of the
-/// call until it is done. Collectives of one group run in the order they were started; any number may be outstanding.
-/// They make progress when this rank tests or waits for any of them or makes another call on the group, and without
-/// that where the group has a progress thread.
+/// call until it is done. Collectives of a group run in the order in which they were started; any number may be
+/// outstanding. They make progress when this rank tests or waits for any collective or makes another call on the group,
+/// and also without such calls if the group has a progress thread.
 ///
-/// Used by the thread that uses the group. Destroying an unfinished one waits for it, since peers may still use its
-/// buffer; the next call on the group throws an error of it.
+/// Used by the thread that uses the group. Destroying an unfinished work waits for it, since peers may still use its
+/// buffer; the next call on the group throws its error.
 class [[nodiscard]] work {
  public:
   work() noexcept = default;  ///< done
@@ -31,19 +31,19 @@ class [[nodiscard]] work {
   work& operator=(work&&) noexcept;
   ~work();
 
-  /// Makes progress without waiting; true when done. Throws the error of the collective.
+  /// Makes progress without waiting; returns true when done. Throws the error of the collective.
   bool test();
-  /// Waits until it is done. Throws its error, such as timeout_error or peer_failure. Afterwards the buffer is the
-  /// caller's again in any case; its content is undefined after an error.
+  /// Waits until the collective is done. Throws its error, such as timeout_error or peer_failure. Afterwards the buffer
+  /// belongs to the caller again in any case; its content is undefined after an error.
   void wait();
-  /// Waits no longer than `limit`; true when done, false when it is still outstanding, which is no error.
+  /// Waits no longer than `limit`; returns true when done, false when still outstanding, which is no error.
   bool wait_for(seconds limit);
 
  private:
   void end() noexcept;
   void take_result();
 
-  std::shared_ptr<detail::group_state> group_;  // outlives the operation, which lives in its pool
+  std::shared_ptr<detail::group_state> group_;  // outlives the operation, whose memory belongs to the group's pool
   std::unique_ptr<detail::operation_state, detail::operation_release> operation_;
 };
 

@@ -24,71 +24,74 @@ std::size_t read_size(const spec_reader& item, std::string_view word) {
   return *size;
 }
 
-void read_range(const spec_reader& item, std::string_view word, algorithm_rules::rule& made) {
+void read_range(const spec_reader& item, std::string_view word, algorithm_rules::rule& range) {
   const auto dash = word.find('-');
   if (dash == std::string_view::npos)
     item.refuse("'" + std::string(word) + "' is not a range of sizes", "write it as low-high, such as 0-4k or 4k-inf");
-  made.low = read_size(item, word.substr(0, dash));
+  range.low = read_size(item, word.substr(0, dash));
   const auto high = word.substr(dash + 1);
-  made.high = high == "inf" ? algorithm_rules::no_limit : read_size(item, high);
-  if (made.low >= made.high) {
+  range.high = high == "inf" ? algorithm_rules::no_limit : read_size(item, high);
+  if (range.low >= range.high) {
     item.refuse("the range " + std::string(word) + " is empty: low is included, high is not",
                 "give a high above the low");
   }
 }
 
-// One item of the list: an algorithm, or COLLECTIVE:ALGORITHM, or COLLECTIVE:LOW-HIGH:ALGORITHM.
+// Reads an item of the list: an algorithm, or COLLECTIVE:ALGORITHM, or COLLECTIVE:LOW-HIGH:ALGORITHM.
 algorithm_rules::rule read_rule(spec_reader item) {
-  algorithm_rules::rule made;
+  algorithm_rules::rule result;
   if (item.text().empty()) item.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
   const auto algorithms = named<algorithm>(known_algorithms());
   if (!item.has_value()) {
-    made.algorithm = item.choose("algorithm", item.name(), algorithms);
-    return made;
+    result.algorithm = item.choose("algorithm", item.name(), algorithms);
+    return result;
   }
-  made.kind = item.choose("collective", item.name(), named<collective>(all_collectives));
+  result.kind = item.choose("collective", item.name(), named<collective>(all_collectives));
   const std::string rest = item.value("algorithm");
   const auto colon = rest.find(':');
-  if (colon != std::string::npos) read_range(item, std::string_view(rest).substr(0, colon), made);
-  made.algorithm =
+  if (colon != std::string::npos) read_range(item, std::string_view(rest).substr(0, colon), result);
+  result.algorithm =
       item.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
-  const auto known = algorithms_of(made.kind);
-  if (made.algorithm == algorithm::automatic || std::find(known.begin(), known.end(), made.algorithm) != known.end())
-    return made;
+  const auto available = algorithms_of(result.kind);
+  if (result.algorithm == algorithm::automatic ||
+      std::find(available.begin(), available.end(), result.algorithm) != available.end())
+    return result;
   std::string list;
-  for (const algorithm how : known) list += std::string(to_string(how)) + ", ";
-  item.refuse(std::string(to_string(made.kind)) + " has " + list + "and not " + std::string(to_string(made.algorithm)),
-              "choose one of these or auto");
+  for (const algorithm name : available) list += std::string(to_string(name)) + ", ";
+  item.refuse(
+      std::string(to_string(result.kind)) + " has " + list + "and not " + std::string(to_string(result.algorithm)),
+      "choose a listed algorithm or auto");
 }
 
 bool covers(const algorithm_rules::rule& r, collective kind) {
   if (r.kind != collective::none) return r.kind == kind;
-  const auto known = algorithms_of(kind);
-  return r.algorithm == algorithm::automatic || std::find(known.begin(), known.end(), r.algorithm) != known.end();
+  const auto available = algorithms_of(kind);
+  return r.algorithm == algorithm::automatic ||
+         std::find(available.begin(), available.end(), r.algorithm) != available.end();
 }
 
 }  // namespace
 
-algorithm_rules::algorithm_rules(algorithm how) {
-  if (how != algorithm::automatic) rules_.push_back({.algorithm = how});
+algorithm_rules::algorithm_rules(algorithm name) {
+  if (name != algorithm::automatic) rules_.push_back({.algorithm = name});
 }
 
 algorithm_rules algorithm_rules::parse(std::string_view text, std::string_view origin) {
-  algorithm_rules made;
+  algorithm_rules list;
   for (const auto word : detail::split(text, ',')) {
     const rule next = read_rule({origin, word});
     if (next == rule{}) {
-      made.rules_.clear();  // "auto" takes back all before it
+      list.rules_.clear();  // "auto" removes all earlier rules
     } else {
-      made.rules_.push_back(next);
+      list.rules_.push_back(next);
     }
   }
-  return made;
+  return list;
 }
 
 std::string algorithm_rules::to_string() const {
   if (rules_.empty()) return "auto";
-  return detail::joined(rules_, ",", [](const rule& one) { return muster::to_string(one); });
+  return detail::joined(rules_, ",", [](const rule& entry) { return muster::to_string(entry); });
 }
 
 algorithm algorithm_rules::at(collective kind, std::size_t bytes) const noexcept {

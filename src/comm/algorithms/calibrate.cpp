@@ -27,36 +27,37 @@ constexpr std::size_t smallest = 64;
 constexpr std::size_t largest = std::size_t{16} << 20;
 constexpr std::size_t rounds = 5;
 
-// As many calls as take some milliseconds: no size takes long, even where ranks wait for a core, and none is one call.
+// Returns the number of calls that take some milliseconds: no size takes long, even if ranks wait for a core, and no
+// size has a single call.
 std::size_t calls_in_a_round(double seconds_a_call) {
   constexpr double round_time = 4e-3;
   return static_cast<std::size_t>(std::clamp(round_time / std::max(seconds_a_call, 1e-9), 3.0, 100.0));
 }
 
-// The buffers of all calls, of which each size uses a part.
+// The buffers for all calls; each size uses a part.
 struct memory {
   buffer<float> in;
   buffer<float> out;
 };
 
-void call_once(group& world, memory& buffers, collective kind, std::size_t count, algorithm how) {
-  const auto whole = buffers.in.span().first(count);
+void call_once(group& world, memory& buffers, collective kind, std::size_t count, algorithm name) {
+  const auto input = buffers.in.span().first(count);
   const auto result = buffers.out.span().first(count);
   const auto mine = block_of(count, world.rank(), world.size()).count;
-  const options by{.algorithm = how};
+  const options call_options{.algorithm = name};
   switch (kind) {
     case collective::allreduce:
-      return allreduce(world, whole, sum, by);
+      return allreduce(world, input, sum, call_options);
     case collective::broadcast:
-      return broadcast(world, whole, 0, by);
+      return broadcast(world, input, 0, call_options);
     case collective::reduce:
-      return reduce(world, whole, result.first(world.rank() == 0 ? count : 0), sum, 0, by);
+      return reduce(world, input, result.first(world.rank() == 0 ? count : 0), sum, 0, call_options);
     case collective::allgather:
-      return allgather(world, whole.first(mine), result, by);
+      return allgather(world, input.first(mine), result, call_options);
     case collective::reduce_scatter:
-      return reduce_scatter(world, whole, result.first(mine), sum, by);
+      return reduce_scatter(world, input, result.first(mine), sum, call_options);
     default:
-      return all_to_all(world, whole, result, by);
+      return all_to_all(world, input, result, call_options);
   }
 }
 
@@ -71,36 +72,39 @@ double median(std::vector<double>& values) {
 std::vector<measured_time> calibrate(group& world) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const bool with_native = world.abilities().native_collectives;
-  auto* const source = world.transport().memory();  // that of programs that care
+  auto* const source = world.transport().memory();  // the memory that performance-sensitive programs use
   memory buffers{buffer<float>(largest / sizeof(float), source), buffer<float>(largest / sizeof(float), source)};
   std::vector<measured_time> all;
   for (const collective kind : measured) {
     for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) {
-      const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;  // for all_to_all
+      // a multiple of the number of ranks, for all_to_all
+      const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;
       std::map<algorithm, std::vector<double>> times;
       std::map<algorithm, std::size_t> calls;
       const auto known = algorithms_of(kind);
       for (std::size_t round = 0; round <= rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
-          const algorithm how = known[(turn + round) % known.size()];  // each follows each of the others
-          if (how == algorithm::native && !with_native) continue;
-          std::vector<double> taken(round == 0 ? 3 : calls[how]);
-          for (double& time : taken) {
-            barrier(world);  // a root that runs ahead would hide what its call costs the others
+          // over the rounds, each algorithm follows each other algorithm
+          const algorithm name = known[(turn + round) % known.size()];
+          if (name == algorithm::native && !with_native) continue;
+          std::vector<double> durations(round == 0 ? 3 : calls[name]);
+          for (double& time : durations) {
+            // without a barrier, a root that runs ahead would hide its call's cost at the other ranks
+            barrier(world);
             const auto begin = clock::now();
-            call_once(world, buffers, kind, count, how);
+            call_once(world, buffers, kind, count, name);
             time = seconds_since(begin);
           }
-          allreduce(world, taken, max);
-          if (round == 0) {  // to warm up, and to see how many are a round
-            calls[how] = calls_in_a_round(median(taken));
+          allreduce(world, durations, max);
+          if (round == 0) {  // the first round warms up and determines the number of calls in a round
+            calls[name] = calls_in_a_round(median(durations));
           } else {
-            times[how].insert(times[how].end(), taken.begin(), taken.end());
+            times[name].insert(times[name].end(), durations.begin(), durations.end());
           }
         }
       }
-      for (const algorithm how : known) {
-        if (times.contains(how)) all.push_back({kind, how, count * sizeof(float), median(times[how])});
+      for (const algorithm name : known) {
+        if (times.contains(name)) all.push_back({kind, name, count * sizeof(float), median(times[name])});
       }
     }
   }
@@ -108,7 +112,8 @@ std::vector<measured_time> calibrate(group& world) {
 }
 
 transport_costs fit_costs(std::span<const measured_time> times, int ranks, const transport_costs& known) {
-  // The model is linear in its constants: what each is multiplied with, over the time, should sum up to 1.
+  // The model is linear in its constants: for each measurement, the sum over constant times factor should be 1, where
+  // the factor is the constant's part of the model divided by the measured time.
   using vector3 = std::array<double, 3>;
   std::array<vector3, 3> matrix{};
   vector3 right{};
@@ -125,8 +130,8 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks, const
       right[i] += row[i];
     }
   }
-  // The least squares with no constant below 0: one after the other is set to its best (projected Gauss-Seidel), which
-  // comes to the least of a convex function. Constants that go together take the most turns.
+  // Computes the least squares with no constant below 0: sets one constant after the other to its best value (projected
+  // Gauss-Seidel), which converges to the minimum of a convex function. Correlated constants take the most turns.
   constexpr int turns = 20'000;
   vector3 x{};
   for (int turn = 0; turn < turns; ++turn) {
@@ -146,11 +151,12 @@ algorithm_rules fastest(std::span<const measured_time> times) {
   for (const auto& [kind, sizes] : by_size) {
     std::size_t before = 0;
     algorithm_rules::rule current{kind, 0, algorithm_rules::no_limit, algorithms_of(kind).front()};
-    const auto add = [&](const algorithm_rules::rule& made) { rules += (rules.empty() ? "" : ",") + to_string(made); };
+    const auto add = [&](const algorithm_rules::rule& rule) { rules += (rules.empty() ? "" : ",") + to_string(rule); };
     for (const auto& [bytes, candidates] : sizes) {
-      const auto kept = candidates.find(current.algorithm);
-      const auto best = std::ranges::min_element(candidates, {}, [](const auto& one) { return one.second; });
-      if (best != kept && (kept == candidates.end() || best->second < noise * kept->second)) {
+      const auto current_time = candidates.find(current.algorithm);
+      const auto best =
+          std::ranges::min_element(candidates, {}, [](const auto& candidate) { return candidate.second; });
+      if (best != current_time && (current_time == candidates.end() || best->second < noise * current_time->second)) {
         const double between = std::sqrt(static_cast<double>(before) * static_cast<double>(bytes));
         current.high = static_cast<std::size_t>(std::ceil(between));
         if (before != 0) add(current);

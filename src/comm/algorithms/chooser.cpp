@@ -11,12 +11,12 @@ namespace muster { inline namespace v0 {
 
 namespace {
 
-// On the longest path from the first call to the last return, where every rank has a core.
-double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks,
+// Returns the time of the longest path from the first call to the last return, if every rank has a core.
+double time_of_path(collective kind, algorithm name, std::size_t bytes, int ranks,
                     const transport_costs& costs) noexcept {
   const double n = ranks;
   const double all = static_cast<double>(bytes);
-  const double share = all * (n - 1) / n;  // what a rank must get or give in the least
+  const double share = all * (n - 1) / n;  // minimum of data that a rank must receive or send
   const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));  // ceil(log2 n)
   const bool folded = !std::has_single_bit(static_cast<unsigned>(ranks));
   const double a = costs.latency;
@@ -26,14 +26,14 @@ double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks
   const double halvings = folded ? rounds - 1 : rounds;
 
   if (kind == collective::allreduce) {
-    switch (how) {
+    switch (name) {
       case algorithm::recursive_doubling:
         return fold + halvings * (a + all * (b + c));
       case algorithm::halving_doubling:
         return fold + 2 * halvings * a + share * (2 * b + c);
       case algorithm::ring:
         return 2 * (n - 1) * a + share * (2 * b + c);
-      case algorithm::direct:  // twice a message to each rank, all of them under way at once
+      case algorithm::direct:  // two messages to each rank, all outstanding at once
         return 2 * (1 + (n - 2) * costs.next_message) * a + share * (2 * b + c);
       case algorithm::tree:
         return rounds * (2 * a + all * (2 * b + c));
@@ -41,7 +41,7 @@ double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks
         break;
     }
   }
-  switch (how) {
+  switch (name) {
     case algorithm::ring:
       return (n - 1) * a + share * (b + (kind == collective::reduce_scatter ? 2 * c : 0.0));
     case algorithm::direct:
@@ -49,12 +49,12 @@ double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks
     case algorithm::recursive_doubling:
       return 2 * rounds * a + share * b;
     case algorithm::tree:
-      // Gather and scatter move a half, a quarter ... of the whole along the longest path; the root copies it once
+      // Gather and scatter move a half, a quarter ... of the data along the longest path; the root copies the data once
       // more.
       if (kind == collective::gather || kind == collective::scatter) return rounds * a + share * 2 * b;
       return rounds * (a + all * (b + (kind == collective::reduce ? c : 0.0)));
     case algorithm::chain: {
-      // Chunks are counted in parts: a model with steps would change its mind at every one of them.
+      // Chunks are counted in fractions: in a model with steps the cheapest algorithm would change at every chunk.
       const double chunk = std::min(all, static_cast<double>(detail::chain_chunk));
       const double chunks = std::max(1.0, all / static_cast<double>(detail::chain_chunk));
       return (n - 2 + chunks) * (a + chunk * b);
@@ -64,26 +64,26 @@ double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks
   }
 }
 
-// Of all ranks together.
+// The traffic that all ranks cause together.
 struct traffic {
   double messages = 0;
   double bytes = 0;
-  double combined = 0;  // of the bytes
+  double combined = 0;  // bytes that are combined
 };
 
-traffic traffic_of(collective kind, algorithm how, std::size_t bytes, int ranks) noexcept {
+traffic traffic_of(collective kind, algorithm name, std::size_t bytes, int ranks) noexcept {
   const double n = ranks;
   const double all = static_cast<double>(bytes);
-  const double once = (n - 1) * all;  // what must come to all, or from all
+  const double once = (n - 1) * all;  // minimum of data that must reach all ranks, or leave all ranks
   const double pairs = n * (n - 1);
   if (kind == collective::allreduce) {
     const double power = std::bit_floor(static_cast<unsigned>(ranks));
     const double halvings = std::bit_width(static_cast<unsigned>(ranks)) - 1;
     const double folds = 2 * (n - power);
-    switch (how) {
+    switch (name) {
       case algorithm::recursive_doubling: {
-        const double whole = power * halvings + folds;
-        return {whole, whole * all, (whole - folds / 2) * all};
+        const double messages = power * halvings + folds;
+        return {messages, messages * all, (messages - folds / 2) * all};
       }
       case algorithm::halving_doubling:
         return {2 * power * halvings + folds, 2 * (power - 1) * all + folds * all, once};
@@ -97,7 +97,7 @@ traffic traffic_of(collective kind, algorithm how, std::size_t bytes, int ranks)
   const double combined = combines ? once : 0.0;
   const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));
   const bool rooted = kind == collective::gather || kind == collective::scatter;
-  switch (how) {
+  switch (name) {
     case algorithm::tree:
       return {n - 1, rooted ? rounds * all / 2 : once, combined};
     case algorithm::chain:
@@ -111,15 +111,15 @@ traffic traffic_of(collective kind, algorithm how, std::size_t bytes, int ranks)
 
 }  // namespace
 
-double estimate(collective kind, algorithm how, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
-  const double path = time_of_path(kind, how, bytes, ranks, costs);
+double estimate(collective kind, algorithm name, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
+  const double path = time_of_path(kind, name, bytes, ranks, costs);
   if (costs.ranks_a_core <= 1) return path;
-  // As measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB; straight in the bytes, as `bisect`
-  // wants.
+  // Measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB. The model is linear in the bytes, as
+  // `bisect` requires.
   constexpr double of_path = 0.25;
-  const traffic whole = traffic_of(kind, how, bytes, ranks);
+  const traffic total = traffic_of(kind, name, bytes, ranks);
   const double work =
-      whole.messages * costs.latency + whole.bytes * costs.per_byte + whole.combined * costs.reduce_per_byte;
+      total.messages * costs.latency + total.bytes * costs.per_byte + total.combined * costs.reduce_per_byte;
   return of_path * path + (1 - of_path) * work * costs.ranks_a_core / ranks;
 }
 
@@ -137,28 +137,27 @@ algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_
   return best;
 }
 
-// ---- choices ----
-
 namespace {
 
 using table = std::vector<choices::row>;
 
-// Beyond this the model's choice does not change any more; as a double it is exact.
+// Above this size the model's choice does not change any more; the value is exact as a double.
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
-// The choice at each size from low on, below high. Under the model time grows along a straight line for each algorithm,
-// so each is the cheapest in one interval at most: where both ends choose alike, so does all between.
+// Appends the choice at each size from `low` to below `high`. Under the model each algorithm's time is linear in the
+// size, so each algorithm is the cheapest in one interval at most: if both ends have the same choice, all sizes between
+// have it too.
 template <class Choose>
-void bisect(table& to, std::size_t low, std::size_t high, const Choose& chosen_at) {
-  const algorithm how = chosen_at(low);
-  if (how != chosen_at(high - 1)) {
+void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen_at) {
+  const algorithm name = chosen_at(low);
+  if (name != chosen_at(high - 1)) {
     const std::size_t middle = low + (high - low) / 2;
-    bisect(to, low, middle, chosen_at);
-    bisect(to, middle, high, chosen_at);
-  } else if (!to.empty() && to.back().algorithm == how) {
-    to.back().below = high;
+    bisect(rows, low, middle, chosen_at);
+    bisect(rows, middle, high, chosen_at);
+  } else if (!rows.empty() && rows.back().algorithm == name) {
+    rows.back().below = high;
   } else {
-    to.push_back({high, how});
+    rows.push_back({high, name});
   }
 }
 
@@ -166,7 +165,7 @@ void bisect(table& to, std::size_t low, std::size_t high, const Choose& chosen_a
 
 choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules) {
   const bool with_native = transport.native_collectives;
-  std::vector<std::size_t> ends{algorithm_rules::no_limit};  // of what one rule says at all sizes between
+  std::vector<std::size_t> ends{algorithm_rules::no_limit};  // ends of the intervals of sizes that have the same rule
   for (const auto& rule : rules.rules()) {
     if (rule.algorithm == algorithm::native && !with_native && ranks > 1) {
       throw configuration_error("the algorithm rule '" + to_string(rule) + "' asks for native (transport " +
@@ -180,8 +179,8 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
   for (std::size_t i = 1; i < tables_.size(); ++i) {
     const auto kind = static_cast<collective>(i);
     const auto chosen_at = [&](std::size_t bytes) {
-      const algorithm asked = rules.at(kind, bytes);
-      if (asked != algorithm::automatic && (asked != algorithm::native || with_native)) return asked;
+      const algorithm requested = rules.at(kind, bytes);
+      if (requested != algorithm::automatic && (requested != algorithm::native || with_native)) return requested;
       if (transport.native_first && with_native) return algorithm::native;
       return choose(kind, std::min(bytes, largest_modelled), ranks, transport.costs);
     };

@@ -18,7 +18,7 @@ constexpr std::size_t built_in = std::size(all_algorithms);
 constexpr std::size_t most_registered = 8;
 
 struct registry {
-  std::array<std::vector<algorithm>, static_cast<std::size_t>(collective::finish) + 1> of = {{
+  std::array<std::vector<algorithm>, static_cast<std::size_t>(collective::finish) + 1> algorithms = {{
       {},
       {tree, chain, native},                                               // broadcast
       {tree, native},                                                      // reduce
@@ -31,14 +31,14 @@ struct registry {
       {recursive_doubling, native},                                        // barrier
       {recursive_doubling},                                                // finish
   }};
-  std::deque<std::string> names;  // of those that were registered; in place, for views
+  std::deque<std::string> names;  // names of the registered algorithms; a deque, so that views of the names stay valid
   std::map<std::pair<collective, algorithm>, algorithm_body> bodies;
-  std::string told;  // registered_algorithms()
+  std::string description;  // the text of `registered_algorithms`
 };
 
-registry& known() {
-  static registry made;
-  return made;
+registry& algorithm_registry() {
+  static registry instance;
+  return instance;
 }
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why, const char* suggestion) {
@@ -48,43 +48,44 @@ registry& known() {
 }  // namespace
 
 std::span<const algorithm> algorithms_of(collective kind) noexcept {
-  return known().of[static_cast<std::size_t>(kind)];
+  return algorithm_registry().algorithms[static_cast<std::size_t>(kind)];
 }
 
 algorithm register_algorithm(collective kind, std::string_view name, algorithm_body body) {
-  auto& [of, names, bodies, told] = known();
-  const std::vector<std::string> taken(std::begin(detail::algorithm_names), std::end(detail::algorithm_names));
-  detail::require_registrable("algorithm", name, taken, body != nullptr);
+  auto& [algorithms, names, bodies, description] = algorithm_registry();
+  const std::vector<std::string> reserved(std::begin(detail::algorithm_names), std::end(detail::algorithm_names));
+  detail::require_registrable("algorithm", name, reserved, body != nullptr);
   if (std::ranges::find(all_collectives, kind) == std::end(all_collectives))
-    refuse(name, "there is no such collective", "name one");
+    refuse(name, "there is no such collective", "give a collective such as allreduce");
   const auto index = static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
   if (index == most_registered) refuse(name, "there are 8 already", "register fewer");
-  const auto made = static_cast<algorithm>(built_in + index);
-  if (!bodies.emplace(std::pair(kind, made), body).second)
-    refuse(name, std::string(to_string(kind)) + " has an algorithm of that name", "take another one");
+  const auto number = static_cast<algorithm>(built_in + index);
+  if (!bodies.emplace(std::pair(kind, number), body).second)
+    refuse(name, std::string(to_string(kind)) + " has an algorithm with that name", "choose another name");
   if (index == names.size()) names.emplace_back(name);
-  of[static_cast<std::size_t>(kind)].push_back(made);
-  told += (told.empty() ? "" : " ") + std::string(to_string(kind)) + ":" + std::string(name);
-  return made;
+  algorithms[static_cast<std::size_t>(kind)].push_back(number);
+  description += (description.empty() ? "" : " ") + std::string(to_string(kind)) + ":" + std::string(name);
+  return number;
 }
 
 std::vector<algorithm> known_algorithms() {
   std::vector<algorithm> all(std::begin(all_algorithms), std::end(all_algorithms));
-  for (std::size_t i = 0; i < known().names.size(); ++i) all.push_back(static_cast<algorithm>(built_in + i));
+  for (std::size_t i = 0; i < algorithm_registry().names.size(); ++i)
+    all.push_back(static_cast<algorithm>(built_in + i));
   return all;
 }
 
 std::string_view detail::registered_name(std::size_t number) noexcept {
-  const auto& names = known().names;
+  const auto& names = algorithm_registry().names;
   return number - built_in < names.size() ? std::string_view(names[number - built_in]) : "unknown algorithm";
 }
 
-algorithm_body detail::registered_body(collective kind, algorithm how) noexcept {
-  if (static_cast<std::size_t>(how) < built_in) return nullptr;
-  const auto found = known().bodies.find({kind, how});
-  return found == known().bodies.end() ? nullptr : found->second;
+algorithm_body detail::registered_body(collective kind, algorithm name) noexcept {
+  if (static_cast<std::size_t>(name) < built_in) return nullptr;
+  const auto found = algorithm_registry().bodies.find({kind, name});
+  return found == algorithm_registry().bodies.end() ? nullptr : found->second;
 }
 
-std::string detail::registered_algorithms() { return known().told; }
+std::string detail::registered_algorithms() { return algorithm_registry().description; }
 
 }}  // namespace muster::v0

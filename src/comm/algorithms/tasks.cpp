@@ -1,4 +1,4 @@
-// Every collective by every algorithm it has, over any transport.
+// Selects the coroutine of every collective and algorithm, over any transport.
 #include <muster/comm/algorithms/allreduce.hpp>
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
@@ -10,129 +10,130 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// A group of one has no rank to send to: the copy before has done its work.
+// Does nothing, for a group with a single rank: the copy before has completed the call.
 task nothing(executor&) { co_return; }
 
-task by_native(executor& f, const collective_call& what, bool check_full) {
-  // What compares signatures itself and can be taken back needs no barrier with messages that carry the signature.
-  const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
-  if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
+task by_native(executor& ctx, const collective_call& call, bool check_full) {
+  // A transport that compares signatures itself and can cancel a collective needs no barrier, whose messages carry the
+  // signature.
+  const bool large = payload_bytes(call, ctx.size()) > native_copied_up_to;
+  if ((large || check_full) && !ctx.abilities().native_first) co_await dissemination_barrier(ctx);
   request r;
-  if (f.native(what, r)) {
-    co_await f.done(r);
+  if (ctx.native(call, r)) {
+    co_await ctx.done(r);
     co_return;
   }
-  // The transport lacks this type or operation, at every rank alike: the library's own has all.
-  co_await make_task(f, what, f.choose(what.kind, payload_bytes(what, f.size())), false);
+  // The transport lacks this type or operation, at every rank alike. The library's algorithms support all.
+  co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
 }
 
-task by_reduce(executor& f, const collective_call& what) {
-  const std::size_t bytes = what.count * what.element_size;
-  const bool at_root = f.rank() == what.root;
-  std::byte* const held = at_root ? what.out : f.scratch(bytes);  // `in` is only read
-  if (bytes > 0 && held != what.in) std::memcpy(held, what.in, bytes);
-  co_await tree_reduce(f, held, bytes, what.root, what.reduce);
+task by_reduce(executor& ctx, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  const bool at_root = ctx.rank() == call.root;
+  std::byte* const held = at_root ? call.out : ctx.scratch(bytes);  // `in` is only read
+  if (bytes > 0 && held != call.in) std::memcpy(held, call.in, bytes);
+  co_await tree_reduce(ctx, held, bytes, call.root, call.reduce);
 }
 
-task by_ring_reduce_scatter(executor& f, const collective_call& what) {
-  const std::size_t bytes = what.count * what.element_size;
-  std::byte* const held = f.scratch(bytes);
-  if (bytes > 0) std::memcpy(held, what.in, bytes);
-  const blocks parts{held, what.count, what.element_size, f.size()};
-  co_await ring_reduce_scatter(f, parts, what.reduce);
-  const auto mine = parts.at(f.rank());
-  if (!mine.empty()) std::memcpy(what.out, mine.data(), mine.size());
+task by_ring_reduce_scatter(executor& ctx, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  std::byte* const held = ctx.scratch(bytes);
+  if (bytes > 0) std::memcpy(held, call.in, bytes);
+  const blocks parts{held, call.count, call.element_size, ctx.size()};
+  co_await ring_reduce_scatter(ctx, parts, call.reduce);
+  const auto mine = parts.at(ctx.rank());
+  if (!mine.empty()) std::memcpy(call.out, mine.data(), mine.size());
 }
 
-task make_allreduce(executor& f, const collective_call& what, algorithm how) {
-  const std::size_t bytes = what.count * what.element_size;
-  if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
-  return allreduce_by(f, how, what.out, what.count, what.reduce);
+task make_allreduce(executor& ctx, const collective_call& call, algorithm selected) {
+  const std::size_t bytes = call.count * call.element_size;
+  if (bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
+  return allreduce_by(ctx, selected, call.out, call.count, call.reduce);
 }
 
-task make_allgather(executor& f, const collective_call& what, algorithm how) {
-  const blocks parts{what.out, what.count, what.element_size, f.size()};
-  const auto mine = parts.at(f.rank());
-  if (!mine.empty() && mine.data() != what.in) std::memcpy(mine.data(), what.in, mine.size());
-  if (how == algorithm::ring) return ring_allgather(f, parts);
-  return recursive_doubling_allgather(f, parts);
+task make_allgather(executor& ctx, const collective_call& call, algorithm selected) {
+  const blocks parts{call.out, call.count, call.element_size, ctx.size()};
+  const auto mine = parts.at(ctx.rank());
+  if (!mine.empty() && mine.data() != call.in) std::memcpy(mine.data(), call.in, mine.size());
+  if (selected == algorithm::ring) return ring_allgather(ctx, parts);
+  return recursive_doubling_allgather(ctx, parts);
 }
 
-// A mean whose sum needs a wider type. Peers compare what was called.
-task by_wider_sum(executor& f, const collective_call& what, algorithm how, bool check_full) {
-  const auto& wide = *what.reduce.wide();
-  const bool cut = what.kind == collective::reduce_scatter;
-  const bool takes = what.kind != collective::reduce || f.rank() == what.root;
-  const std::size_t results = cut ? block_of(what.count, f.rank(), f.size()).count : what.count;
-  std::byte* const elements = f.scratch(what.count * wide.element_size);
-  std::byte* const sums = cut ? f.scratch(results * wide.element_size) : elements;
-  if (what.count > 0) wide.widen(what.in, elements, what.count, f.size());
-  collective_call inner(what, elements, takes ? sums : nullptr, wide.element_size, wide.sum(), what.timeout);
+// Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
+task by_wider_sum(executor& ctx, const collective_call& call, algorithm selected, bool check_full) {
+  const auto& wide = *call.reduce.wide();
+  const bool cut = call.kind == collective::reduce_scatter;
+  const bool takes = call.kind != collective::reduce || ctx.rank() == call.root;
+  const std::size_t results = cut ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
+  std::byte* const elements = ctx.scratch(call.count * wide.element_size);
+  std::byte* const sums = cut ? ctx.scratch(results * wide.element_size) : elements;
+  if (call.count > 0) wide.widen(call.in, elements, call.count, ctx.size());
+  collective_call inner(call, elements, takes ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
   inner.type = wide.type;
   inner.op = operation::sum;
-  inner.step_of = &what.signature();
-  co_await make_task(f, inner, how, check_full);
-  if (takes && results > 0) wide.narrow(sums, what.out, results, f.size());
+  inner.step_of = &call.signature();
+  co_await make_task(ctx, inner, selected, check_full);
+  if (takes && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
-// A group of one: what is asked for is a copy, and for a mean a division by one.
-void copy_alone(const collective_call& what) {
-  const std::size_t bytes = what.count * what.element_size;
-  if (bytes > 0 && what.out != nullptr && what.in != nullptr && what.in != what.out)
-    std::memcpy(what.out, what.in, bytes);
+// Copies in to out for a group with a single rank; for a mean the copy is a division by one.
+void copy_alone(const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  if (bytes > 0 && call.out != nullptr && call.in != nullptr && call.in != call.out)
+    std::memcpy(call.out, call.in, bytes);
 }
 
 }  // namespace
 
-task await(executor& f, request& r) { co_await f.done(r); }
+task await(executor& ctx, request& r) { co_await ctx.done(r); }
 
-std::size_t payload_bytes(const collective_call& what, int ranks) {
+std::size_t payload_bytes(const collective_call& call, int ranks) {
   const bool counts_pieces =
-      what.kind == collective::gather || what.kind == collective::scatter || what.kind == collective::all_to_all;
-  return what.count * what.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
+      call.kind == collective::gather || call.kind == collective::scatter || call.kind == collective::all_to_all;
+  return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
 }
 
-task make_task(executor& f, const collective_call& what, algorithm how, bool check_full) {
-  if (f.size() == 1) {
-    copy_alone(what);
-    return nothing(f);
+task make_task(executor& ctx, const collective_call& call, algorithm selected, bool check_full) {
+  if (ctx.size() == 1) {
+    copy_alone(call);
+    return nothing(ctx);
   }
-  if (what.reduce.wide() != nullptr) return by_wider_sum(f, what, how, check_full);
-  if (how == algorithm::native) return by_native(f, what, check_full);
-  const std::size_t bytes = what.count * what.element_size;
-  if (const auto body = registered_body(what.kind, how)) {
-    if (what.kind == collective::allreduce && bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
-    return body(f, what);
+  if (call.reduce.wide() != nullptr) return by_wider_sum(ctx, call, selected, check_full);
+  if (selected == algorithm::native) return by_native(ctx, call, check_full);
+  const std::size_t bytes = call.count * call.element_size;
+  if (const auto body = registered_body(call.kind, selected)) {
+    if (call.kind == collective::allreduce && bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
+    return body(ctx, call);
   }
-  switch (what.kind) {
+  switch (call.kind) {
     case collective::broadcast:
-      if (how == algorithm::chain) return chain_broadcast(f, what.out, bytes, what.root);
-      return tree_broadcast(f, what.out, bytes, what.root);
+      if (selected == algorithm::chain) return chain_broadcast(ctx, call.out, bytes, call.root);
+      return tree_broadcast(ctx, call.out, bytes, call.root);
     case collective::reduce:
-      return by_reduce(f, what);
+      return by_reduce(ctx, call);
     case collective::allreduce:
-      return make_allreduce(f, what, how);
+      return make_allreduce(ctx, call, selected);
     case collective::allgather:
-      return make_allgather(f, what, how);
+      return make_allgather(ctx, call, selected);
     case collective::reduce_scatter:
-      if (how == algorithm::ring) return by_ring_reduce_scatter(f, what);
-      return direct_reduce_scatter(f, {const_cast<std::byte*>(what.in), what.count, what.element_size, f.size()},
-                                   what.out, what.reduce);
+      if (selected == algorithm::ring) return by_ring_reduce_scatter(ctx, call);
+      return direct_reduce_scatter(ctx, {const_cast<std::byte*>(call.in), call.count, call.element_size, ctx.size()},
+                                   call.out, call.reduce);
     case collective::gather:
-      if (how == algorithm::direct) return direct_gather(f, what.in, what.out, bytes, what.root);
-      return tree_gather(f, what.in, what.out, bytes, what.root);
+      if (selected == algorithm::direct) return direct_gather(ctx, call.in, call.out, bytes, call.root);
+      return tree_gather(ctx, call.in, call.out, bytes, call.root);
     case collective::scatter:
-      if (how == algorithm::direct) return direct_scatter(f, what.in, what.out, bytes, what.root);
-      return tree_scatter(f, what.in, what.out, bytes, what.root);
+      if (selected == algorithm::direct) return direct_scatter(ctx, call.in, call.out, bytes, call.root);
+      return tree_scatter(ctx, call.in, call.out, bytes, call.root);
     case collective::all_to_all:
-      return direct_all_to_all(f, what.in, what.out, bytes);
+      return direct_all_to_all(ctx, call.in, call.out, bytes);
     case collective::barrier:
     case collective::finish:
-      return dissemination_barrier(f);
+      return dissemination_barrier(ctx);
     case collective::none:
       break;
   }
-  return nothing(f);
+  return nothing(ctx);
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// The last calls of a group at one rank: for ranks to compare, and to be written down when they wait in vain.
+// The last calls of a group at one rank. Ranks compare them, and write them to the flight record when a wait fails.
 #pragma once
 
 #include <array>
@@ -11,33 +11,35 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
+/// The last `length` calls of a group at one rank, with their times.
 class call_history {
  public:
   static constexpr std::size_t length = 256;
 
-  /// The next call is this one.
+  /// Records the next call.
   void note(const collective_signature& call) noexcept {
     calls_[count_ % length] = call;
     ++count_;
   }
-  /// The calls so far: the sequence number of the next one.
+  /// Returns the number of calls so far, which is the sequence number of the next call.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
-  /// Null for a call that is forgotten, or was not made yet.
+  /// Returns a recorded call; null for a call that was overwritten or is not made yet.
   [[nodiscard]] const collective_signature* find(std::uint64_t sequence) const noexcept {
     const bool known = sequence < count_ && count_ - sequence <= length;
     return known ? &calls_[sequence % length] : nullptr;
   }
 
-  // A call that is done at once takes no look at the clock: a hundredth of the shortest one is a nanosecond.
+  // Records the start and the end of a call. A call that is done at once is not timed: reading the clock takes 1 % of
+  // the shortest call.
   void began(std::uint64_t sequence, clock::time_point now) noexcept {
     times_[sequence % length] = {sequence, now, {}};
   }
   void ended(std::uint64_t sequence, clock::time_point now) noexcept {
-    if (auto& its = times_[sequence % length]; its.sequence == sequence) its.end = now;
+    if (auto& times = times_[sequence % length]; times.sequence == sequence) times.end = now;
   }
 
-  /// A line a call, the oldest first: "call SEQUENCE BYTES BEGAN TOOK SIGNATURE", in seconds before `now` and of it; 0
-  /// where it was done at once, and TOOK where it is not done.
+  /// Returns one line per call, oldest first: "call SEQUENCE BYTES BEGAN TOOK SIGNATURE". BEGAN is in seconds before
+  /// `now`, TOOK in seconds. BEGAN is 0 for a call that was done at once, TOOK is 0 for a call that is not done.
   [[nodiscard]] std::string describe(clock::time_point now) const;
 
  private:
@@ -52,11 +54,11 @@ class call_history {
   std::uint64_t count_ = 0;
 };
 
-/// Where ranks write down their calls, as `--flight-recorder` says it: empty for nowhere. Set before there are ranks.
+/// Folder of the flight records (`--flight-recorder`); empty for no records. Set before any rank is started.
 inline std::string flight_record_folder;
-/// How often SIGUSR2 has asked for that.
-inline constinit std::atomic<std::uint32_t> flight_records_asked_for{0};
-/// Sets the folder. Where there is one SIGUSR2 asks for records, unless the program has a handler of its own.
+/// Number of SIGUSR2 signals that have requested a flight record.
+inline constinit std::atomic<std::uint32_t> flight_records_requested{0};
+/// Sets the folder. With a folder, SIGUSR2 requests a flight record, unless the program has a handler for the signal.
 void set_flight_record_folder(const std::string& folder);
 
 }}}  // namespace muster::v0::detail

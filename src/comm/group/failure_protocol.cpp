@@ -15,7 +15,7 @@ failure_protocol::failure_protocol(transport& transport)
       departures_(static_cast<std::size_t>(transport.size())),
       reached_(static_cast<std::size_t>(transport.size()), 0) {}
 
-void failure_protocol::time_out(const collective_signature& signature, seconds timeout) const {
+void failure_protocol::throw_timeout(const collective_signature& signature, seconds timeout) const {
   std::vector<int> missing;
   for (int rank = 0; rank < transport_.size(); ++rank) {
     if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < signature.sequence + 1)
@@ -24,23 +24,24 @@ void failure_protocol::time_out(const collective_signature& signature, seconds t
   throw timeout_error(std::string(to_string(signature.kind)), signature.sequence, std::move(missing), timeout.count());
 }
 
-void failure_protocol::hear(const control_message& message) {
+void failure_protocol::on_control_message(const control_message& message) {
   if (message.what == control_message::kind::position) {
     compare_position(message.origin, message.signature);
     return;
   }
   const bool first_hand = message.what == control_message::kind::abort;
-  auto& left = departures_[static_cast<std::size_t>(message.origin)];
-  if (!left) left = departure{message.status, first_hand, message.text};
+  auto& departed = departures_[static_cast<std::size_t>(message.origin)];
+  if (!departed) departed = departure{message.status, first_hand, message.text};
   if (message.what == control_message::kind::leave) {
     leavers_.push_back({message.origin, message.signature.sequence, clock::now() + group_timing::late_reason});
     return;
   }
-  if (message.what == control_message::kind::gone) {  // a dead rank says nothing itself: this one speaks
+  if (message.what == control_message::kind::gone) {  // a dead rank sends nothing itself; the transport reports its end
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }
-  if (failure_ || !first_hand) return;  // a rank that follows another is no news: the first cause comes too
+  // a rank that follows another rank is ignored: the rank with the first cause sends an abort too
+  if (failure_ || !first_hand) return;
   fail(std::make_exception_ptr(peer_failure(
            {message.origin},
            "rank " + std::to_string(message.origin) + " gave up (" + message.text + "); see its own message",
@@ -59,47 +60,47 @@ void failure_protocol::compare_position(int peer, const collective_signature& th
                                               "); every rank must make the same calls in the same order")));
 }
 
-void failure_protocol::tell_position(const collective_signature& signature) const noexcept {
+void failure_protocol::publish_position(const collective_signature& signature) const noexcept {
   control_message message;
   message.what = control_message::kind::position;
   message.signature = signature;
-  tell_all(message);
+  notify_all(message);
 }
 
 void failure_protocol::leave() noexcept {
-  if (failure_) return;  // they know
+  if (failure_) return;  // the peers are notified already
   control_message message;
   message.what = control_message::kind::leave;
   message.signature.sequence = calls_.count();
-  tell_all(message);
+  notify_all(message);
 }
 
 const failure_protocol::leaver* failure_protocol::find_leaver() const noexcept {
-  const auto found =
-      std::find_if(leavers_.begin(), leavers_.end(), [this](const leaver& one) { return one.calls < calls_.count(); });
+  const auto found = std::find_if(leavers_.begin(), leavers_.end(),
+                                  [this](const leaver& left) { return left.calls < calls_.count(); });
   return found == leavers_.end() ? nullptr : &*found;
 }
 
-void failure_protocol::lose(const leaver& rank) noexcept {
-  const std::string text = "rank " + std::to_string(rank.rank) +
+void failure_protocol::fail_for_leaver(const leaver& missing) noexcept {
+  const std::string text = "rank " + std::to_string(missing.rank) +
                            " is gone (it left before it finished the group's collectives); see its own message";
-  fail(std::make_exception_ptr(peer_failure({rank.rank}, text)));
+  fail(std::make_exception_ptr(peer_failure({missing.rank}, text)));
 }
 
-void failure_protocol::tell_end(control_message::kind what, int status, std::string_view text) const noexcept {
+void failure_protocol::notify_end(control_message::kind kind, int status, std::string_view text) const noexcept {
   control_message message;
-  message.what = what;
+  message.what = kind;
   message.status = status;
   message.set_text(text);
-  tell_all(message);
+  notify_all(message);
 }
 
-void failure_protocol::tell_all(const control_message& message) const noexcept {
+void failure_protocol::notify_all(const control_message& message) const noexcept {
   for (int peer = 0; peer < transport_.size(); ++peer) {
     if (peer == transport_.rank()) continue;
     try {
       transport_.notify(peer, message);
-    } catch (...) {  // a peer that cannot be told finds out by its deadline
+    } catch (...) {  // a peer that cannot be notified detects the failure by its deadline
     }
   }
 }
@@ -108,12 +109,12 @@ void failure_protocol::fail(std::exception_ptr cause, bool follows) noexcept {
   if (failure_) return;
   failure_ = std::move(cause);
   follows_ = follows;
-  const auto what = follows ? control_message::kind::acknowledge : control_message::kind::abort;
+  const auto kind = follows ? control_message::kind::acknowledge : control_message::kind::abort;
   const int status = exit_status_of(failure_);
   try {
-    tell_end(what, status, describe(failure_));
+    notify_end(kind, status, describe(failure_));
   } catch (const std::bad_alloc&) {
-    tell_end(what, status, "out of memory");
+    notify_end(kind, status, "out of memory");
   }
 }
 
@@ -121,10 +122,10 @@ void failure_protocol::abort(std::string_view reason, int status) noexcept {
   if (failure_) return;
   try {
     throw peer_failure({transport_.rank()}, "this rank gave up (" + std::string(reason) + ")", status);
-  } catch (...) {  // also where no memory is left for the text
+  } catch (...) {  // also std::bad_alloc for the text
     failure_ = std::current_exception();
   }
-  tell_end(control_message::kind::abort, status, reason);
+  notify_end(control_message::kind::abort, status, reason);
 }
 
 const std::vector<std::optional<departure>>& failure_protocol::await_departures(clock::time_point until) noexcept {
@@ -137,11 +138,11 @@ const std::vector<std::optional<departure>>& failure_protocol::await_departures(
   try {
     control_message message;
     for (;;) {
-      while (transport_.poll(message)) hear(message);
+      while (transport_.poll(message)) on_control_message(message);
       if (all_left() || clock::now() >= until) break;
       transport_.pause(until);
     }
-  } catch (...) {  // a transport that is broken tells us nothing more
+  } catch (...) {  // a broken transport delivers no more control messages
   }
   return departures_;
 }

@@ -1,4 +1,18 @@
-// What the ranks of a group tell each other beside their messages: where each stands, and why one ends.
+// Notification of failures between the ranks of a group, by control messages that are independent of the collectives.
+//
+// Every rank sends these messages to all peers:
+// - position: the sender waits in this collective for an unusually long time. Each receiver compares the collective
+// with its own call of the same sequence number, and fails with mismatch_error if they differ.
+// - abort: the sender has failed by its own cause, and has left the group.
+// - acknowledge: the sender has failed because it received another rank's abort, and has left the group.
+// - leave: the sender left the group without an error, after `signature.sequence` calls.
+// The transport itself reports `gone`: the rank `origin` has died or its connection broke.
+//
+// Order and invariant: a group fails once, by the first cause that this rank has or receives. A rank that fails by its
+// own cause sends abort to all. A rank that receives abort sends acknowledge to all and does not abort a second time. A
+// rank that receives leave fails only if it has made more calls than the sender, and only after
+// `group_timing::late_reason`, because the sender's reason may still arrive in the parent group. A rank whose transport
+// reports `gone` treats the end of that rank as its own cause and sends abort, because a dead rank sends nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,64 +29,67 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// How a peer left the group.
+/// The end of a peer's part in the group.
 struct departure {
   int status = 0;
-  bool first_hand = false;  ///< it had a reason of its own; otherwise it followed another rank's
+  /// true when the peer failed by its own cause, false when it followed another rank or left without an error
+  bool first_hand = false;
   std::string text;
 };
 
-/// Finds out by control messages which rank is missing, which disagrees and which has failed. A group fails once, by
-/// the first cause that this rank has or hears of; the ranks that have one of their own tell all others, which follow.
+/// Detects by control messages which rank is missing, which disagrees and which has failed. A group fails once, by the
+/// first cause that this rank has or receives. A rank with its own cause notifies all other ranks, which follow.
 class failure_protocol {
  public:
   explicit failure_protocol(transport& transport);
 
-  /// The calls of this rank.
+  /// Returns this rank's calls.
   [[nodiscard]] call_history& calls() noexcept { return calls_; }
   [[nodiscard]] const call_history& calls() const noexcept { return calls_; }
-  /// Tells the peers that this rank waits in this call: they compare.
-  void tell_position(const collective_signature& signature) const noexcept;
-  /// Tells the peers that this rank leaves the group.
+  /// Sends the peers the call in which this rank waits, for comparison.
+  void publish_position(const collective_signature& signature) const noexcept;
+  /// Notifies the peers that this rank leaves the group.
   void leave() noexcept;
-  /// A rank that left before it made all calls of this one.
+  /// A rank that left before it made as many calls as this rank.
   struct leaver {
     int rank;
     std::uint64_t calls;
-    clock::time_point until;  ///< it may say why in the group that this one was made from
+    clock::time_point until;  ///< until then the rank may report its reason in the parent group
   };
-  /// The first of them; null where there is none.
+  /// Returns the first such rank; null when there is none.
   [[nodiscard]] const leaver* find_leaver() const noexcept;
-  /// Fails the group for want of that rank.
-  void lose(const leaver& rank) noexcept;
-  /// Throws the timeout of a call: it names the ranks that were not seen in it or in a later one.
-  [[noreturn]] void time_out(const collective_signature& signature, seconds timeout) const;
+  /// Fails the group because that rank left.
+  void fail_for_leaver(const leaver& missing) noexcept;
+  /// Throws the timeout_error of a call. The error names the ranks that have not reported this call or a later one.
+  [[noreturn]] void throw_timeout(const collective_signature& signature, seconds timeout) const;
 
-  /// Takes a control message, which may fail the group.
-  void hear(const control_message& message);
-  /// Fails the group, once. `follows`: another rank's reason, which all members have heard or will hear from that rank.
+  /// Handles a control message, which may fail the group.
+  void on_control_message(const control_message& message);
+  /// Fails the group, once. `follows`: the cause is another rank's, and that rank notifies all members.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
-  /// Fails the group for this reason of the caller's.
+  /// Fails the group for a reason of the caller.
   void abort(std::string_view reason, int status) noexcept;
-  /// Null while the group has not failed.
+  /// Returns the cause of the failure; null while the group has not failed.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
-  /// Whether the failure is another rank's reason, not one of this rank's own.
+  /// Returns true if the cause is another rank's, not this rank's own.
   [[nodiscard]] bool follows() const noexcept { return follows_; }
-  /// After a failure: waits until every peer has said how it leaves, or until the deadline.
+  /// After a failure: waits until every peer has reported how it leaves, or until the deadline.
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
  private:
   void compare_position(int peer, const collective_signature& theirs);
-  void tell_all(const control_message& message) const noexcept;
-  void tell_end(control_message::kind what, int status, std::string_view text) const noexcept;
+  void notify_all(const control_message& message) const noexcept;
+  void notify_end(control_message::kind kind, int status, std::string_view text) const noexcept;
 
   transport& transport_;
   std::exception_ptr failure_;
   bool follows_ = false;
   std::vector<std::optional<departure>> departures_;
-  std::vector<leaver> leavers_;  // in the order in which they left, whether they are needed or not
+  // in the order in which the ranks left; includes ranks that made as many calls as this rank
+  std::vector<leaver> leavers_;
   call_history calls_;
-  std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
+  // by peer: sequence number + 1 of the last collective that the peer has reported; 0: none
+  std::vector<std::uint64_t> reached_;
 };
 
 }}}  // namespace muster::v0::detail

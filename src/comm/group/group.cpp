@@ -44,8 +44,8 @@ algorithm group::chosen(collective kind, std::size_t bytes) const {
 group group::duplicate() { return split(0, rank()); }
 
 group group::split(int color, int key) {
-  // What the transport cannot do ends the group at every rank.
-  const auto of_transport = [this](auto step) {
+  // Runs a step of the transport. An error of the transport ends the group at every rank.
+  const auto run_step = [this](auto step) {
     const auto held = state_->guard();
     try {
       return step(*state_->transport);
@@ -66,18 +66,16 @@ group group::split(int color, int key) {
   const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
   const std::uint64_t word =
-      color < 0 ? 0 : of_transport([&](muster::transport& transport) { return transport.prepare(members); });
+      color < 0 ? 0 : run_step([&](muster::transport& transport) { return transport.prepare(members); });
   std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
   allgather(*this, std::span(&word, 1), words);
   if (color < 0) return group(make_self_transport(), settings());
 
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
-  const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
-  auto made = of_transport([&](muster::transport& transport) { return transport.subgroup(some); });
-  return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id, state_->end));
+  const subgroup_call call{members, id, words, deadline_after(settings().timeout)};
+  auto child = run_step([&](muster::transport& transport) { return transport.subgroup(call); });
+  return group(std::make_shared<detail::group_state>(std::move(child), settings(), state_, id, state_->end));
 }
-
-// ---- work ----
 
 namespace detail {
 void operation_release::operator()(operation_state* done) const noexcept {
@@ -103,7 +101,7 @@ void work::end() noexcept {
   if (!operation_) return;
   const auto held = group_->guard();
   group_->wait(*operation_, clock::time_point::max());
-  operation_.reset();  // into the pool of the group
+  operation_.reset();  // into the group's pool
 }
 
 bool work::test() {
@@ -124,7 +122,7 @@ void work::wait() { wait_for(seconds(1e9)); }
 bool work::wait_for(seconds limit) {
   if (!operation_) return true;
   {
-    const scoped_event measured(activity::communication, to_string(operation_->what.kind), 0);
+    const scoped_event measured(activity::communication, to_string(operation_->call.kind), 0);
     const auto held = group_->guard();
     if (!group_->wait(*operation_, deadline_after(limit))) return false;
     take_result();
@@ -134,16 +132,14 @@ bool work::wait_for(seconds limit) {
 
 void work::take_result() {
   if (event_sink* const sink = current_event_sink(); sink != nullptr && operation_->begun_at != clock::time_point{}) {
-    const auto& what = operation_->what;
-    sink->record({activity::transfer, to_string(what.kind), operation_->begun_at, operation_->done_at,
-                  what.count * what.element_size});
+    const auto& call = operation_->call;
+    sink->record({activity::transfer, to_string(call.kind), operation_->begun_at, operation_->done_at,
+                  call.count * call.element_size});
   }
   const auto failure = operation_->failure;
   operation_.reset();
   if (failure) std::rethrow_exception(failure);
 }
-
-// ---- calls ----
 
 namespace detail {
 
@@ -168,7 +164,8 @@ void refuse_size(group* ranks, collective kind, std::string_view which, std::siz
 
 void refuse_root(group* ranks, collective kind, int root, int size) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                              " (the group has ranks 0 to " + std::to_string(size - 1) + "); choose one of them");
+                              " (the group has ranks 0 to " + std::to_string(size - 1) +
+                              "); choose a rank in that range");
 }
 
 }  // namespace detail

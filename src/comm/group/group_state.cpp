@@ -12,19 +12,19 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr int quick_turns = 256;  // before a call is made into one that can wait
+constexpr int quick_turns = 256;  // tests before the call is appended to the queue, which can wait
 
-// Written so that NaN is refused too.
-void require_timeout(seconds asked, bool zero_is_the_groups) {
-  if (asked > seconds(0) || (zero_is_the_groups && asked == seconds(0))) return;
-  throw configuration_error("a timeout cannot be " + std::to_string(asked.count()) +
+// Throws configuration_error for an invalid timeout. The comparison is written so that NaN is refused too.
+void require_timeout(seconds timeout, bool zero_is_the_groups) {
+  if (timeout > seconds(0) || (zero_is_the_groups && timeout == seconds(0))) return;
+  throw configuration_error("a timeout cannot be " + std::to_string(timeout.count()) +
                             " s (a deadline is after the start of the call); give a number of seconds above 0");
 }
 
 }  // namespace
 
-operation_state::operation_state(group_state& owner, collective_call&& what_in) noexcept
-    : what(std::move(what_in)), steps(*owner.transport, owner.pool, owner.scratch, what) {}
+operation_state::operation_state(group_state& owner, collective_call&& call_in) noexcept
+    : call(std::move(call_in)), steps(*owner.transport, owner.pool, owner.scratch, call) {}
 
 group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
                          std::shared_ptr<group_state> parent_in, std::uint64_t id_in,
@@ -40,56 +40,55 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
-  shorten_slices_of_this_thread();  // the other ranks wait for what it does; the progress thread inherits it
-  // A thread that waits here polls those that this group was made from, too, which another may be using just then.
+  shorten_slices_of_this_thread();  // the other ranks wait for this thread; the progress thread inherits the setting
+  // A thread that waits here polls the parent groups too, which another thread may be using at the same time.
   if (parent && abilities.concurrent_groups) parent->become_threaded();
   if (may_be_threaded(settings)) become_threaded();
 }
 
 group_state::~group_state() {
-  if (driver_.joinable()) {
-    driver_.request_stop();
-    driver_.join();
+  if (progress_thread_.joinable()) {
+    progress_thread_.request_stop();
+    progress_thread_.join();
   }
-  if (refusal_ && refused_at_ == sequence()) fail(refusal_);  // they may wait for this rank in the call it did not make
+  // peers may wait for this rank in the call that it did not make
+  if (refusal_ && refused_at_ == sequence()) fail(refusal_);
   peers_.leave();
 }
 
-// ---- calls ----
-
-bool group_state::may_be_threaded(const group_settings& asked) const noexcept {
-  return asked.progress_thread && abilities.concurrent_groups && ranks > 1;
+bool group_state::may_be_threaded(const group_settings& requested) const noexcept {
+  return requested.progress_thread && abilities.concurrent_groups && ranks > 1;
 }
 
 void group_state::become_threaded() noexcept {
-  for (auto* one = this; one != nullptr; one = one->parent.get()) {
-    if (!one->threaded) one->threaded = true;  // written once: other threads may be reading it
+  for (auto* ancestor = this; ancestor != nullptr; ancestor = ancestor->parent.get()) {
+    if (!ancestor->threaded) ancestor->threaded = true;  // written once: other threads may be reading the flag
   }
 }
 
 void group_state::configure(const group_settings& next) {
   require_timeout(next.timeout, false);
-  choices made(abilities, transport->size(), next.algorithm);
+  choices next_choices(abilities, transport->size(), next.algorithm);
   settings = next;
   if (may_be_threaded(next)) become_threaded();
-  choices_ = std::move(made);
+  choices_ = std::move(next_choices);
 }
 
-algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
-  return asked == algorithm::automatic ? choices_.at(kind, bytes) : check_for(kind, asked);
+algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm requested) const {
+  return requested == algorithm::automatic ? choices_.at(kind, bytes) : require_algorithm(kind, requested);
 }
 
-algorithm group_state::check_for(collective kind, algorithm asked) const {
-  const auto has = [&](algorithm how) { return how != algorithm::native || abilities.native_collectives; };
-  const auto known = algorithms_of(kind);
-  if (has(asked) && std::find(known.begin(), known.end(), asked) != known.end()) return asked;
+algorithm group_state::require_algorithm(collective kind, algorithm requested) const {
+  const auto has = [&](algorithm name) { return name != algorithm::native || abilities.native_collectives; };
+  const auto available = algorithms_of(kind);
+  if (has(requested) && std::find(available.begin(), available.end(), requested) != available.end()) return requested;
   std::string list;
-  for (const algorithm how : known) {
-    if (has(how)) list += (list.empty() ? "" : ", ") + std::string(to_string(how));
+  for (const algorithm name : available) {
+    if (has(name)) list += (list.empty() ? "" : ", ") + std::string(to_string(name));
   }
-  throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) +
+  throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(requested)) +
                             " (over " + std::string(abilities.name) + " it has: " + list +
-                            "); choose one of these or auto");
+                            "); choose a listed algorithm or auto");
 }
 
 void group_state::enter(seconds timeout) {
@@ -101,25 +100,26 @@ void group_state::enter(seconds timeout) {
       throw;
     }
   }
-  // A transport with collectives that never get far ahead needs no look at the control messages in between: a waiting
-  // caller looks.
+  // A transport whose native collectives come first never gets far ahead of the peers, and needs no check of the
+  // control messages here: a waiting caller checks them.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
 
-bool group_state::run_at_once(collective_call& what) {
-  if (!queue_.empty() || !abilities.native_first || ranks == 1 || what.reduce.wide() != nullptr) return false;
-  const algorithm asked = what.algorithm;
-  if (choose_for(what.kind, payload_bytes(what, ranks), asked) != algorithm::native) return false;
-  what.sequence = sequence();
-  what.algorithm = algorithm::native;
+bool group_state::try_native_fast_path(collective_call& call) {
+  if (!queue_.empty() || !abilities.native_first || ranks == 1 || call.reduce.wide() != nullptr) return false;
+  const algorithm requested = call.algorithm;
+  if (choose_for(call.kind, payload_bytes(call, ranks), requested) != algorithm::native) return false;
+  call.sequence = sequence();
+  call.algorithm = algorithm::native;
   request r;
   try {
-    if (!transport->native(what, r)) {
-      what.algorithm = asked;
+    if (!transport->native(call, r)) {
+      call.algorithm = requested;
       return false;
     }
-    peers_.calls().note(what);  // copied late: a processor waits to read as a whole what it has just written in parts
+    // copied late: a core waits before it reads as a whole the memory that it has just written in parts
+    peers_.calls().note(call);
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.held_by() == nullptr || transport->test(r)) return true;
       if (oversubscribed && transport->should_yield()) sched_yield();
@@ -129,7 +129,7 @@ bool group_state::run_at_once(collective_call& what) {
     fail(std::current_exception());
     throw;
   }
-  operation_state op(*this, collective_call(what));  // a copy: the transport works by the original
+  operation_state op(*this, collective_call(call));  // a copy: the transport uses the original
   op.begin(await(op.steps, r));
   append(op);
   wait(op, clock::time_point::max());
@@ -138,14 +138,14 @@ bool group_state::run_at_once(collective_call& what) {
 }
 
 void group_state::enqueue(operation_state& op) {
-  op.what.algorithm = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.algorithm);
-  op.what.sequence = sequence();
-  peers_.calls().note(op.what);
+  op.call.algorithm = choose_for(op.call.kind, payload_bytes(op.call, ranks), op.call.algorithm);
+  op.call.sequence = sequence();
+  peers_.calls().note(op.call);
   append(op);
 }
 
 void group_state::append(operation_state& op) noexcept {
-  if (op.what.timeout == seconds(0)) op.what.timeout = settings.timeout;
+  if (op.call.timeout == seconds(0)) op.call.timeout = settings.timeout;
   queue_.append(op);
 }
 
@@ -154,44 +154,48 @@ void group_state::poll_notices() noexcept {
   try {
     control_message message;
     while (!failed() && transport->poll(message)) {
-      // A rank that is gone may have said why in the group that this one was made from, and that came before its end.
-      // A thread that works there just now hears of the end too: the wait is short.
-      if (message.what == control_message::kind::gone) hear_parent(true);
-      if (message.what == control_message::kind::gone && end && !parent) end->saw_end_of(message.origin, message.text);
-      peers_.hear(message);
+      // A rank that is gone may have sent its reason in the parent group before it ended. A thread that works on the
+      // parent group also detects the end of the rank, so the wait for its lock is short.
+      if (message.what == control_message::kind::gone) poll_parent(true);
+      if (message.what == control_message::kind::gone && end && !parent)
+        end->saw_end_of(message.origin, message.text);
+      peers_.on_control_message(message);
     }
     if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
-      hear_parent(true);
-      peers_.lose(*left);
+      poll_parent(true);
+      peers_.fail_for_leaver(*left);
     }
     end_calls_of_failed();
   } catch (...) {
     fail(std::current_exception());
   }
-  if (!failed()) hear_parent(false);
+  if (!failed()) poll_parent(false);
 }
 
-void group_state::hear_parent(bool waits) noexcept {
+void group_state::poll_parent(bool waits) noexcept {
   if (!parent) return;
   std::unique_lock<std::mutex> lock;
   if (parent->threaded)
     lock = waits ? std::unique_lock(parent->mutex_) : std::unique_lock(parent->mutex_, std::try_to_lock);
   if (parent->threaded && !lock.owns_lock())
-    return;  // the thread that works on the parent polls there, and hears of it
+    return;  // the thread that works on the parent polls there, and this group follows later
   parent->poll_notices();
-  if (parent->failed()) fail(parent->failure(), true);  // our members are also its members: they hear of it there
+  // all members here are also members of the parent, and are notified there
+  if (parent->failed()) fail(parent->failure(), true);
 }
 
 void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
   peers_.fail(std::move(cause),
-              follows);  // told before the calls end: a peer should know before it can see this rank stop
+              // notifies the peers before the calls end: a peer should have the cause before it can detect that this
+              // rank has stopped
+              follows);
   end_calls_of_failed();
 }
 
 void group_state::end_calls_of_failed() noexcept {
   if (!failed()) return;
   if (end) end->note_failure();
-  // Where a rank has died, or another thread ends the group, no rank waits in vain.
+  // A group that a dead rank or another thread has ended writes no flight record.
   const int status = exit_status_of(failure());
   if (!queue_.empty() && status != static_cast<int>(error_kind::peer_failure))
     write_flight_record(follows() ? static_cast<int>(error_kind::peer_failure) : status, describe(failure()));
@@ -205,18 +209,17 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
     const auto process = std::to_string(::getpid());
     std::string text =
         "muster-flight-record 1\nprocess " + process + "\nstatus " + std::to_string(status) + "\nwhy " + why + "\n";
-    std::string place;
-    for (auto* one = this; one != nullptr; one = one->parent.get()) {
-      std::unique_lock<std::mutex> lock(one->mutex_, std::defer_lock);
-      if (one != this && one->threaded && !lock.try_lock()) continue;  // another thread works there
-      const auto done = one->queue_.empty() ? one->sequence() : one->queue_.first().what.sequence;
-      const auto rank = std::to_string(one->transport->rank());
-      text += "group " + std::to_string(one->id) + " " + rank + " " + std::to_string(one->ranks) + " " +
-              std::to_string(done) + "\n" + one->peers_.calls().describe(now);
-      place =
-          flight_record_folder + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
+    std::string path;
+    for (auto* ancestor = this; ancestor != nullptr; ancestor = ancestor->parent.get()) {
+      std::unique_lock<std::mutex> lock(ancestor->mutex_, std::defer_lock);
+      if (ancestor != this && ancestor->threaded && !lock.try_lock()) continue;  // another thread works on that group
+      const auto done = ancestor->queue_.empty() ? ancestor->sequence() : ancestor->queue_.first().call.sequence;
+      const auto rank = std::to_string(ancestor->transport->rank());
+      text += "group " + std::to_string(ancestor->id) + " " + rank + " " + std::to_string(ancestor->ranks) + " " +
+              std::to_string(done) + "\n" + ancestor->peers_.calls().describe(now);
+      path = flight_record_folder + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
     }
-    write_atomically(place, text);
+    write_atomically(path, text);
   } catch (const std::exception& failed) {
     log(log_level::warning, std::string("the flight record was not written: ") + failed.what());
   }

@@ -1,4 +1,8 @@
-// What is behind a group: it makes its calls, waits for them with a deadline, and ends by the failure protocol.
+// The implementation of a group: starts its calls, waits for them with a deadline, and fails by the failure protocol.
+//
+// A call is appended to `queue_` and gets its sequence number. The first call of the queue runs, the others wait. Two
+// parties advance the queue: a caller that waits, and the progress thread. Both hold `mutex_` while they do. A failure
+// fails all calls of the queue with the same error.
 #pragma once
 
 #include <condition_variable>
@@ -15,8 +19,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Between two looks at a cache line: without a break they take it from the core that is about to write it, and the
-/// shortest call over shm takes a tenth longer.
+/// Pauses the core between two reads of a cache line. Without a pause the reads take the cache line from the core that
+/// is about to write it, and the shortest call over shm takes a tenth longer.
 inline void pause_core() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -25,46 +29,47 @@ inline void pause_core() noexcept {
 #endif
 }
 
+/// The implementation of a group, shared by the group's handle, its works and its child groups.
 class group_state {
  public:
-  /// `parent`: what it was made from. `end`: by which another thread may end it, with all that is made from it.
+  /// `parent` is the group that this group was made from. `end` lets another thread end this group and all groups that
+  /// are made from it.
   group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
               std::shared_ptr<group_state> parent = nullptr, std::uint64_t id = 0,
               std::shared_ptr<revocation> end = nullptr);
 
   ~group_state();
 
-  /// Held by each thread that works on the group, where there may be one beside the caller's; otherwise nothing. All
-  /// below is called with it.
+  /// Locks the group for the calling thread if there may be a thread besides the caller's; otherwise returns an empty
+  /// lock. All functions below are called with the lock held.
   [[nodiscard]] std::unique_lock<std::mutex> guard() {
     return threaded ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
-  /// Has the progress thread look after the calls that are under way, if there is to be one.
+  /// Has the progress thread advance the outstanding calls, if the group has a progress thread.
   void hand_to_thread();
 
-  // Calls, in their order.
   void enter(seconds timeout = seconds(0));
-  /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
-  /// False when it is not so; then nothing has happened.
-  bool run_at_once(collective_call& what);
+  /// Tries the fast path of the most common case: no outstanding call, and a transport whose native collectives come
+  /// first. Returns false when the call needs the queue; then nothing has happened.
+  bool try_native_fast_path(collective_call& call);
   void enqueue(operation_state& op);
-  /// The calls so far: the sequence number of the next one.
+  /// Returns the number of calls so far, which is the sequence number of the next call.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls().count(); }
   bool progress();
-  /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
+  /// Waits until the operation is done (returns true) or the limit is reached (returns false). Does not throw the
+  /// operation's error.
   bool wait(operation_state& op, clock::time_point limit);
-  /// Fails the group when its first call is past its deadline; the clock starts with the first look. Returns the
-  /// time.
+  /// Fails the group when its first call is past its deadline. The time of a call starts with the first check. Returns
+  /// the current time.
   clock::time_point check_deadline() noexcept;
 
-  // The end.
   void poll_notices() noexcept;
-  /// The arguments of this rank's next call were wrong, and the call was not made.
+  /// Records that the arguments in this rank's next call were wrong and the call was not made.
   void note_refusal(std::exception_ptr why) noexcept {
     refusal_ = std::move(why);
     refused_at_ = sequence();
   }
-  /// Ends the group and all its calls. `follows`: another rank's reason, see failure_protocol.
+  /// Fails the group and all its calls. `follows`: the cause is another rank's, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
   [[nodiscard]] bool failed() const noexcept { return failure() != nullptr; }
@@ -74,15 +79,16 @@ class group_state {
     return peers_.await_departures(until);
   }
 
-  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
-  /// Other settings, for the calls to come.
+  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm requested) const;
+  /// Changes the settings of later calls.
   void configure(const group_settings& next);
 
   std::unique_ptr<muster::transport> transport;
   const transport_abilities abilities;
   const int ranks;
   const bool oversubscribed;
-  // A thread besides the caller may work here: a progress thread, or one that uses a child. Once it may, that stays.
+  // True once a thread besides the caller's may work here: a progress thread, or the thread of a child group. Never
+  // reset.
   bool threaded = false;
   group_settings settings;
   std::shared_ptr<group_state> parent;
@@ -92,12 +98,12 @@ class group_state {
   std::vector<buffer<std::byte>> scratch;
 
  private:
-  // A wait without progress: how it has passed, when the peers are told next where this rank stands, and how long until
-  // the time after.
+  // The state of a wait without progress: how long the wait has spun and yielded, when this rank reports its position
+  // next, and the time from then to the following report.
   struct stall {
     [[nodiscard]] bool spin(bool oversubscribed);
 
-    bool spun = false;  // long enough
+    bool spun = false;  // true when the wait has spun long enough
     int spins = 0;
     int yields = 0;
     clock::time_point spin_until{};
@@ -106,29 +112,30 @@ class group_state {
   };
 
   void append(operation_state& op) noexcept;
-  /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
-  [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
-  [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
-  /// With those that it was made from: its thread polls them too.
+  /// Returns the requested algorithm; throws configuration_error if the collective does not have the algorithm here.
+  [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested) const;
+  [[nodiscard]] bool may_be_threaded(const group_settings& requested) const noexcept;
+  /// Makes this group and its ancestors threaded: a thread that works here polls the ancestors too.
   void become_threaded() noexcept;
-  void drive(const std::stop_token& stop);
-  bool rest(clock::time_point limit, stall& stalled);
-  void hear_parent(bool waits) noexcept;
-  /// What a control message did to the group it did to its calls, too.
+  void run_progress_thread(const std::stop_token& stop);
+  bool wait_slowly(clock::time_point limit, stall& stalled);
+  void poll_parent(bool waits) noexcept;
+  /// Ends the outstanding calls after a control message has failed the group.
   void end_calls_of_failed() noexcept;
-  /// Writes down the last calls here and in the groups that this one was made from.
+  /// Writes the last calls in this group and in its ancestors to the flight record.
   void write_flight_record(int status, const std::string& why) noexcept;
 
   std::mutex mutex_;
-  std::condition_variable_any work_there_;
-  std::jthread driver_;
+  std::condition_variable_any work_available_;  // notified when `queue_` gets a call
+  std::jthread progress_thread_;
 
+  // Guarded by mutex_ when the group is threaded.
   choices choices_;
   operation_queue queue_;
   failure_protocol peers_;
   std::exception_ptr refusal_;
-  std::uint64_t refused_at_ = 0;                                // calls before it
-  std::uint32_t records_asked_for_ = flight_records_asked_for;  // and written
+  std::uint64_t refused_at_ = 0;                                // number of calls before the refused call
+  std::uint32_t records_requested_ = flight_records_requested;  // SIGUSR2 requests that are written already
 };
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// One call on a group from its start to its end, and the calls of a group in their order.
+// A call on a group from its start to its end, and the queue of a group's calls.
 #pragma once
 
 #include <exception>
@@ -11,42 +11,42 @@ namespace muster { inline namespace v0 { namespace detail {
 
 class group_state;
 
-/// One call on a group from its start to its end.
+/// A call on a group from its start to its end.
 class operation_state {
  public:
-  operation_state(group_state& owner, collective_call&& what) noexcept;
+  operation_state(group_state& owner, collective_call&& call) noexcept;
 
-  /// The coroutine that does it, over `steps`.
-  void begin(task how) noexcept {
+  /// Starts the coroutine that performs the call.
+  void begin(task coroutine) noexcept {
     begun = true;
-    body = std::move(how);
+    body = std::move(coroutine);
     steps.start(body.handle());
   }
 
-  collective_call what;
+  collective_call call;
   executor steps;
   task body;
   bool begun = false;
   bool done = false;
   std::exception_ptr failure;
-  // From the first look at the clock on: what is done at once does not ask for the time.
+  // Set at the first check of the deadline. A call that is done at once does not read the clock.
   clock::time_point deadline = clock::time_point::max();
-  bool timed = false;  // a sink records it:
+  bool timed = false;  // true when an event sink records the two times below
   clock::time_point begun_at{};
   clock::time_point done_at{};
   operation_state* next = nullptr;
 };
 
-/// The coroutine that does what `what` says; the buffers are this call's alone from here on.
-task make_task(executor& f, const collective_call& what, algorithm how, bool check_full);
+/// Returns the coroutine that performs the call by the given algorithm. From here on only the call uses the buffers.
+task make_task(executor& ctx, const collective_call& call, algorithm selected, bool check_full);
 
-/// Awaits a request that lies elsewhere.
-task await(executor& f, request& r);
+/// Awaits a request that the caller stores.
+task await(executor& ctx, request& r);
 
-/// Elements times size, of the larger of the two buffers of a call: what the choice of an algorithm goes by.
-std::size_t payload_bytes(const collective_call& what, int ranks);
+/// Returns the size in bytes of the larger buffer of a call, by which an algorithm is chosen.
+std::size_t payload_bytes(const collective_call& call, int ranks);
 
-/// The calls of a group that are not done, in their order: the first one runs, the others wait for it.
+/// The calls of a group that are not done, in order: the first call runs, the others wait.
 class operation_queue {
  public:
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
@@ -55,9 +55,10 @@ class operation_queue {
     (tail_ == nullptr ? head_ : tail_->next) = &op;
     tail_ = &op;
   }
-  /// Moves the first calls on; true when something has moved. Throws what a call failed with, which stays the first.
+  /// Advances the first calls; returns true when something has moved. Throws the error of a failed call, which stays
+  /// the first.
   bool progress(bool check_full);
-  /// Ends all calls with this failure; from here on the transport touches none of their buffers.
+  /// Ends all calls with this failure. Afterwards the transport touches none of their buffers.
   void end(const std::exception_ptr& failure) noexcept {
     while (head_ != nullptr) finish_first(failure);
   }
@@ -66,7 +67,7 @@ class operation_queue {
   void begin_first(bool check_full) {
     operation_state& op = *head_;
     if (op.timed) op.begun_at = clock::now();
-    op.begin(make_task(op.steps, op.what, op.what.algorithm, check_full));
+    op.begin(make_task(op.steps, op.call, op.call.algorithm, check_full));
   }
   static bool advance(operation_state& op, bool& moved);
   void finish_first(std::exception_ptr failure) noexcept;
@@ -75,9 +76,9 @@ class operation_queue {
   operation_state* tail_ = nullptr;
 };
 
-// Inline: a call of a few bytes looks here several times, and a tenth of its time were the calls.
+// These are inline: a call of a few bytes uses them several times, and function calls would take a tenth of the time.
 
-// True when it is done.
+// Returns true when the operation is done.
 inline bool operation_queue::advance(operation_state& op, bool& moved) {
   moved |= op.steps.advance();
   if (!op.body.finished()) return false;
@@ -99,7 +100,7 @@ inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
   operation_state& op = *head_;
   head_ = op.next;
   if (head_ == nullptr) tail_ = nullptr;
-  op.body.reset();  // takes back what it has started; from here on nothing touches the buffers
+  op.body.reset();  // cancels the requests of the coroutine; from here on the transport does not touch the buffers
   op.failure = std::move(failure);
   if (op.timed) op.done_at = clock::now();
   op.done = true;

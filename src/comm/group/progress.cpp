@@ -1,4 +1,4 @@
-// How a group begins its calls and moves them on: the caller that waits, and the progress thread.
+// The start and the progress of a group's calls, by the waiting caller and by the progress thread.
 #include <sched.h>
 
 #include <algorithm>
@@ -11,36 +11,34 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Waiting: tests back to back for longer than it takes to wake a thread that sleeps (30 to 60 us on a virtual machine),
-// or two ranks that once slept would keep each other asleep; then the processor is offered to others a few times, and
-// then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this very
-// core: then each turn offers it.
+// The phases of a wait. First the caller spins, for longer than it takes to wake a sleeping thread (30 to 60 us on a
+// virtual machine); with shorter spins, two ranks that slept once would keep each other asleep. Then the caller yields
+// the core a few times. Then the transport sleeps until something happens. With more ranks than cores the peer may need
+// this core, so each spin yields.
 constexpr int spins_by_the_clock = 64;
-constexpr int moves_by_the_clock = 4;  // a look costs some 30 ns, and so small collectives get by without one
+constexpr int moves_by_the_clock = 4;  // reading the clock takes about 30 ns, and small collectives finish without it
 constexpr int yields = 16;
 
 }  // namespace
 
-// ---- calls ----
-
-void run(group& ranks, collective_call&& what) {
+void run(group& ranks, collective_call&& call) {
   auto& state = *ranks.state();
-  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
+  const scoped_event measured(activity::communication, to_string(call.kind), call.count * call.element_size);
   const auto held = state.guard();
-  state.enter(what.timeout);
-  if (state.run_at_once(what)) return;
-  operation_state op(state, std::move(what));
+  state.enter(call.timeout);
+  if (state.try_native_fast_path(call)) return;
+  operation_state op(state, std::move(call));
   state.enqueue(op);
   state.wait(op, clock::time_point::max());
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
-work start(group& ranks, collective_call&& what) {
+work start(group& ranks, collective_call&& call) {
   auto& state = *ranks.state();
   const auto held = state.guard();
-  state.enter(what.timeout);
+  state.enter(call.timeout);
   void* const memory = state.pool.take(sizeof(operation_state));
-  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(what)));
+  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(call)));
   op->timed = current_event_sink() != nullptr;
   state.enqueue(*op);
   work handle(ranks.state(), std::move(op));
@@ -49,35 +47,35 @@ work start(group& ranks, collective_call&& what) {
   return handle;
 }
 
-// ---- the progress thread ----
-
 void group_state::hand_to_thread() {
   if (queue_.empty() || !may_be_threaded(settings)) return;
-  if (!driver_.joinable()) driver_ = std::jthread([this](const std::stop_token& stop) { drive(stop); });
-  work_there_.notify_one();
+  if (!progress_thread_.joinable())
+    progress_thread_ = std::jthread([this](const std::stop_token& stop) { run_progress_thread(stop); });
+  work_available_.notify_one();
 }
 
-// It holds the group only for as long as it moves something: a caller that waits drives by itself, and then this thread
-// stands back. It sleeps by itself and not in the transport, which a caller may need in the meantime; and it does not
-// spin, for another thread computes on that core. A look costs several microseconds of that core, also one that finds
-// the next few packets of a long message, so the longer the collective takes, the longer it sleeps: what is found so
-// late took eight times as long at least.
-void group_state::drive(const std::stop_token& stop) {
-  std::uint64_t looked_after = 0;  // a collective's sequence number
+// Runs the progress thread. The thread locks the group only while it advances something: a waiting caller advances the
+// group itself, and then the progress thread does not get the lock. The thread sleeps outside of the transport, which a
+// caller may need in the meantime. The thread does not spin, because another thread computes on that core. A check
+// takes several microseconds of that core, also a check that finds the next few packets of a long message. So the
+// longer the collective takes, the longer the thread sleeps: a collective that is noticed late has taken at least eight
+// times as long as the delay.
+void group_state::run_progress_thread(const std::stop_token& stop) {
+  std::uint64_t advanced_sequence = 0;  // sequence number of the collective that `since` belongs to
   auto since = clock::now();
   while (!stop.stop_requested()) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     bool moved = false;
     if (lock.owns_lock()) {
       if (queue_.empty()) {
-        work_there_.wait(lock, stop, [this] { return !queue_.empty(); });
+        work_available_.wait(lock, stop, [this] { return !queue_.empty(); });
         continue;
       }
       moved = progress();
       if (!moved) poll_notices();
       check_deadline();
-      if (!queue_.empty() && queue_.first().what.sequence != looked_after) {
-        looked_after = queue_.first().what.sequence;
+      if (!queue_.empty() && queue_.first().call.sequence != advanced_sequence) {
+        advanced_sequence = queue_.first().call.sequence;
         since = clock::now();
       }
       lock.unlock();
@@ -97,8 +95,8 @@ bool group_state::progress() {
   }
 }
 
-// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time
-// where a turn may give the core away for long.
+// Performs one spin; returns false when the wait has spun long enough. Reads the clock only every `spins_by_the_clock`
+// spins, or at each spin if a spin may yield the core for long.
 bool group_state::stall::spin(bool oversubscribed) {
   if (spun) return false;
   if (++spins % spins_by_the_clock != 0 && !oversubscribed) return true;
@@ -112,7 +110,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
   stall stalled;
   unsigned moves = 0;
   while (!op.done) {
-    if (progress()) {  // where one message came the next may be close
+    if (progress()) {  // after one message the next may arrive soon
       stalled = {};
       if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
     } else if (stalled.spin(oversubscribed)) {
@@ -123,27 +121,29 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
       sched_yield();
     } else {
       try {
-        if (!rest(limit, stalled)) return false;
+        if (!wait_slowly(limit, stalled)) return false;
       } catch (...) {
         fail(std::current_exception());
       }
     }
   }
-  if (op.deadline != clock::time_point::max()) peers_.calls().ended(op.what.sequence, clock::now());
+  if (op.deadline != clock::time_point::max()) peers_.calls().ended(op.call.sequence, clock::now());
   return true;
 }
 
-// One turn of a wait that takes longer: news, deadlines, and then sleep. False when the limit is reached.
-bool group_state::rest(clock::time_point limit, stall& stalled) {
+// Performs one turn of a long wait: handles control messages and deadlines, then sleeps. Returns false when the limit
+// is reached.
+bool group_state::wait_slowly(clock::time_point limit, stall& stalled) {
   poll_notices();
   const auto now = check_deadline();
-  if (queue_.empty()) return true;  // a control message or the deadline has ended all
+  if (queue_.empty()) return true;  // a control message or the deadline has ended all calls
   if (now >= limit) return false;
-  if (const std::uint32_t asked = flight_records_asked_for; std::exchange(records_asked_for_, asked) != asked)
+  if (const std::uint32_t requested = flight_records_requested;
+      std::exchange(records_requested_, requested) != requested)
     write_flight_record(0, "SIGUSR2 asked for it");
-  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
+  if (now >= stalled.inquiry) peers_.publish_position(queue_.first().call);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
-    stalled.pause = stalled.pause == seconds(0) ? std::min(group_timing::first_inquiry, queue_.first().what.timeout / 4)
+    stalled.pause = stalled.pause == seconds(0) ? std::min(group_timing::first_inquiry, queue_.first().call.timeout / 4)
                                                 : std::min(stalled.pause * 2, group_timing::last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
@@ -159,12 +159,12 @@ clock::time_point group_state::check_deadline() noexcept {
   if (queue_.empty() || !queue_.first().begun) return now;
   operation_state& op = queue_.first();
   if (op.deadline == clock::time_point::max()) {
-    op.deadline = deadline_after(op.what.timeout);
-    peers_.calls().began(op.what.sequence, now);
+    op.deadline = deadline_after(op.call.timeout);
+    peers_.calls().began(op.call.sequence, now);
   }
   if (now < op.deadline) return now;
   try {
-    peers_.time_out(op.what, op.what.timeout);
+    peers_.throw_timeout(op.call, op.call.timeout);
   } catch (...) {
     fail(std::current_exception());
   }

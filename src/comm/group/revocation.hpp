@@ -1,4 +1,4 @@
-// A group that another thread can take back.
+// A token by which another thread ends a group.
 #pragma once
 
 #include <atomic>
@@ -8,29 +8,29 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The end of a group and of those made from it, as another thread decides it. Thread safe.
+/// A token by which another thread ends a group and all groups that are made from it. Thread safe.
 class revocation {
  public:
-  /// Gets what the group's transport found out about one of its ranks, on the group's thread.
-  using witness = std::function<void(int rank, const std::string& why)>;
+  /// Called on the group's thread when the group's transport reports the end of a rank.
+  using revocation_callback = std::function<void(int rank, const std::string& why)>;
 
-  explicit revocation(witness tell) : saw_end_of(std::move(tell)) {}
+  explicit revocation(revocation_callback callback) : saw_end_of(std::move(callback)) {}
 
-  /// Every wait in these groups ends soon, with the text of the first call.
+  /// Ends every wait in these groups soon, with the text of the first call.
   void revoke(const std::string& why) {
     std::call_once(once_, [&] {
       why_ = why;
       revoked_.store(true, std::memory_order_release);
     });
   }
-  /// A group that it ends has failed, or one made from such a group.
+  /// Records that a group with this token has failed.
   void note_failure() noexcept { failed_.store(true, std::memory_order_release); }
   [[nodiscard]] bool any_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
-  /// Once it is revoked.
+  /// Returns the text of the first call of `revoke`; valid once the token is revoked.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
-  const witness saw_end_of;
+  const revocation_callback saw_end_of;
 
  private:
   std::once_flag once_;

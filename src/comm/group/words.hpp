@@ -1,4 +1,4 @@
-// What the ranks of a group tell each other that is no array of numbers. All of it is collective.
+// Exchange of strings and objects between the ranks of a group. All functions are collective.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,25 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What each rank says, by rank.
+/// Returns all ranks' strings, by rank.
 [[nodiscard]] std::vector<std::string> words_of_all(group& ranks, std::string mine);
-/// What one rank says.
+/// Returns the string of `rank`.
 [[nodiscard]] std::string word_of(group& ranks, std::string mine, int rank);
 
-/// A copy of what rank 0 makes, such as a std::shared_ptr. The ranks are threads of this process.
+/// Returns a copy of the object that `make` returns at rank 0, such as a std::shared_ptr. The ranks are threads in this
+/// process.
 template <class Make>
 [[nodiscard]] auto made_by_first(group& ranks, const Make& make) {
-  decltype(make()) made;
-  std::uint64_t where[] = {0};
+  decltype(make()) object;
+  std::uint64_t address[] = {0};
   if (ranks.rank() == 0) {
-    made = make();
-    where[0] = reinterpret_cast<std::uint64_t>(&made);
+    object = make();
+    address[0] = reinterpret_cast<std::uint64_t>(&object);
   }
-  broadcast(ranks, std::span(where), 0);
-  if (ranks.rank() != 0) made = *reinterpret_cast<const decltype(made)*>(where[0]);
-  barrier(ranks);  // rank 0's stays until all have theirs
-  return made;
+  broadcast(ranks, std::span(address), 0);
+  if (ranks.rank() != 0) object = *reinterpret_cast<const decltype(object)*>(address[0]);
+  barrier(ranks);  // rank 0's object lives until all ranks have copied it
+  return object;
 }
 
 }}}  // namespace muster::v0::detail

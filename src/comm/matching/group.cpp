@@ -14,20 +14,20 @@ matching_group::matching_group(std::uint64_t generation, std::vector<int> member
 
 void matching_group::tell(const control_message& message) {
   {
-    const std::lock_guard lock(news_mutex_);
-    news_.push_back(message);
-    news_count_.fetch_add(1);
+    const std::lock_guard lock(unread_mutex_);
+    unread_.push_back(message);
+    unread_count_.fetch_add(1);
   }
   wake();
 }
 
 bool matching_group::hear(control_message& message) {
   if (news() == 0) return false;
-  const std::lock_guard lock(news_mutex_);
-  if (news_.empty()) return false;  // another thread was first
-  message = news_.front();
-  news_.pop_front();
-  news_count_.fetch_sub(1, std::memory_order_relaxed);
+  const std::lock_guard lock(unread_mutex_);
+  if (unread_.empty()) return false;  // another thread took the message
+  message = unread_.front();
+  unread_.pop_front();
+  unread_count_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 

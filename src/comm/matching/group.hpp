@@ -1,4 +1,4 @@
-// One group's part in the matching of messages: its members, the receives that wait, and what it was told of its ranks.
+// One group's part in the matching of messages: the members, the posted receives, and the unread control messages.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,11 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Its ranks are the group's, its peers are those of the matcher, which serves several groups.
+/// A group of ranks as a matcher sees it. A matcher serves several groups: a "member" is a rank of the group, a "peer"
+/// a process that the matcher is connected to.
 class matching_group {
  public:
-  /// `members` are peers, `rank` this process's place among them.
+  /// `members` holds each rank's peer; `rank` is this process's rank in the group.
   matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers);
   virtual ~matching_group() = default;
 
@@ -23,25 +24,25 @@ class matching_group {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int peer(int member) const noexcept { return members_[static_cast<std::size_t>(member)]; }
-  /// -1 for a peer that is not in the group.
+  /// Returns the rank of a peer in the group; -1 for a peer that is not in the group.
   [[nodiscard]] int member(int peer) const noexcept { return member_of_[static_cast<std::size_t>(peer)]; }
 
-  /// By any thread: gives the group a control message.
+  /// Appends a control message to the group's unread messages. Any thread may call this.
   void tell(const control_message& message);
-  /// The oldest; false when there is none. Costs one load then.
+  /// Removes the oldest control message; returns false when there is none. Then the call costs one atomic load.
   [[nodiscard]] bool hear(control_message& message);
-  [[nodiscard]] std::uint32_t news() const noexcept { return news_count_.load(); }
-  /// A request of the group has finished, or it was told something: ends the pause of the thread that works with it. By
-  /// any thread.
+  [[nodiscard]] std::uint32_t news() const noexcept { return unread_count_.load(); }
+  /// Ends the pause of the thread that works with the group: a request of the group has finished, or a control message
+  /// has arrived. Any thread may call this.
   virtual void wake() noexcept {}
 
-  // Below: for those that may use the matcher just now.
+  // The fields below are guarded by the lock of the matcher's transport.
   request_queue posted;        // receives that have no message yet
-  std::exception_ptr failure;  // of a receive: thrown by the next test
-  std::uint64_t called = 0;    // collectives of the group that this rank has begun
-  std::uint64_t finished = 0;  // requests that were, by any thread
-  std::uint64_t looked = 0;    // how many that were at the last test
-  std::vector<bool> lost;      // by member: it was told to be gone
+  std::exception_ptr failure;  // the error of a receive, which the next test throws
+  std::uint64_t called = 0;    // number of the group's collectives that this rank has started
+  std::uint64_t finished = 0;  // number of finished requests; any thread may have finished them
+  std::uint64_t looked = 0;    // value of `finished` at the last test
+  std::vector<bool> lost;      // by member: set when the group was notified that the member is gone
   [[nodiscard]] bool has_lost(int member) const noexcept {
     return member >= 0 && lost[static_cast<std::size_t>(member)];
   }
@@ -51,9 +52,9 @@ class matching_group {
   std::vector<int> members_;
   std::vector<int> member_of_;
   int rank_;
-  std::mutex news_mutex_;
-  std::deque<control_message> news_;
-  std::atomic<std::uint32_t> news_count_{0};
+  std::mutex unread_mutex_;
+  std::deque<control_message> unread_;          // Guarded by unread_mutex_.
+  std::atomic<std::uint32_t> unread_count_{0};  // size of `unread_`, readable without the mutex
 };
 
 }}}  // namespace muster::v0::detail

@@ -8,8 +8,8 @@ namespace muster { inline namespace v0 { namespace detail {
 
 namespace {
 
-// A reduction may be the user's. What it throws is a failure of this rank's, thrown by its next test, and neither the
-// sender's nor the connection's.
+// Delivers bytes to a receive. A reduction may be a user's function. Its exception is a failure at this rank, which the
+// next test throws, and not of the sender or the connection.
 void deliver_or_fail(request& r, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0) noexcept {
   matching_group& group = *progress_of(r).group;
   if (group.failure && r.combine != nullptr) return;
@@ -34,21 +34,19 @@ void finish(request& r) noexcept {
 matcher::matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send)
     : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {}
 
-// ---- groups ----
-
 void matcher::close(matching_group& group) noexcept {
-  const auto is_its = [&](const unexpected& m) { return m.head.generation == group.generation(); };
+  const auto belongs_to_group = [&](const unexpected& m) { return m.head.generation == group.generation(); };
   std::erase(groups_, &group);
   closed_[closings_++ % closed_.size()] = group.generation();
-  for (peer& one : peers_) {
-    if (one.coming.aside != nullptr && is_its(*one.coming.aside)) one.coming.aside = nullptr;
+  for (peer& sender : peers_) {
+    if (sender.coming.aside != nullptr && belongs_to_group(*sender.coming.aside)) sender.coming.aside = nullptr;
   }
   unexpected_.remove_if([&](const unexpected& m) {
-    if (!is_its(m)) return false;
+    if (!belongs_to_group(m)) return false;
     taken_of(m.source) += m.owed;
     try {
       if (m.announced()) clear(m.source, m.head.number, nullptr);
-    } catch (const std::bad_alloc&) {  // its sender waits until its deadline
+    } catch (const std::bad_alloc&) {  // the sender waits until its deadline
     }
     return true;
   });
@@ -60,8 +58,6 @@ matching_group* matcher::find(std::uint64_t generation) const noexcept {
   }
   return nullptr;
 }
-
-// ---- receives ----
 
 void matcher::post(request& r) {
   matching_group& group = *progress_of(r).group;
@@ -90,7 +86,7 @@ request* matcher::take_posted(matching_group& group, int source, std::uint32_t t
   return group.posted.take_first([&](const request& r) { return matches(r, member, tag); });
 }
 
-// The receive is to get the message of `head`; false when that does not fit it, and then it is over.
+// Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
 bool matcher::accept(request& r, int source, const envelope& head) noexcept {
   matching_group& group = *progress_of(r).group;
   r.source = group.member(source);
@@ -106,16 +102,16 @@ bool matcher::accept(request& r, int source, const envelope& head) noexcept {
   }
 }
 
-// Null: the message comes and is dropped.
+// Clears an announced message to send. With a null `r` the message is dropped when it arrives.
 void matcher::clear(int source, std::uint64_t number, request* r) {
   peers_[static_cast<std::size_t>(source)].cleared[number] = r;
   clear_to_send_(source, number);
 }
 
-void matcher::take(std::list<unexpected>::iterator whole, request& r) {
-  deliver_or_fail(r, whole->bytes.data(), whole->bytes.size());
-  taken_of(whole->source) += whole->owed;
-  unexpected_.erase(whole);
+void matcher::take(std::list<unexpected>::iterator message, request& r) {
+  deliver_or_fail(r, message->bytes.data(), message->bytes.size());
+  taken_of(message->source) += message->owed;
+  unexpected_.erase(message);
   finish_receive(r);
 }
 
@@ -136,20 +132,18 @@ void matcher::cancel(request& r) noexcept {
   } else {
     for (unexpected& m : unexpected_) {
       if (m.to != &r) continue;
-      request* const next = take_posted(group, m.source, m.head.tag);  // of what is behind it none overtakes it
+      request* const next = take_posted(group, m.source, m.head.tag);  // later messages must not overtake this message
       m.to = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
     }
-    peer& from = peers_[static_cast<std::size_t>(group.peer(r.source))];
-    if (from.coming.to == &r) from.coming.to = nullptr;
-    for (auto& entry : from.cleared) {
+    peer& sender = peers_[static_cast<std::size_t>(group.peer(r.source))];
+    if (sender.coming.to == &r) sender.coming.to = nullptr;
+    for (auto& entry : sender.cleared) {
       if (entry.second == &r) entry.second = nullptr;
     }
   }
   stop_waiting(r);
   end(r);
 }
-
-// ---- messages ----
 
 std::byte* matcher::arrival::place(std::uint64_t offset) const noexcept {
   if (to != nullptr) return to->combine != nullptr ? nullptr : to->data + offset;
@@ -164,84 +158,85 @@ void matcher::arrival::put(std::uint64_t offset, std::span<const std::byte> byte
   }
 }
 
-bool matcher::match(int source, const envelope& head, bool must_pass, arrival& to) {
+bool matcher::match(int source, const envelope& head, bool must_pass, arrival& target) {
   const bool announced = head.kind == message_kind::rts;
-  to = {};
+  target = {};
   matching_group* const group = find(head.generation);
-  bool goes_nowhere = group != nullptr ? group->member(source) < 0 : is_closed(head.generation);
+  bool is_dropped = group != nullptr ? group->member(source) < 0 : is_closed(head.generation);
   request* const r = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
   if (r != nullptr && accept(*r, source, head)) {
     if (announced) {
       clear(source, head.number, r);
     } else {
-      to.to = r;
+      target.to = r;
     }
     return true;
   }
-  if (r != nullptr) {  // it does not fit: a tagged one is for the next receive, a collective's for none
-    goes_nowhere = head.tag == 0;
+  // the message does not fit: a tagged message stays for the next receive, a collective's message is dropped
+  if (r != nullptr) {
+    is_dropped = head.tag == 0;
     must_pass = true;
   }
-  if (goes_nowhere) {
+  if (is_dropped) {
     if (announced) clear(source, head.number, nullptr);
     return true;
   }
   if (!must_pass && !awaits(source)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
   unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
-  if (!announced) to.aside = &unexpected_.back();
+  if (!announced) target.aside = &unexpected_.back();
   return true;
 }
 
-const char* matcher::match_body(int source, const envelope& head, arrival& to) {
+const char* matcher::match_body(int source, const envelope& head, arrival& target) {
   auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
   const auto found = cleared.find(head.number);
   if (found == cleared.end()) return "it sent data without a clear-to-send";
   request* const r = found->second;
   if (r != nullptr && r->received != head.total) return "it sent data of another size than its request-to-send";
   cleared.erase(found);
-  to = {.to = r, .aside = nullptr};
+  target = {.to = r, .aside = nullptr};
   return nullptr;
 }
 
-void matcher::came(arrival& to) {
-  if (request* const r = std::exchange(to.to, nullptr)) return finish_receive(*r);
-  unexpected* const m = std::exchange(to.aside, nullptr);
+void matcher::came(arrival& target) {
+  if (request* const r = std::exchange(target.to, nullptr)) return finish_receive(*r);
+  unexpected* const m = std::exchange(target.aside, nullptr);
   if (m == nullptr) return;
   m->has_come = true;
   if (m->to == nullptr) return;
-  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& one) { return &one == m; }), *m->to);
+  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
+       *m->to);
 }
 
 void matcher::deliver_own(int self, const envelope& head, const request& sent) {
-  arrival to;
-  (void)match(self, head, true, to);
-  to.put(0, {sent.data, sent.bytes});
-  came(to);
+  arrival target;
+  (void)match(self, head, true, target);
+  target.put(0, {sent.data, sent.bytes});
+  came(target);
 }
 
-// ---- peers that are lost ----
-
-// One of a rank waits for what that rank never says, which its group is told.
-void matcher::break_off(request* r) noexcept {
+// Finishes a receive from any source whose sender was lost in the middle of the message. Other receives wait for the
+// notification of their group.
+void matcher::finish_without_data(request* r) noexcept {
   if (r == nullptr || r->peer != any_source) return;
   r->received = 0;
   finish_receive(*r);
 }
 
 void matcher::lose(int source) noexcept {
-  peer& from = peers_[static_cast<std::size_t>(source)];
-  break_off(std::exchange(from.coming, {}).to);
-  for (const auto& entry : from.cleared) break_off(entry.second);
-  from.cleared.clear();
+  peer& sender = peers_[static_cast<std::size_t>(source)];
+  finish_without_data(std::exchange(sender.coming, {}).to);
+  for (const auto& entry : sender.cleared) finish_without_data(entry.second);
+  sender.cleared.clear();
   unexpected_.remove_if([&](unexpected& m) {
     if (m.source != source) return false;
-    m.owed = 0;  // the credit of a new connection is new
+    m.owed = 0;  // a new connection starts with new credit
     if (m.has_come) return false;
-    break_off(m.to);
+    finish_without_data(m.to);
     return true;
   });
-  from.taken = 0;
+  sender.credit_taken = 0;
 }
 
 bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {

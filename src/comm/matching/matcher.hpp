@@ -1,4 +1,11 @@
-// Which receive a message is for: the receives that wait, and the messages that came before their receives.
+// Matches messages with receives: holds the posted receives and the unexpected messages.
+//
+// Protocol of a message. A small message is eager: its sender sends `message`, the header and then the bytes. A large
+// message is announced: its sender sends `rts` (ready to send) with a number, the receiver replies with `cts` (clear to
+// send) and the number as soon as a matching receive is posted, and then the sender sends `data`, the number and the
+// bytes. An eager message that has no receive either stays in the transport (`matcher::match` returns false, and flow
+// control stops the sender) or is copied into `matcher::unexpected`, when a receive waits for a later message of the
+// same peer. Invariant: messages from one peer with one tag are matched in the order in which they were sent.
 #pragma once
 
 #include <algorithm>
@@ -14,87 +21,90 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 enum class message_kind : std::uint32_t {
-  message,  // its bytes follow
-  rts,      // it is ready to send, under that number
-  cts,      // the message of that number is clear to send: it has a receive
-  data      // and here it is
+  message,  // an eager message; the bytes follow
+  rts,      // the sender announces a large message and its number
+  cts,      // the receiver has a receive for the message with that number
+  data      // the bytes of an announced message
 };
 
-/// What a message says of itself before its bytes come.
+/// The header of a message, which arrives before the bytes.
 struct envelope {
   collective_signature signature;
   std::uint64_t total = 0;       // bytes of the message
-  std::uint64_t number = 0;      // of one that is announced
-  std::uint64_t generation = 0;  // of its group
+  std::uint64_t number = 0;      // number of an announced message
+  std::uint64_t generation = 0;  // generation of the message's group
   std::uint32_t tag = 0;
   message_kind kind = message_kind::message;
 };
 
-/// In request::room, of the transports that use a matcher.
+/// The state of a send or receive, stored in `request::room` by the transports that use a matcher.
 struct message_progress {
-  enum state : int { waiting, moving, done };  // request::state
+  enum state : int { waiting, moving, done };  // values of `request::state`
 
-  matching_group* group = nullptr;  // null for the rest of what was taken back
+  matching_group* group = nullptr;  // null for a copy of a cancelled send, see `outbox::adopt`
   std::uint64_t generation = 0;
-  std::uint64_t moved = 0;       // bytes of a send that have gone (shm)
-  std::uint64_t number = 0;      // under which it was announced
-  std::uint32_t connection = 0;  // of a send: the number of that which it was given to (tcp)
-  bool announces = false;        // a send that asks first
-  bool has_head = false;         // a send: the receiver has its header (shm)
+  std::uint64_t moved = 0;       // bytes of a send that are sent already (shm)
+  std::uint64_t number = 0;      // number under which the send was announced
+  std::uint32_t connection = 0;  // number of the connection that holds the send (tcp)
+  bool announces = false;        // true for a send that is announced with `rts`
+  bool has_head = false;         // true when the receiver of a send has the header (shm)
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::room));
 inline message_progress& progress_of(request& r) noexcept { return *reinterpret_cast<message_progress*>(r.room); }
 
-/// It is done, or taken back: the transport touches it no more. The thread that waits may look without a lock.
+/// Ends a request, done or cancelled: the transport does not touch the request any more. The waiting thread may test
+/// `owner` without a lock.
 inline void end(request& r) noexcept {
   r.state = message_progress::done;
   std::atomic_ref<transport*>(r.owner).store(nullptr, std::memory_order_release);
 }
-/// The same, and its group hears of it.
+/// Ends a request and wakes the group's thread.
 void finish(request& r) noexcept;
 
-/// The receives of groups that share their connections to peers, and the messages that came for them. How bytes move is
-/// the transport's: it shows the matcher what begins to come, is told where to put it, and says when it is there.
+/// The posted receives and unexpected messages for all groups that share a process's connections to its peers. The
+/// transport moves the bytes: the transport reports the header of an arriving message (`match`, `match_body`), the
+/// matcher returns the target of the bytes, and the transport reports the last byte.
 ///
-/// Messages from one peer with one tag go to the receives that want them in order. A message that no receive waits for
-/// stays with its transport (`match` says no) until another behind it is waited for; then it is put aside. One that was
-/// announced is cleared to send when it has a receive.
+/// Messages from one peer with one tag are matched in order. A message without a receive stays in the transport
+/// (`match` returns false) until a receive waits for a later message; then the message is copied into an `unexpected`.
+/// An announced message is cleared to send as soon as it has a receive.
 ///
-/// Used by one thread at a time. Nothing is allocated for a message that a receive waits for, but for a number that was
-/// announced.
+/// Used by one thread at a time. A message that already has a receive allocates nothing, except an entry for the number
+/// of an announced message.
 class matcher {
  public:
-  /// A message that came before its receive.
+  /// A message that arrived before its receive was posted.
   struct unexpected {
-    int source;  // a peer
+    int source;  // the sending peer
     envelope head;
     std::vector<std::byte> bytes;
-    bool has_come = false;   // all of it
-    std::uint64_t owed = 0;  // of its sender's credit, until it is taken
-    request* to = nullptr;   // a receive that was posted in the meantime
+    bool has_come = false;   // true when all bytes have arrived
+    std::uint64_t owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
+    request* to = nullptr;   // a receive that was posted while the message was still arriving
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
-  /// Where a message goes that is coming: neither of the two after its receive was taken back.
+  /// The target of an arriving message's bytes: a receive or an unexpected message. Both pointers are null for bytes
+  /// that are dropped, for instance after the receive was cancelled.
   struct arrival {
     request* to = nullptr;
     unexpected* aside = nullptr;
 
-    /// Memory for what comes at `offset`; null when it goes nowhere or is to be combined.
+    /// Returns the memory for the bytes at `offset`; null when the bytes are dropped or combined.
     [[nodiscard]] std::byte* place(std::uint64_t offset) const noexcept;
-    /// Puts the bytes there, or combines them.
+    /// Copies the bytes to the target, or combines them.
     void put(std::uint64_t offset, std::span<const std::byte> bytes) const;
   };
 
-  /// `clear_to_send` tells a peer that the message of that number may come.
+  /// `clear_to_send` sends a peer the clear-to-send for the message with that number.
   matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send);
   matcher(const matcher&) = delete;
   matcher& operator=(const matcher&) = delete;
 
-  // Groups.
   void open(matching_group& group) { groups_.push_back(&group); }
-  /// What comes for it from now on is dropped; what was announced for it comes and is dropped, too.
+  /// Removes a group. Later messages for the group are dropped. Announced messages of the group are cleared to send,
+  /// and dropped when they arrive.
   void close(matching_group& group) noexcept;
   [[nodiscard]] matching_group* find(std::uint64_t generation) const noexcept;
   [[nodiscard]] bool is_closed(std::uint64_t generation) const noexcept {
@@ -103,70 +113,74 @@ class matcher {
   }
   [[nodiscard]] const std::vector<matching_group*>& groups() const noexcept { return groups_; }
 
-  // Receives.
-  /// A receive begins to wait; a message that was put aside may be its own, whole or in part.
+  /// Posts a receive, which may match an unexpected message that has arrived completely or in part.
   void post(request& r);
-  /// Takes a receive back: what has yet to come of its message goes nowhere.
+  /// Cancels a receive. The message's bytes that arrive later are dropped.
   void cancel(request& r) noexcept;
-  /// Whether anything is waited for from there.
+  /// Returns true if a receive waits for a message from that peer.
   [[nodiscard]] bool awaits(int source) const noexcept {
-    const peer& from = peers_[static_cast<std::size_t>(source)];
-    return from.awaited > 0 || awaited_from_any_ > 0 || !from.cleared.empty();
+    const peer& sender = peers_[static_cast<std::size_t>(source)];
+    return sender.awaited > 0 || awaited_from_any_ > 0 || !sender.cleared.empty();
   }
-  /// Whether messages from there are cleared that have not begun.
+  /// Returns true if that peer has messages that are cleared to send and have not started to arrive.
   [[nodiscard]] bool has_cleared(int source) const noexcept {
     return !peers_[static_cast<std::size_t>(source)].cleared.empty();
   }
 
-  // Messages.
-  /// Where the one message goes that is coming from there.
+  /// Returns the target of the message that is arriving from that peer; there is at most one such message.
   [[nodiscard]] arrival& arrival_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].coming; }
-  /// A message begins to come, or its announcement: sets where it goes. False when it is to stay where it is: no
-  /// receive waits for it, nor (unless `must_pass`) for what may come behind it, or when this throws.
-  [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, arrival& to);
-  /// A message begins to come that was announced. Returns what is wrong with it, null when nothing is.
-  [[nodiscard]] const char* match_body(int source, const envelope& head, arrival& to);
-  /// All bytes of the message have come to their place, which ends the receive.
-  void came(arrival& to);
-  /// A message of this process, which is `self` among the peers, to itself.
+  /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
+  /// message is to stay in the transport: no receive waits for the message, nor (unless `must_pass`) for a later
+  /// message. The message also stays when this throws.
+  [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, arrival& target);
+  /// Matches the header of the `data` of an announced message, and sets the target. Returns the error in the header;
+  /// null when the header is correct.
+  [[nodiscard]] const char* match_body(int source, const envelope& head, arrival& target);
+  /// Completes a message whose bytes have all arrived, which finishes the receive.
+  void came(arrival& target);
+  /// Delivers a message from this process, peer `self`, to itself.
   void deliver_own(int self, const envelope& head, const request& sent);
 
-  // Peers that are lost.
-  /// No more comes from there: what had not come whole is dropped, and ends a receive from any source that had it.
+  /// Handles the loss of a peer: drops the peer's incomplete messages. A receive from any source that was matched with
+  /// such a message finishes with `received` 0.
   void lose(int source) noexcept;
-  /// Whether the group was told that the peer is gone.
+  /// Returns true if the group was notified that the peer is gone.
   [[nodiscard]] bool is_gone(int source, std::uint64_t generation) const noexcept;
-  /// Drops what the group has not taken of a peer that is gone.
+  /// Drops the unexpected messages that a lost peer sent to the group.
   void forget(int source, std::uint64_t generation) noexcept;
 
-  /// Of the credit of `source`, what was taken since it was repaid.
-  [[nodiscard]] std::uint64_t& taken_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].taken; }
+  /// Returns the consumed credit of `source` in bytes: the messages that receives have taken since credit was last
+  /// repaid.
+  [[nodiscard]] std::uint64_t& taken_of(int source) noexcept {
+    return peers_[static_cast<std::size_t>(source)].credit_taken;
+  }
 
  private:
   struct peer {
-    int awaited = 0;          // receives that wait for it
-    std::uint64_t taken = 0;  // of its credit
+    int awaited = 0;                 // receives that wait for a message from this peer
+    std::uint64_t credit_taken = 0;  // bytes of credit to repay to this peer
     arrival coming;
-    std::map<std::uint64_t, request*> cleared;  // receives by the number of their message; null: taken back
+    std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
   request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
   bool accept(request& r, int source, const envelope& head) noexcept;
   void clear(int source, std::uint64_t number, request* r);
-  void take(std::list<unexpected>::iterator whole, request& r);
+  void take(std::list<unexpected>::iterator message, request& r);
   void finish_receive(request& r) noexcept;
   void stop_waiting(request& r) noexcept;
-  void break_off(request* r) noexcept;
+  void finish_without_data(request* r) noexcept;
 
   std::vector<matching_group*> groups_;
-  // The groups that were closed last, by turns. A message of theirs that is still under way is not one of a group to
-  // come. Of a group closed longer ago it would be put aside for good: the credit limits that, too.
+  // Ring buffer of the generations of the last 1024 closed groups. It distinguishes late messages of a closed group,
+  // which are dropped, from messages of a group that this process has not opened yet. A late message of a group that
+  // was closed earlier than these stays in `unexpected_`; the credit limits the memory.
   std::array<std::uint64_t, 1024> closed_{};
   std::size_t closings_ = 0;
   std::function<void(int, std::uint64_t)> clear_to_send_;
   std::vector<peer> peers_;
   int awaited_from_any_ = 0;
-  std::list<unexpected> unexpected_;  // out of the ordinary: it may allocate
+  std::list<unexpected> unexpected_;  // the rare case: the list may allocate
 };
 
 }}}  // namespace muster::v0::detail

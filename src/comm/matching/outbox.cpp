@@ -19,19 +19,19 @@ const char* outbox::clear(std::uint64_t number) {
 
 void outbox::finish(request& r) noexcept {
   if (progress_of(r).group != nullptr) return detail::finish(r);
-  adopted_.remove_if([&](const copy& one) { return &one.r == &r; });
+  adopted_.remove_if([&](const copy& adopted) { return &adopted.r == &r; });
 }
 
 request* outbox::adopt(request& r) noexcept {
-  std::list<copy> made;
+  std::list<copy> adopted;
   try {
-    made.emplace_back().bytes.assign(r.data, r.data + r.bytes);
+    adopted.emplace_back().bytes.assign(r.data, r.data + r.bytes);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  copy& its = made.front();
-  request& own = its.r;
-  own.data = its.bytes.data();
+  copy& replacement = adopted.front();
+  request& own = replacement.r;
+  own.data = replacement.bytes.data();
   own.bytes = r.bytes;
   own.peer = r.peer;
   own.tag = r.tag;
@@ -43,7 +43,7 @@ request* outbox::adopt(request& r) noexcept {
   for (auto& entry : announced_) {
     if (entry.second == &r) entry.second = &own;
   }
-  adopted_.splice(adopted_.end(), made);
+  adopted_.splice(adopted_.end(), adopted);
   return &own;
 }
 

@@ -1,4 +1,4 @@
-// The sends to one peer.
+// The queue of sends to one peer.
 #pragma once
 
 #include <list>
@@ -9,32 +9,33 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The sends to one peer: in their order, those that were announced, and those that go on although they were taken
-/// back. How their bytes move is the transport's.
+/// The sends to one peer: the queue of sends with bytes to send, the announced sends that wait for a clear-to-send, and
+/// copies of cancelled sends that the peer still expects. The transport moves the bytes.
 class outbox {
  public:
   outbox() = default;
   outbox(const outbox&) = delete;
   outbox& operator=(const outbox&) = delete;
 
-  /// What has bytes to send, or is to be announced; null when nothing has.
+  /// Returns the first send that has bytes to send or is to be announced; null when there is none.
   [[nodiscard]] request* front() const noexcept { return queue_.front(); }
   void push(request& r) noexcept { queue_.push(r); }
-  /// All of the first is under way.
+  /// Removes the first send: all its bytes are passed on.
   void pop() noexcept { queue_.remove(*queue_.front()); }
-  /// The first was announced under that number, and waits until it is cleared.
+  /// Records that the first send was announced under that number. The send waits until the peer clears it.
   void announce(std::uint64_t number);
-  /// What was announced is clear to send. Returns what is wrong with that, null when nothing is.
+  /// Requeues the announced send with that number, which the peer has cleared. Returns the error of the peer; null when
+  /// there is none.
   [[nodiscard]] const char* clear(std::uint64_t number);
   [[nodiscard]] bool awaits_clear() const noexcept { return !announced_.empty(); }
-  /// All of it is with the peer, or on the way.
+  /// Finishes a send: all its bytes are delivered or passed on.
   void finish(request& r) noexcept;
 
-  /// What is taken back while the peer counts on the rest: a copy of it, which takes its place everywhere here. Null
-  /// when there is no memory for that.
+  /// Copies a cancelled send whose remaining bytes the peer still expects. The copy replaces the original in this
+  /// outbox. Returns null when there is no memory for the copy.
   [[nodiscard]] request* adopt(request& r) noexcept;
   [[nodiscard]] bool has_adopted() const noexcept { return !adopted_.empty(); }
-  /// Nothing of it goes any more.
+  /// Removes a send; its remaining bytes are not sent.
   void drop(const request& r) noexcept;
 
  private:
@@ -45,7 +46,7 @@ class outbox {
 
   request_queue queue_;
   std::map<std::uint64_t, request*> announced_;
-  std::list<copy> adopted_;  // out of the ordinary: it may allocate
+  std::list<copy> adopted_;  // the rare case: the list may allocate
 };
 
 }}}  // namespace muster::v0::detail

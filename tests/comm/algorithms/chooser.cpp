@@ -137,7 +137,7 @@ TEST_CASE("a rule that cannot be used is refused in one line that names it and s
       {"ring,allredue:tree", {"'allredue:tree'", "collective 'allredue' is not one of", "did you mean 'allreduce'?"}},
       {"allreduce:0-4k:recursivedoubling", {"did you mean 'recursive_doubling'?"}},
       {"broadcast:ring",
-       {"'broadcast:ring'", "broadcast has tree, chain, native, and not ring", "choose one of these"}},
+       {"'broadcast:ring'", "broadcast has tree, chain, native, and not ring", "choose a listed algorithm"}},
       {"allreduce:4k:ring", {"'4k' is not a range of sizes"}},
       {"allreduce:4q-8q:ring", {"'4q' is not a size"}},
       {"allreduce:4kk-8k:ring", {"'4kk' is not a size"}},

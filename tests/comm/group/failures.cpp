@@ -1,4 +1,4 @@
-// Groups that fail: disagreement, deadlines, ranks that give up or leave.
+// Failures of groups: disagreement, deadlines, ranks that abort or leave.
 #include <muster/comm/group.hpp>
 
 #include <array>
@@ -45,8 +45,8 @@ TEST_CASE("ranks that disagree are told, all of them") {
   const auto over = GENERATE(from_range(test::fabrics()));
   struct way {
     const char* name;
-    std::function<void(muster::group&, std::vector<float>&)> odd;   // what rank 1 calls
-    std::function<void(muster::group&, std::vector<float>&)> even;  // what the others call
+    std::function<void(muster::group&, std::vector<float>&)> odd;   // the calls of rank 1
+    std::function<void(muster::group&, std::vector<float>&)> even;  // the calls of the other ranks
   };
   const std::vector<way> ways = {
       {"operation", [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); },
@@ -62,7 +62,7 @@ TEST_CASE("ranks that disagree are told, all of them") {
        [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
       {"root", [](auto& g, auto& v) { muster::broadcast(g, v, 1); },
        [](auto& g, auto& v) { muster::broadcast(g, v, 0); }},
-      // Both wait for each other here: no message ever comes that could be compared.
+      // Each waits for the other: no message arrives that could be compared.
       {"root, both waiting", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
        [](auto& g, auto& v) { muster::broadcast(g, v, 1); }},
       {"algorithm",
@@ -87,18 +87,18 @@ TEST_CASE("ranks that disagree are told, all of them") {
         CHECK(text_of(e).find("disagree") != std::string::npos);
       }
       CHECK(named);
-      CHECK(muster::seconds_since(start) < 15);  // half the deadline: it was not the deadline that ended it
+      CHECK(muster::seconds_since(start) < 15);  // half the deadline: the deadline did not end it
     }
   }
 }
 
 TEST_CASE("a rank that never comes is named at the deadline, and the group refuses more with that cause") {
   const auto over = GENERATE(from_range(test::fabrics()));
-  std::atomic<int> gave_up{0};
+  std::atomic<int> failed_ranks{0};
   const auto thrown = test::outcomes(over, 4, [&](muster::group& world) {
-    if (world.rank() == 2) {  // comes when the others have given up
-      for (int seen = 0; seen < 3; seen = gave_up) gave_up.wait(seen);
-      (void)muster::allreduce(world, 1.0f, muster::sum);  // what the others gave may still be there
+    if (world.rank() == 2) {  // calls when the others have failed
+      for (int seen = 0; seen < 3; seen = failed_ranks) failed_ranks.wait(seen);
+      (void)muster::allreduce(world, 1.0f, muster::sum);  // the others' contributions may still arrive
       muster::barrier(world);
       return;
     }
@@ -109,8 +109,8 @@ TEST_CASE("a rank that never comes is named at the deadline, and the group refus
     } catch (const muster::error& cause) {
       first = cause.what();
     }
-    ++gave_up;
-    gave_up.notify_all();
+    ++failed_ranks;
+    failed_ranks.notify_all();
     try {
       muster::barrier(world);
     } catch (const muster::error& again) {
@@ -142,22 +142,23 @@ TEST_CASE("a rank that never comes is named at the deadline, and the group refus
 
 TEST_CASE("split ends at the deadline of the group where a rank goes only half of its way") {
   const auto over = GENERATE(from_range(test::fabrics()));
-  std::atomic<int> gave_up{0};
+  std::atomic<int> failed_ranks{0};
   const auto thrown =
       test::outcomes(over, 3,
                      [&](muster::group& world) {
-                       if (world.rank() == 1) {  // the first that a split exchanges is a color and a key
+                       if (world.rank() == 1) {  // a split first exchanges a color and a key
                          const int mine[2] = {0, 0};
                          std::vector<int> all(6);
                          muster::allgather(world, mine, all);
-                         for (int looks = 0; gave_up < 2 && looks < 2000; ++looks) std::this_thread::sleep_for(10ms);
-                         require(gave_up == 2, "the others did not wait for as long as this rank was away");
+                         for (int looks = 0; failed_ranks < 2 && looks < 2000; ++looks)
+                           std::this_thread::sleep_for(10ms);
+                         require(failed_ranks == 2, "the others did not wait for as long as this rank was away");
                          return;
                        }
                        try {
                          (void)world.split(0);
                        } catch (...) {
-                         ++gave_up;
+                         ++failed_ranks;
                          require(world.failed(), "the group refuses more");
                          throw;
                        }
@@ -174,15 +175,15 @@ TEST_CASE("a rank that gives up wakes all waiting ranks, with its reason and its
   const auto over = GENERATE(from_range(test::fabrics()));
   const auto start = muster::clock::now();
   const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
-    struct slow_end {  // an exception ends the groups made from the world before the world hears of it
-      bool here;
+    struct slow_end {  // an exception destroys the child groups before the world is notified
+      bool is_slow;
       ~slow_end() {
-        if (here) std::this_thread::sleep_for(60ms);
+        if (is_slow) std::this_thread::sleep_for(60ms);
       }
     } const end{world.rank() == 3};
     auto half = world.split(world.rank() / 2);
     if (world.rank() == 3) throw muster::data_error({"train.txt", 7, 2}, "bad number 'x' (not a decimal) correct it");
-    muster::barrier(half);   // rank 2 waits for rank 3, in a group that rank 3 never speaks in again
+    muster::barrier(half);   // rank 2 waits for rank 3, in a group that rank 3 does not use again
     muster::barrier(world);  // ranks 0 and 1 wait here
   });
   for (const int rank : {0, 1, 2}) {
@@ -219,65 +220,67 @@ TEST_CASE("a rank that leaves while others need it is named to them, and not by 
 TEST_CASE("a rank that leaves its host is named by its number in the group") {
   const auto thrown = test::outcomes(test::fabric::hierarchical, 3, [](muster::group& world) {
     muster::barrier(world);
-    if (world.rank() != 2) muster::barrier(world);  // on the host of rank 0, and its second
+    if (world.rank() != 2) muster::barrier(world);  // on the host of rank 0, and its second rank
   });
   CHECK(thrown[2] == nullptr);
   REQUIRE(is<muster::peer_failure>(thrown[0]));
-  // Rank 1, which is on another host, may have been the first to tell of it.
+  // Rank 1, which is on another host, may have been the first to report it.
   CHECK(text_of(thrown[0]).find("rank 2 is gone") != std::string::npos);
 }
 
 TEST_CASE("what a user's reduction throws at one rank is that rank's failure at every rank") {
   const auto over = GENERATE(from_range(test::every_fabric()));
-  const auto how = GENERATE(muster::algorithm::automatic, muster::algorithm::ring, muster::algorithm::tree,
-                            muster::algorithm::recursive_doubling, muster::algorithm::halving_doubling);
+  const auto name = GENERATE(muster::algorithm::automatic, muster::algorithm::ring, muster::algorithm::tree,
+                             muster::algorithm::recursive_doubling, muster::algorithm::halving_doubling);
   const std::size_t count = GENERATE(std::size_t{3}, std::size_t{1000}, std::size_t{200000});
   const bool is_standard = GENERATE(true, false);
-  CAPTURE(over, how, count, is_standard);
-  constexpr int ranks = 4, odd = 0;  // which combines by every algorithm
+  CAPTURE(over, name, count, is_standard);
+  constexpr int ranks = 4, odd = 0;  // rank 0 combines in every algorithm
   const auto thrown = test::outcomes(over, ranks, [&](muster::group& world) {
     const auto combine = [me = world.rank(), is_standard](double a, double b) {
       if (me == odd && is_standard) throw std::runtime_error("bad value in my reduction");
       if (me == odd) throw 42;
       return a + b;
     };
-    // Where cores are few another rank may do its part, and not all need it at once.
+    // With few cores another rank may do its part, and not all ranks need the odd rank at once.
     for (int round = 0; round < 50; ++round) {
       std::vector<double> data(count, 1.0);
-      muster::allreduce(world, data, combine, {.algorithm = how});
+      muster::allreduce(world, data, combine, {.algorithm = name});
       for (const double value : data) require(value == ranks, "nothing half reduced");
     }
     muster::barrier(world);
   });
   const std::string text = is_standard ? "bad value in my reduction" : "unknown exception";
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto& one = thrown[static_cast<std::size_t>(rank)];
-    CAPTURE(rank, text_of(one));
-    REQUIRE(one);
-    CHECK(text_of(one).find(text) != std::string::npos);
-    CHECK(is<muster::peer_failure>(one) == (rank != odd));
-    CHECK(muster::exit_status_of(one) == 1);
+    const auto& failure = thrown[static_cast<std::size_t>(rank)];
+    CAPTURE(rank, text_of(failure));
+    REQUIRE(failure);
+    CHECK(text_of(failure).find(text) != std::string::npos);
+    CHECK(is<muster::peer_failure>(failure) == (rank != odd));
+    CHECK(muster::exit_status_of(failure) == 1);
   }
 }
 
 TEST_CASE("a rank that leaves after a call with wrong arguments tells those that wait in it") {
   const auto over = GENERATE(from_range(test::every_fabric()));
-  const std::string what = GENERATE("size", "root", "timeout");
-  CAPTURE(over, what);
+  const std::string wrong_argument = GENERATE("size", "root", "timeout");
+  CAPTURE(over, wrong_argument);
   const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
     std::vector<float> in(4), out(12);
-    if (world.rank() != 0) return muster::gather(world, in, out, what == "root" ? 1 : 0);
+    if (world.rank() != 0) return muster::gather(world, in, out, wrong_argument == "root" ? 1 : 0);
     try {
-      if (what == "size") muster::gather(world, in, std::span(out).first(7), 0);
-      if (what == "root") muster::gather(world, in, out, 3);
-      if (what == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
+      if (wrong_argument == "size") muster::gather(world, in, std::span(out).first(7), 0);
+      if (wrong_argument == "root") muster::gather(world, in, out, 3);
+      if (wrong_argument == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
       throw std::runtime_error("accepted");
     } catch (const muster::configuration_error&) {
     }
   });
   CHECK_FALSE(thrown[0]);
-  const std::string text = what == "size" ? "has 7 elements" : what == "root" ? "cannot be rank 3" : "cannot be -1";
-  bool waited = false;  // the others may be done where they only send
+  const std::string text = wrong_argument == "size"   ? "has 7 elements"
+                           : wrong_argument == "root" ? "cannot be rank 3"
+                                                      : "cannot be -1";
+  bool waited = false;  // the other ranks may be done if they only send
   for (const std::size_t rank : {1u, 2u}) {
     if (!thrown[rank]) continue;
     waited = true;
@@ -285,10 +288,10 @@ TEST_CASE("a rank that leaves after a call with wrong arguments tells those that
     CHECK(is<muster::peer_failure>(thrown[rank]));
     CHECK(text_of(thrown[rank]).find(text) != std::string::npos);
   }
-  CHECK((waited || what != "root"));
+  CHECK((waited || wrong_argument != "root"));
 }
 
-// The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
+// The buffer of a work that ended with an error is freed at once: the address sanitizer detects any later write.
 TEST_CASE("after an error no rank touches the buffers any more", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
   for (int round = 0; round < 50; ++round) {
@@ -315,10 +318,11 @@ TEST_CASE("threads that wait in duplicates of a group hear of its end, each by i
   CAPTURE(over, leaves);
   const int rounds = leaves ? 2 : 20;
   for (int round = 0; round < rounds; ++round) {
-    std::array<std::exception_ptr, 4> ends;  // of the two threads of rank 0, and of those of rank 1
+    // the errors of the two threads of rank 0, and of the two threads of rank 1
+    std::array<std::exception_ptr, 4> ends;
     std::latch both(2);
     test::run_ranks(over, 2, [&](muster::group& world) {
-      std::vector<muster::group> twins;  // in each of which one rank waits for the other, which does not come
+      std::vector<muster::group> twins;  // in each group one rank waits for the other, which does not call
       for (std::size_t i = 0; i < ends.size(); ++i) twins.push_back(world.duplicate());
       both.arrive_and_wait();
       const bool ends_it = world.rank() == 1;
@@ -337,7 +341,7 @@ TEST_CASE("threads that wait in duplicates of a group hear of its end, each by i
         std::this_thread::sleep_for(1ms * (round % 4));
         world.abort("had enough");
       }
-      for (auto& one : waiting) one.join();
+      for (auto& thread : waiting) thread.join();
     });
     for (std::size_t i = 0; i < (leaves ? 2 : ends.size()); ++i) {
       CAPTURE(i, text_of(ends[i]));
@@ -346,10 +350,10 @@ TEST_CASE("threads that wait in duplicates of a group hear of its end, each by i
   }
 }
 
-// The child's thread looks after its parent, too, for the reason of an end: a data race where the parent took no lock.
+// The child's thread also polls the parent for the reason of an end. This was a data race if the parent took no lock.
 TEST_CASE("a rank whose world fails on the thread of its child's calls settles with the reason") {
   std::latch child_works(1);
-  std::string told;
+  std::string reported;
   test::run_ranks(2,
                   [&](muster::group& world) {
                     auto child = world.split(0);
@@ -360,9 +364,9 @@ TEST_CASE("a rank whose world fails on the thread of its child's calls settles w
                     }
                     auto work = muster::barrier_async(child);
                     child_works.count_down();
-                    std::this_thread::sleep_for(200ms);  // and does not look at the world meanwhile
-                    told = muster::detail::settle_world(world, nullptr).text;
+                    std::this_thread::sleep_for(200ms);  // this thread does not use the world meanwhile
+                    reported = muster::detail::settle_world(world, nullptr).text;
                   },
                   {.progress_thread = true});
-  CHECK_THAT(told, contains("broken"));
+  CHECK_THAT(reported, contains("broken"));
 }

@@ -31,10 +31,10 @@ TEST_CASE("split puts the ranks of a color in the order of their keys") {
     require(part.rank() == expected_size - 1 - world.rank() / 2, "rank by descending key");
     const int sum = muster::allreduce(part, world.rank(), muster::sum);
     require(sum == (color == 0 ? 0 + 2 + 4 + 6 : 1 + 3 + 5), "only members take part");
-    auto again = part.split(0);  // groups of groups
+    auto again = part.split(0);  // split of a child group
     require(muster::allreduce(again, 1, muster::sum) == expected_size, "split of a split");
     auto alone = world.split(-1);
-    require(alone.size() == 1 && alone.rank() == 0, "a negative color is alone");
+    require(alone.size() == 1 && alone.rank() == 0, "a rank with a negative color is alone");
     muster::barrier(alone);
   });
 }
@@ -45,7 +45,7 @@ TEST_CASE("a duplicate keeps an order of its own") {
     auto other = world.duplicate();
     int a = world.rank() == 0 ? 5 : 0;
     int b = world.rank() == 1 ? 6 : 0;
-    // Ranks start the two in different orders: only possible since the groups are independent.
+    // Ranks start the two collectives in different orders: only possible since the groups are independent.
     if (world.rank() == 0) {
       auto first = muster::broadcast_async(world, std::span(&a, 1), 0);
       muster::broadcast(other, std::span(&b, 1), 1);
@@ -69,7 +69,6 @@ TEST_CASE("the sequence number counts the collectives") {
   });
 }
 
-// Every way for ranks to disagree: an error at every rank, and soon, not a hang and not wrong numbers.
 TEST_CASE("a work that is dropped is waited for") {
   const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 3, [](muster::group& world) {
@@ -79,7 +78,7 @@ TEST_CASE("a work that is dropped is waited for") {
   });
 }
 
-// In registered memory a rank that waits folds the blocks that no rank has begun, where ranks share cores.
+// In registered memory a waiting rank folds the blocks that no rank has started, if ranks share cores.
 TEST_CASE("over shm, where ranks share cores, a rank that has called holds no other up, whatever it does then") {
   const int ranks = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) + 1;
   const std::size_t count = 100'003;
@@ -115,7 +114,7 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
     refuses([&] { muster::allreduce(world, in, out, muster::sum); });
     refuses([&] { muster::allgather(world, in, out); });
     refuses([&] { muster::broadcast(world, in, 2); });
-    refuses([&, below = std::atoi("-1")] { muster::broadcast(world, in, below); });  // unknown to the compiler
+    refuses([&, below = std::atoi("-1")] { muster::broadcast(world, in, below); });  // not known to the compiler
     refuses([&] { muster::broadcast(world, in, 0, {.algorithm = muster::algorithm::ring}); });
     if (over == test::fabric::local)
       refuses([&] { muster::allreduce(world, in, muster::sum, {.algorithm = muster::algorithm::native}); });
@@ -127,7 +126,7 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
       refuses([&] { world.set_settings({.timeout = never}); });
     }
     refuses([&] { world.set_settings({.timeout = muster::seconds(0)}); });
-    require(world.sequence() == 0, "none of them counts");
+    require(world.sequence() == 0, "a refused call is not counted");
     muster::barrier(world);
   });
 }
@@ -142,8 +141,8 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
       return;
     }
     auto work = muster::barrier_async(world);
-    require(!work.wait_for(10ms), "nobody came");
-    require(!work.test(), "nobody came");
+    require(!work.wait_for(10ms), "rank 1 has not called");
+    require(!work.test(), "rank 1 has not called");
     go = true;
     go.notify_all();
     work.wait();
@@ -151,7 +150,7 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
   });
 }
 
-// Each of them looks after the world, too: a data race where that took no lock.
+// Each thread also polls the world. This was a data race if the polling took no lock.
 TEST_CASE("a parent is used while a progress thread works on its child, and settings change meanwhile") {
   const auto over = GENERATE(from_range(test::fabrics()));
   test::run_ranks(over, 2, [&](muster::group& world) {
@@ -170,5 +169,3 @@ TEST_CASE("a parent is used while a progress thread works on its child, and sett
     require(values.front() == 1.0f && values.back() == 1.0f, "the greatest");
   });
 }
-
-// The same at the end of a job.

@@ -1,4 +1,4 @@
-// The names of collectives and of the algorithms they can run by.
+// The names of the collectives and of the algorithms that carry them out.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// The collectives; part of what ranks compare, so the numbers stay.
+/// The collectives. The numbers are part of the signature that ranks compare, so the numbers never change.
 enum class collective : std::uint8_t {
   none = 0,
   broadcast = 1,
@@ -18,23 +18,23 @@ enum class collective : std::uint8_t {
   scatter = 7,
   all_to_all = 8,
   barrier = 9,
-  finish = 10  ///< the agreement at the end of a run: a rank in it calls nothing more
+  finish = 10  ///< the agreement at the end of a run: a rank in it calls no further collective
 };
 
-/// How a collective is done. Not every collective has every algorithm; docs/collectives.md has the table. The numbers
-/// behind these are those of `register_algorithm`.
+/// The way in which messages carry out a collective. Not every collective has every algorithm; docs/collectives.md has
+/// the table. Numbers above these are assigned by `register_algorithm`.
 enum class algorithm : std::uint8_t {
   automatic = 0,           ///< chosen by size, ranks and transport; the same choice at every rank
   ring = 1,                ///< N-1 steps of 1/N of the data around a ring, twice for allreduce
   tree = 2,                ///< binomial tree
   recursive_doubling = 3,  ///< all data at every one of log2 N steps
   halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
-  direct = 5,              ///< every pair of ranks exchanges what it owes each other
-  native = 6,              ///< the transport's own
+  direct = 5,              ///< every pair of ranks exchanges its data directly
+  native = 6,              ///< the transport's own algorithm
   chain = 7                ///< down a line of ranks in chunks, all links at once
 };
 
-/// What users call.
+/// The collectives that users call.
 inline constexpr collective all_collectives[] = {
     collective::broadcast, collective::reduce,         collective::allreduce,
     collective::allgather, collective::reduce_scatter, collective::gather,
@@ -46,7 +46,7 @@ inline constexpr algorithm all_algorithms[] = {
     algorithm::halving_doubling, algorithm::direct, algorithm::native, algorithm::chain};
 
 namespace detail {
-// Not inside of the functions: each call would build its table anew.
+// At namespace scope: inside the functions, each call would construct the table again.
 inline constexpr std::string_view collective_names[] = {"message",    "broadcast",      "reduce", "allreduce",
                                                         "allgather",  "reduce_scatter", "gather", "scatter",
                                                         "all_to_all", "barrier",        "finish"};

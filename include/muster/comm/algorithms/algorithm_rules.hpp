@@ -1,4 +1,4 @@
-// The algorithm that the user wants for each collective and size, as written in MUSTER_ALGORITHM.
+// The algorithm that the user requests for each collective and size, as written in MUSTER_ALGORITHM.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 
 namespace muster { inline namespace v0 {
 
-/// A list of rules, the later of which win. Written as a comma list of
+/// A list of rules. A later rule overrides an earlier rule. Written as a comma list of
 ///
-///     ring                                  every collective that has it, all sizes
+///     ring                                  every collective that has the algorithm, all sizes
 ///     broadcast:chain                       one collective, all sizes
 ///     allreduce:0-4k:recursive_doubling     one collective, from 0 to 4 KiB, the upper end not included
-///     allreduce:4k-inf:ring                 the rest of it
+///     allreduce:4k-inf:ring                 the same collective, all larger sizes
 ///
-/// Sizes are bytes of the whole buffer, in powers of 1024: `k`, `m`, `g`, or `Ki`, `Mi`, `Gi`. `auto` as an algorithm
-/// gives the choice back to the library. A value: equal lists are equal, and nothing of it is shared.
+/// Sizes are bytes of the whole buffer, in powers of 1024: `k`, `m`, `g`, or `Ki`, `Mi`, `Gi`. The algorithm `auto`
+/// leaves the choice to the library. A value type: equal lists compare equal, and copies share nothing.
 class algorithm_rules {
  public:
-  /// The upper end of a rule without one: "inf".
+  /// The upper end of a rule without an upper end: "inf".
   static constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
-  /// One entry of the list. Sizes are bytes of the whole buffer.
+  /// An entry of the list. Sizes are bytes of the whole buffer.
   struct rule {
     collective kind = collective::none;                          ///< none: every collective that has the algorithm
     std::size_t low = 0;                                         ///< bytes, included
@@ -38,21 +38,22 @@ class algorithm_rules {
 
   /// No rules: the library chooses.
   algorithm_rules() = default;
-  /// One algorithm for every collective that has it; `automatic` is no rule. Implicit, so that `algorithm =
-  /// algorithm::ring` reads as it should.
-  algorithm_rules(algorithm how);  // NOLINT(google-explicit-constructor)
+  /// One algorithm for every collective that has the algorithm; `automatic` makes no rule. Implicit, so that `algorithm
+  /// = algorithm::ring` compiles.
+  algorithm_rules(algorithm name);  // NOLINT(google-explicit-constructor)
 
-  /// Reads the form above. Throws configuration_error that begins with `origin` ("--algorithm") and names the rule:
-  /// an unknown collective or algorithm, a collective without that algorithm, a malformed size, an empty range.
+  /// Parses the form above. Throws configuration_error that begins with `origin` ("--algorithm") and names the rule: an
+  /// unknown collective or algorithm, a collective without that algorithm, a malformed size, an empty range.
   [[nodiscard]] static algorithm_rules parse(std::string_view text, std::string_view origin = "the algorithm rules");
 
-  /// The form above, "auto" when there are no rules; parse gives back an equal list.
+  /// Returns the form above, "auto" when there are no rules; `parse` returns an equal list for it.
   [[nodiscard]] std::string to_string() const;
 
-  /// The algorithm of the last rule that matches; `automatic` when none does. `bytes` is the size of the whole buffer.
+  /// Returns the algorithm of the last rule that matches; `automatic` when none does. `bytes` is the size of the whole
+  /// buffer.
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept;
 
-  /// In the order of the text; valid until the list changes or is destroyed.
+  /// Returns the rules in the order of the text; valid until the list changes or is destroyed.
   [[nodiscard]] std::span<const rule> rules() const noexcept { return rules_; }
 
   bool operator==(const algorithm_rules&) const = default;
@@ -61,10 +62,10 @@ class algorithm_rules {
   std::vector<rule> rules_;
 };
 
-/// One rule in the form above.
+/// Returns a rule in the form above.
 [[nodiscard]] std::string to_string(const algorithm_rules::rule& rule);
 
-/// "4k", "1m", "100": bytes in the largest unit that divides them; how rules write a size.
+/// Returns a size in bytes as rules write it, in the largest unit that divides it: "4k", "1m", "100".
 [[nodiscard]] std::string format_bytes(std::size_t bytes);
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// Allreduce by any of the algorithms that are made of messages.
+// Allreduce by any algorithm that uses messages.
 #pragma once
 
 #include <muster/comm/algorithms/direct.hpp>
@@ -9,19 +9,20 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// In place. What is no algorithm of an allreduce is taken for recursive doubling.
-inline task allreduce_by(executor& f, algorithm how, std::byte* data, std::size_t count, const reduction& reduce) {
-  switch (how) {
+/// Performs an allreduce in place. Uses recursive doubling for an algorithm that an allreduce does not have.
+inline task allreduce_by(executor& ctx, algorithm selected, std::byte* data, std::size_t count,
+                         const reduction& reduce) {
+  switch (selected) {
     case algorithm::ring:
-      return ring_allreduce(f, {data, count, reduce.element_size(), f.size()}, reduce);
+      return ring_allreduce(ctx, {data, count, reduce.element_size(), ctx.size()}, reduce);
     case algorithm::tree:
-      return tree_allreduce(f, data, count * reduce.element_size(), reduce);
+      return tree_allreduce(ctx, data, count * reduce.element_size(), reduce);
     case algorithm::direct:
-      return direct_allreduce(f, {data, count, reduce.element_size(), f.size()}, reduce);
+      return direct_allreduce(ctx, {data, count, reduce.element_size(), ctx.size()}, reduce);
     case algorithm::halving_doubling:
-      return halving_doubling_allreduce(f, data, count, reduce);
+      return halving_doubling_allreduce(ctx, data, count, reduce);
     default:
-      return recursive_doubling_allreduce(f, data, count * reduce.element_size(), reduce);
+      return recursive_doubling_allreduce(ctx, data, count * reduce.element_size(), reduce);
   }
 }
 

@@ -1,5 +1,5 @@
-// Which algorithm a collective runs by, when the call does not say: what a rule asks for, else the cheapest under a
-// model of the transport's costs.
+// The choice of a collective's algorithm when the call does not name one: the algorithm of a rule, else the algorithm
+// with the lowest cost under a model of the transport.
 #pragma once
 
 #include <array>
@@ -13,24 +13,26 @@
 
 namespace muster { inline namespace v0 {
 
-/// The algorithms a collective has, the default for one or two ranks first.
+/// Returns the algorithms of a collective; the first is the default for one or two ranks.
 [[nodiscard]] std::span<const algorithm> algorithms_of(collective kind) noexcept;
 
-/// Seconds the model gives for `kind` over `bytes` (of the whole buffer: what a rank ends with or begins with,
-/// whichever is more) among `ranks`: rounds times latency, plus the bytes on the longest path times their costs. Where
-/// ranks share cores it is mostly what all messages of all ranks take of these. A transport's own algorithm has no
-/// model.
-[[nodiscard]] double estimate(collective kind, algorithm how, std::size_t bytes, int ranks,
+/// Returns the seconds that the model predicts for `kind` over `bytes` among `ranks`. `bytes` is the size of the whole
+/// buffer, input or output, whichever is larger. The prediction is the number of rounds times the latency, plus the
+/// bytes on the longest path times their costs. If ranks share cores, the time is mostly the sum over all messages of
+/// all ranks. A transport's own algorithm has no model.
+[[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int ranks,
                               const transport_costs& costs) noexcept;
 
-/// The algorithm with the smallest estimate. A function of its arguments alone, so that all ranks choose alike.
+/// Returns the algorithm with the smallest estimate. The result depends on the arguments alone, so that all ranks
+/// choose alike.
 [[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept;
 
-/// What a group chooses, worked out once: for each collective the sizes at which the choice changes. Looking one up is
-/// a few comparisons. The same at every rank that has the same rules.
+/// A group's choice of algorithms, computed once: for each collective the sizes at which the choice changes. A lookup
+/// takes a few comparisons. The same at every rank that has the same rules.
 class choices {
  public:
-  /// `how` below so many bytes, from where the row before ends; the last row ends at `algorithm_rules::no_limit`.
+  /// An algorithm for the sizes below `below`, from the end of the previous row. The last row ends at
+  /// `algorithm_rules::no_limit`.
   struct row {
     std::size_t below = algorithm_rules::no_limit;
     muster::algorithm algorithm = muster::algorithm::automatic;
@@ -38,9 +40,9 @@ class choices {
     bool operator==(const row&) const = default;
   };
 
-  /// Rules come before everything; then `native` for a transport that says `native_first`; then the model. Throws
-  /// configuration_error where native is asked for and the transport has none, unless there is one rank, which sends
-  /// nothing.
+  /// Rules have priority, then `native` for a transport with `native_first`, then the model. Throws configuration_error
+  /// when a rule requests native and the transport has no native collectives, unless there is a single rank, which
+  /// sends nothing.
   choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
 
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
@@ -49,7 +51,7 @@ class choices {
     return found->algorithm;
   }
 
-  /// The whole of it for one collective: one row at least.
+  /// Returns all rows of a collective, at least one.
   [[nodiscard]] std::span<const row> rows(collective kind) const noexcept {
     return tables_[static_cast<std::size_t>(kind)];
   }

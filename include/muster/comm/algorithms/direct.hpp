@@ -1,4 +1,4 @@
-// Direct exchange: every rank gives every other what it owes it, in one message each.
+// Direct exchange: every rank sends every other rank its data in one message each.
 #pragma once
 
 #include <algorithm>
@@ -9,34 +9,34 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Piece p of every rank's `in` reaches rank p's `out`, in the order of ranks; `bytes` a piece. N-1 rounds in which
-/// every rank sends to one and receives from one, so that no rank is flooded.
-inline task direct_all_to_all(executor& f, const std::byte* in, std::byte* out, std::size_t bytes) {
-  const int n = f.size();
-  const int me = f.rank();
+/// Sends piece p of every rank's `in` to rank p's `out`, in the order of ranks; `bytes` per piece. In each of N-1
+/// rounds every rank sends to one rank and receives from one rank, so that no rank is flooded.
+inline task direct_all_to_all(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes) {
+  const int n = ctx.size();
+  const int me = ctx.rank();
   const auto piece = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
   if (bytes > 0) std::memcpy(out + piece(me), in + piece(me), bytes);
   for (int step = 1; step < n; ++step) {
-    const int to = (me + step) % n;
-    const int from = (me + n - step) % n;
-    co_await f.exchange(to, {in + piece(to), bytes}, from, {out + piece(from), bytes});
+    const int destination = (me + step) % n;
+    const int source = (me + n - step) % n;
+    co_await ctx.exchange(destination, {in + piece(destination), bytes}, source, {out + piece(source), bytes});
   }
 }
 
-/// Block p of every rank's `in` is combined at rank p, in the order of rounds, into `out` (one block), finished.
-inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const reduction& how) {
-  const int n = f.size();
-  const int me = f.rank();
+/// Combines block p of every rank's `in` at rank p, in the order of rounds, into `out` (one block), finished.
+inline task direct_reduce_scatter(executor& ctx, blocks in, std::byte* out, const reduction& reduce) {
+  const int n = ctx.size();
+  const int me = ctx.rank();
   const auto mine = in.at(me);
   if (!mine.empty()) std::memcpy(out, mine.data(), mine.size());
   for (int step = 1; step < n; ++step) {
-    const int to = (me + step) % n;
-    co_await exchange_pieces(f, to, in.at(to), (me + n - step) % n, {out, mine.size()}, how);
+    const int destination = (me + step) % n;
+    co_await exchange_pieces(ctx, destination, in.at(destination), (me + n - step) % n, {out, mine.size()}, reduce);
   }
-  how.finish(out, mine.size(), n);
+  reduce.finish(out, mine.size(), n);
 }
 
-/// A small array in memory of the group. Requests are taken back when it goes.
+/// A small array in the group's memory. Destroying the array cancels unfinished requests in it.
 template <class T>
 class pool_array {
  public:
@@ -58,70 +58,73 @@ class pool_array {
   std::size_t count_;
 };
 
-/// The state of a direct allreduce: to every peer go the pieces of its block and then, as they become ready, those of
-/// this rank's; from every peer come its pieces of this rank's block and then those of its own.
+/// The state of a direct allreduce. This rank sends every peer the pieces of the peer's block and then, as they become
+/// ready, its own pieces. This rank receives from every peer the pieces for its own block and then the pieces of the
+/// peer's block.
 class direct_exchange {
  public:
-  direct_exchange(executor& f, blocks data, const reduction& how)
-      : f_(f),
+  direct_exchange(executor& ctx, blocks data, const reduction& reduce)
+      : ctx_(ctx),
         data_(data),
-        how_(how),
-        peers_(static_cast<std::size_t>(f.size() - 1)),
-        requests_(f.pool(), peers_ * lanes * in_flight),
-        state_(f.pool(), peers_) {}
+        reduce_(reduce),
+        peers_(static_cast<std::size_t>(ctx.size() - 1)),
+        requests_(ctx.pool(), peers_ * lanes * outstanding),
+        state_(ctx.pool(), peers_) {}
 
-  [[nodiscard]] bool over() const noexcept { return finished_ == peers_ * lanes; }
+  [[nodiscard]] bool finished() const noexcept { return finished_ == peers_ * lanes; }
 
-  /// Starts what can be started and looks at what is under way; true when anything has changed.
+  /// Starts the sends and receives that can start and checks the outstanding ones; returns true when anything has
+  /// changed.
   bool turn() {
     bool changed = false;
     for (std::size_t j = 0; j < peers_; ++j) {
-      changed |= look(j, out);
-      changed |= look(j, in);
+      changed |= check(j, out);
+      changed |= check(j, in);
     }
     for (std::size_t j = 0; j < peers_; ++j) {
       changed |= begin_sends(j);
       changed |= begin_receives(j);
     }
     if (changed) return true;
-    // Nothing came of itself: one of them is asked for, each time another.
+    // None has completed by itself: tests one outstanding request, each time another.
     for (std::size_t tries = requests_.size(); tries > 0; --tries) {
-      asked_ = (asked_ + 1) % requests_.size();
-      if (!executor::is_over(requests_[asked_])) return f_.test(requests_[asked_]);
+      last_tested_ = (last_tested_ + 1) % requests_.size();
+      if (!executor::is_over(requests_[last_tested_])) return ctx_.test(requests_[last_tested_]);
     }
     return false;
   }
 
  private:
   enum lane : std::size_t { out, in, lanes };
-  static constexpr std::size_t in_flight = 2;
+  static constexpr std::size_t outstanding = 2;
   struct progress {
-    std::size_t begun[lanes] = {};
+    std::size_t started[lanes] = {};
     std::size_t done[lanes] = {};
   };
 
-  // Peers in the order in which their pieces are combined: from the next rank on.
-  [[nodiscard]] int rank_of(std::size_t j) const { return (f_.rank() + 1 + static_cast<int>(j)) % f_.size(); }
+  // Returns peer j. Peers are numbered in the order in which their pieces are combined: from the next rank on.
+  [[nodiscard]] int rank_of(std::size_t j) const { return (ctx_.rank() + 1 + static_cast<int>(j)) % ctx_.size(); }
   [[nodiscard]] std::size_t pieces_of(int rank) const { return detail::pieces_of(data_.at(rank).size()); }
   [[nodiscard]] std::span<std::byte> piece(int rank, std::size_t k) const { return piece_of(data_.at(rank), k); }
   [[nodiscard]] request& slot(std::size_t j, lane which, std::size_t index) {
-    return requests_[(j * lanes + which) * in_flight + index % in_flight];
+    return requests_[(j * lanes + which) * outstanding + index % outstanding];
   }
-  [[nodiscard]] std::size_t total(std::size_t j) const { return pieces_of(rank_of(j)) + pieces_of(f_.rank()); }
+  [[nodiscard]] std::size_t total(std::size_t j) const { return pieces_of(rank_of(j)) + pieces_of(ctx_.rank()); }
 
-  // Of this rank's block: pieces that hold what this rank and the peers up to j gave.
-  [[nodiscard]] std::size_t combined(std::size_t j) { return std::min(state_[j].done[in], pieces_of(f_.rank())); }
+  // Returns the number of pieces in this rank's block that contain the contributions from this rank and the peers up to
+  // j.
+  [[nodiscard]] std::size_t combined(std::size_t j) { return std::min(state_[j].done[in], pieces_of(ctx_.rank())); }
 
   bool begin_sends(std::size_t j) {
     auto& s = state_[j];
     const std::size_t theirs = pieces_of(rank_of(j));
     bool changed = false;
-    while (s.begun[out] < total(j) && s.begun[out] - s.done[out] < in_flight) {
-      const std::size_t i = s.begun[out];
+    while (s.started[out] < total(j) && s.started[out] - s.done[out] < outstanding) {
+      const std::size_t i = s.started[out];
       if (i >= theirs && i - theirs >= combined(peers_ - 1)) break;
-      const auto bytes = i < theirs ? piece(rank_of(j), i) : piece(f_.rank(), i - theirs);
-      f_.send(slot(j, out, i), rank_of(j), bytes.data(), bytes.size());
-      ++s.begun[out];
+      const auto bytes = i < theirs ? piece(rank_of(j), i) : piece(ctx_.rank(), i - theirs);
+      ctx_.send(slot(j, out, i), rank_of(j), bytes.data(), bytes.size());
+      ++s.started[out];
       changed = true;
     }
     return changed;
@@ -129,33 +132,33 @@ class direct_exchange {
 
   bool begin_receives(std::size_t j) {
     auto& s = state_[j];
-    const std::size_t mine = pieces_of(f_.rank());
+    const std::size_t mine = pieces_of(ctx_.rank());
     bool changed = false;
-    while (s.begun[in] < total(j) && s.begun[in] - s.done[in] < in_flight) {
-      const std::size_t i = s.begun[in];
+    while (s.started[in] < total(j) && s.started[in] - s.done[in] < outstanding) {
+      const std::size_t i = s.started[in];
       request& r = slot(j, in, i);
       if (i < mine) {
-        if (j > 0 && i >= combined(j - 1)) break;  // in the order of peers, whichever sends first
-        const auto bytes = piece(f_.rank(), i);
-        f_.receive_combine(r, rank_of(j), bytes.data(), bytes.size(), how_);
+        if (j > 0 && i >= combined(j - 1)) break;  // in the order of peers, whichever peer sends first
+        const auto bytes = piece(ctx_.rank(), i);
+        ctx_.receive_combine(r, rank_of(j), bytes.data(), bytes.size(), reduce_);
       } else {
         const auto bytes = piece(rank_of(j), i - mine);
-        f_.receive(r, rank_of(j), bytes.data(), bytes.size());
+        ctx_.receive(r, rank_of(j), bytes.data(), bytes.size());
       }
-      ++s.begun[in];
+      ++s.started[in];
       changed = true;
     }
     return changed;
   }
 
-  bool look(std::size_t j, lane which) {
+  bool check(std::size_t j, lane which) {
     auto& s = state_[j];
     bool changed = false;
-    while (s.done[which] < s.begun[which] && executor::is_over(slot(j, which, s.done[which]))) {
+    while (s.done[which] < s.started[which] && executor::is_over(slot(j, which, s.done[which]))) {
       const std::size_t i = s.done[which]++;
-      if (which == in && j == peers_ - 1 && i < pieces_of(f_.rank())) {
-        const auto whole = piece(f_.rank(), i);
-        how_.finish(whole.data(), whole.size(), f_.size());
+      if (which == in && j == peers_ - 1 && i < pieces_of(ctx_.rank())) {
+        const auto combined_piece = piece(ctx_.rank(), i);
+        reduce_.finish(combined_piece.data(), combined_piece.size(), ctx_.size());
       }
       if (s.done[which] == total(j)) ++finished_;
       changed = true;
@@ -163,50 +166,51 @@ class direct_exchange {
     return changed;
   }
 
-  executor& f_;
+  executor& ctx_;
   blocks data_;
-  const reduction& how_;
+  const reduction& reduce_;
   std::size_t peers_;
   pool_array<request> requests_;
   pool_array<progress> state_;
-  std::size_t finished_ = 0;  // lanes
-  std::size_t asked_ = 0;
+  std::size_t finished_ = 0;  // number of lanes whose pieces are all done
+  std::size_t last_tested_ = 0;
 };
 
-/// Every rank combines one block of all and gives it to all: two messages to every peer, of 1/N of the data each, and
-/// all peers at once. In pieces, so that a piece goes out while the next comes in. A piece is combined in one order
-/// whatever comes first: the same bits in every run.
-inline task direct_allreduce(executor& f, blocks data, const reduction& how) {
-  direct_exchange exchange(f, data, how);
-  while (!exchange.over()) co_await f.until([&exchange] { return exchange.turn(); });
+/// Performs an allreduce: every rank combines one block and sends the result to all ranks, with two messages to every
+/// peer, each of 1/N of the data, and to all peers at once. The blocks are cut into pieces, so that a piece is sent
+/// while the next piece is received. The order of combination does not depend on the order of arrival, so every run has
+/// the same bits.
+inline task direct_allreduce(executor& ctx, blocks data, const reduction& reduce) {
+  direct_exchange exchange(ctx, data, reduce);
+  while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.turn(); });
 }
 
-/// Every rank sends straight to the root.
-inline task direct_gather(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  if (f.rank() != root) {
-    co_await f.send_to(root, {in, bytes});
+/// Performs a gather: every rank sends directly to the root.
+inline task direct_gather(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+  if (ctx.rank() != root) {
+    co_await ctx.send_to(root, {in, bytes});
     co_return;
   }
-  for (int rank = 0; rank < f.size(); ++rank) {
+  for (int rank = 0; rank < ctx.size(); ++rank) {
     std::byte* const place = out + static_cast<std::size_t>(rank) * bytes;
     if (rank != root) {
-      co_await f.receive_from(rank, {place, bytes});
+      co_await ctx.receive_from(rank, {place, bytes});
     } else if (bytes > 0 && place != in) {
       std::memcpy(place, in, bytes);
     }
   }
 }
 
-/// The root sends straight to every rank.
-inline task direct_scatter(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  if (f.rank() != root) {
-    co_await f.receive_from(root, {out, bytes});
+/// Performs a scatter: the root sends directly to every rank.
+inline task direct_scatter(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+  if (ctx.rank() != root) {
+    co_await ctx.receive_from(root, {out, bytes});
     co_return;
   }
-  for (int rank = 0; rank < f.size(); ++rank) {
+  for (int rank = 0; rank < ctx.size(); ++rank) {
     const std::byte* const place = in + static_cast<std::size_t>(rank) * bytes;
     if (rank != root) {
-      co_await f.send_to(rank, {place, bytes});
+      co_await ctx.send_to(rank, {place, bytes});
     } else if (bytes > 0 && place != out) {
       std::memcpy(out, place, bytes);
     }

@@ -6,9 +6,10 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Afterwards the working rank with number v holds block v of `fold.power` combined over all ranks, unfinished. Halves
-/// are exchanged with the farthest partner first; each block is combined on one path.
-inline task halving_reduce_scatter(executor& f, folding fold, blocks data, const reduction& how) {
+/// Performs the reduce-scatter. Afterwards the working rank with number v holds block v of `fold.power` blocks,
+/// combined over all ranks and unfinished. Halves are exchanged with the farthest partner first; each block is combined
+/// on one path.
+inline task halving_reduce_scatter(executor& ctx, folding fold, blocks data, const reduction& reduce) {
   int first = 0;
   for (int width = fold.power / 2; width > 0; width /= 2) {
     const int number = fold.number();
@@ -16,37 +17,37 @@ inline task halving_reduce_scatter(executor& f, folding fold, blocks data, const
     const bool lower = (number & width) == 0;
     const auto low = data.between(first, first + width);
     const auto high = data.between(first + width, first + 2 * width);
-    co_await exchange_pieces(f, partner, lower ? high : low, partner, lower ? low : high, how);
+    co_await exchange_pieces(ctx, partner, lower ? high : low, partner, lower ? low : high, reduce);
     if (!lower) first += width;
   }
 }
 
-/// The inverse: working rank v begins with block v, all end with all.
-inline task doubling_allgather(executor& f, folding fold, blocks data) {
+/// Performs the allgather, the inverse: working rank v begins with block v, and all working ranks end with all blocks.
+inline task doubling_allgather(executor& ctx, folding fold, blocks data) {
   for (int width = 1; width < fold.power; width *= 2) {
     const int number = fold.number();
     const int mine = number / width * width;
     const int theirs = mine ^ width;
     const int partner = fold.rank_of(number ^ width);
-    co_await f.exchange(partner, data.between(mine, mine + width), partner, data.between(theirs, theirs + width));
+    co_await ctx.exchange(partner, data.between(mine, mine + width), partner, data.between(theirs, theirs + width));
   }
 }
 
-inline task halving_doubling_allreduce(executor& f, std::byte* data, std::size_t count, const reduction& how) {
-  const folding fold(f.rank(), f.size());
-  const std::span whole(data, count * how.element_size());
+inline task halving_doubling_allreduce(executor& ctx, std::byte* data, std::size_t count, const reduction& reduce) {
+  const folding fold(ctx.rank(), ctx.size());
+  const std::span all(data, count * reduce.element_size());
   if (fold.lends()) {
-    co_await f.send_to(fold.neighbour(), whole);
-    co_await f.receive_from(fold.neighbour(), whole);
+    co_await ctx.send_to(fold.neighbour(), all);
+    co_await ctx.receive_from(fold.neighbour(), all);
     co_return;
   }
-  if (fold.borrows()) co_await f.receive_from(fold.neighbour(), whole, &how);
-  const blocks parts{data, count, how.element_size(), fold.power};
-  co_await halving_reduce_scatter(f, fold, parts, how);
+  if (fold.borrows()) co_await ctx.receive_from(fold.neighbour(), all, &reduce);
+  const blocks parts{data, count, reduce.element_size(), fold.power};
+  co_await halving_reduce_scatter(ctx, fold, parts, reduce);
   const auto mine = parts.at(fold.number());
-  how.finish(mine.data(), mine.size(), f.size());
-  co_await doubling_allgather(f, fold, parts);
-  if (fold.borrows()) co_await f.send_to(fold.neighbour(), whole);
+  reduce.finish(mine.data(), mine.size(), ctx.size());
+  co_await doubling_allgather(ctx, fold, parts);
+  if (fold.borrows()) co_await ctx.send_to(fold.neighbour(), all);
 }
 
 }}}  // namespace muster::v0::detail

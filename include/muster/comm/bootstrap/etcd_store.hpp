@@ -1,4 +1,4 @@
-// A store that an etcd keeps.
+// A store whose table is held by an etcd.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,19 @@
 
 namespace muster { inline namespace v0 {
 
-/// A store over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", by its HTTP gateway.
+/// A store over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", through etcd's HTTP gateway.
 ///
-/// It lives as long as a process has it open: the one that opens it first clears what a former one left. An etcd that
-/// cannot be reached is waited for until a call's deadline, and may come back: that is no peer_failure. A swap whose
-/// answer was lost on the way is a timeout_error too, as it may have happened. etcd does not see that a process died or
-/// was cut off: its keys vanish ten seconds later, and what it writes of that kind from then on throws peer_failure.
+/// The store exists as long as a process has it open: the first process that opens it removes the keys of an earlier
+/// job. A call waits for an unreachable etcd until its deadline, because the etcd may recover; this is no peer_failure.
+/// A swap whose reply was lost is a timeout_error too, as the swap may have happened. etcd does not detect that a
+/// process died or was disconnected: its client keys expire ten seconds later, and from then on its writes of client
+/// keys throw peer_failure.
 class etcd_store final : public any_store {
  public:
-  /// `endpoints` is "host:port", or several with commas between them, members of one cluster: the first that answers is
-  /// used. `scheme` is "http" or "https", which trusts what the system does. `name` is of letters, digits, '-', '_' and
-  /// '.'. Throws timeout_error when none answers by the deadline, configuration_error when it refuses. The swaps of an
-  /// onlooker throw configuration_error.
+  /// `endpoints` is "host:port", or several members in one cluster, separated by commas: the first that answers is
+  /// used. `scheme` is "http" or "https", which trusts the certificates that the system trusts. `name` consists of
+  /// letters, digits, '-', '_' and '.'. Throws timeout_error when no member answers by the deadline,
+  /// configuration_error when etcd refuses. The swaps of an onlooker throw configuration_error.
   etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until,
              store_role role = store_role::member);
   etcd_store(etcd_store&&) noexcept;

@@ -1,4 +1,4 @@
-// Every rank gives all ranks one text, through a store.
+// Exchange between all ranks, one text per rank, through a store.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace muster { inline namespace v0 {
 
-/// Collective over `size` ranks: returns the values of all, by rank. `prefix` begins the keys it uses and is the same
-/// at all ranks and new: it may be used again only when all have returned. Rank 0 returns last, so that it may close a
-/// store that it serves; nothing is left in the store. Values are any bytes, up to 1 MiB each. Takes O(size) calls at
-/// rank 0 and a few elsewhere.
+/// Exchanges one value per rank. Collective over `size` ranks: returns all ranks' values, by rank. `prefix` is the
+/// start of the used keys, the same at all ranks and new: a prefix may be used again only when all ranks have returned.
+/// Rank 0 returns last, so that it may close a store that it serves. Afterwards the store contains none of these keys.
+/// Values are any bytes, up to 1 MiB each. Takes O(size) calls at rank 0 and a few at each other rank.
 ///
-/// Throws timeout_error (`missing`: the ranks that did not come), at most a second after `until`;
-/// configuration_error when a rank is there twice; and what the store throws.
+/// Throws timeout_error (`missing`: the ranks that did not call this), at most a second after `until`. Throws
+/// configuration_error when two processes have the same rank. Throws the errors of the store.
 [[nodiscard]] std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
                                                 std::string_view mine, clock::time_point until);
 

@@ -1,4 +1,4 @@
-// Which ranks share a host.
+// Detection of the ranks that share a host.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace muster { inline namespace v0 {
 
-/// Equal at two processes when they run on one host: under one running system, in one network namespace, by one name.
-/// So containers and network namespaces of one machine count as hosts of their own unless they share the network.
-/// `--host` or MUSTER_HOST says something else, for instance to make one machine look like several.
+/// Returns a text that is equal at two processes when they run on one host: under one running system, in one network
+/// namespace, with one host name. So containers and network namespaces of a machine count as separate hosts unless they
+/// share the network. `--host` or MUSTER_HOST replaces this text, for instance to make one machine look like several.
 [[nodiscard]] std::string host_identity(const settings& configuration);
 
 namespace detail {
 
 [[nodiscard]] std::string host_name();
-/// The kernel's number of this start of the machine, the same in all its containers; empty where it tells none.
+/// Returns the kernel's number for this boot, the same in all containers on the machine; empty if the kernel has none.
 [[nodiscard]] std::string boot_number();
 
 }  // namespace detail

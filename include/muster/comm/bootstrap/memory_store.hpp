@@ -1,4 +1,4 @@
-// A store in the memory of one process, for ranks that are threads.
+// A store in a process's memory, for ranks that are threads.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace muster { inline namespace v0 {
 
-/// Copies are the same store. Threads end together: a key of a client stays as long as any copy.
+/// A store in memory. Copies refer to the same store. Threads end together, so the keys of a client stay as long as any
+/// copy exists.
 class memory_store final : public any_store {
  public:
   memory_store();

@@ -13,12 +13,13 @@
 
 namespace muster { inline namespace v0 {
 
-/// The longest key and value, in bytes; a longer one, and an empty key, is a configuration_error. Both are any bytes.
+/// The longest key and value, in bytes. A longer key or value, and an empty key, is a configuration_error. Keys and
+/// values are any bytes.
 inline constexpr std::size_t store_key_limit = 1024;
 inline constexpr std::size_t store_value_limit = std::size_t{1} << 20;
 
-/// The value of a key. Its version is that of the last write, greater than that of every earlier write to any key; 0
-/// where there is no value.
+/// The value of a key and its version. A write sets a version greater than the version of every earlier write to any
+/// key. The version is 0 if there is no value.
 struct store_entry {
   std::uint64_t version = 0;
   std::string value;
@@ -33,50 +34,53 @@ struct store_swap {
   store_entry now;
 };
 
-/// The store was restarted empty, or with an older table, while this process was not connected: what the other
-/// processes agree on is lost to this one. Every later call throws it too.
+/// The store was restarted empty, or with an older table, while this process was not connected. This process no longer
+/// knows the state that the other processes agree on. Every later call throws this error too.
 class store_left_behind : public peer_failure {
  public:
-  /// An error without ranks; `text` names the store.
+  /// Makes an error without ranks; `text` names the store.
   explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
 };
 
-/// How long a key stays if it is not removed.
+/// The lifetime of a key that is not removed.
 enum class store_life : std::uint8_t {
   of_store,  ///< as long as the store
   of_client  ///< until the client that wrote it closes the store, dies or is cut off from it
 };
 
-/// What a process is at a store.
+/// The role of a process at a store.
 enum class store_role : std::uint8_t {
-  member,   ///< the store lives as long as one has it open, and the first finds it empty
-  onlooker  ///< reads the store and never writes; members do not notice it
+  member,   ///< the store exists as long as a member has it open, and the first member finds it empty
+  onlooker  ///< reads the store and never writes; members do not notice an onlooker
 };
 
-/// A small table of keys and values that all processes of a job share. It exists as long as a process has it open;
-/// destroying this object closes it.
+/// A small table of keys and values that all processes of a job share. The table exists as long as a process has it
+/// open; destroying this object closes it.
 ///
-/// Every call is linearizable: it takes effect at one moment between its start and its return, for all processes. Calls
-/// may be made by many threads at once, and take a deadline: `timeout_error` when it passes (a swap may have
-/// happened or not: `get` shows it), `peer_failure` as soon as the store is lost, after which every call throws it.
+/// Every call is linearizable: it takes effect at one moment between its start and its return, for all processes. Many
+/// threads may make calls at once. Each call has a deadline: it throws `timeout_error` when the deadline passes (a swap
+/// may have happened or not: `get` shows it), and `peer_failure` as soon as the store is lost, after which every call
+/// throws it.
 class any_store {
  public:
   virtual ~any_store() = default;
 
-  /// The entry of a key; version 0 where there is none.
+  /// Returns the entry of a key; version 0 if there is none.
   [[nodiscard]] virtual store_entry get(std::string_view key, clock::time_point until) = 0;
-  /// Writes `value`, or removes the key when it is nothing, if the key's version is still `expected` (0: if nothing is
-  /// there).
+  /// Writes `value`, or removes the key when `value` is nothing, if the key's version is still `expected` (0: if the
+  /// key does not exist).
   virtual store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, clock::time_point until,
                                       store_life life = store_life::of_store) = 0;
-  /// Returns as soon as the version is not `known`, be it that the key was written, was removed or went with its
-  /// client, and nothing when the deadline or a stop comes first; of several changes it may see the last alone.
+  /// Waits until the version is not `known`, because the key was written, was removed or expired with its client.
+  /// Returns nothing when the deadline passes or a stop is requested first. If there were several changes, the call may
+  /// report only the last.
   [[nodiscard]] virtual std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
                                                          clock::time_point until, const std::stop_token& stop = {}) = 0;
-  /// Its name in errors: "tcp://10.0.0.1:29500".
+  /// Returns the store's name in errors: "tcp://10.0.0.1:29500".
   [[nodiscard]] virtual std::string where() const = 0;
-  /// Whether this process serves it to the others, and it ends with this object: then this process closes it last.
+  /// Returns true if this process serves the store to the others, and the server ends with this object: then this
+  /// process closes the store last.
   [[nodiscard]] virtual bool is_served_here() const { return false; }
 
  protected:
@@ -87,10 +91,10 @@ class any_store {
 
 namespace detail {
 
-/// Throws configuration_error when the store at `where` does not take that.
+/// Throws configuration_error when the store at `where` does not accept the key or the value.
 void check_store_key(std::string_view key, const std::string& where);
 void check_store_value(std::optional<std::string_view> value, const std::string& where);
-/// The error of a call that reached its deadline.
+/// Throws the error of a call that reached its deadline.
 [[noreturn]] void store_timed_out(const char* call, std::string_view key, const std::string& where);
 
 }  // namespace detail

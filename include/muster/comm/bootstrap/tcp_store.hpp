@@ -9,54 +9,55 @@
 #include <muster/comm/bootstrap/store.hpp>
 
 namespace muster { inline namespace v0 {
-/// A store cannot be served at an address because another socket listens there already.
+/// The error of an address that another socket listens at already.
 class store_address_taken : public configuration_error {
  public:
-  /// From the text of the error.
+  /// Constructs the error from its text.
   using configuration_error::configuration_error;
 };
 
-/// Serves a store from a thread of its own, until it is destroyed. The table is in memory, at most 256 MiB, and also in
-/// the folder if one is given: a server that is started on that folder later, also after a SIGKILL, continues with the
-/// table, without the keys of clients. Each write is then flushed to the disk before it is answered.
+/// A server of a store, which runs in its own thread until it is destroyed. The table is in memory, at most 256 MiB,
+/// and also in the folder if one is given: a server that is started with that folder later, also after a SIGKILL,
+/// continues with the table, without the keys of clients. Each write is then flushed to the disk before the server
+/// replies.
 ///
-/// Client and server authenticate each other by challenge and response with the token. A connection that fails to, is
-/// silent for 5 s or sends a malformed frame is dropped and counted, and so is a client that does not read its answers.
-/// No client waits for another. The keys of a client are removed with its connection.
+/// Client and server authenticate each other by challenge and response with the token. The server drops and counts a
+/// connection that fails to authenticate, is silent for 5 s or sends a malformed frame, and a client that does not read
+/// its replies. No client waits for another client. The keys of a client are removed with its connection.
 class store_server {
  public:
-  /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all interfaces); port 0 takes a free one. Throws
-  /// store_address_taken when another socket listens there, and configuration_error when the address cannot be used,
-  /// the folder (which is made if it is missing) cannot be used, or another process has it open; data_error when what
-  /// is in it cannot be read.
+  /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all interfaces); port 0 takes a free port. Throws
+  /// store_address_taken when another socket listens at the address. Throws configuration_error when the address cannot
+  /// be used, when the folder (which is created if it is missing) cannot be used, or when another process has the
+  /// folder open. Throws data_error when the files in the folder cannot be read.
   store_server(std::string_view address, std::string_view token, const std::string& folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
-  /// Every connected client gets peer_failure.
+  /// Ends the connections: every connected client gets peer_failure.
   ~store_server();
 
   /// Writes the address and the token to a file for `tcp_store`, readable by this user alone (mode 0600); an existing
-  /// file is replaced. The file is removed when the server is destroyed. Call at most once. Throws
-  /// configuration_error when it cannot be written.
+  /// file is replaced. The file is removed when the server is destroyed. Call at most once. Throws configuration_error
+  /// when the file cannot be written.
   void announce(const std::string& file);
 
-  /// Where it listens, with the port it has: "10.0.0.1:41234".
+  /// Returns the address at which the server listens, with the actual port: "10.0.0.1:41234".
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Whether a server of this process listens at that port. Thread safe.
+  /// Returns true if a server in this process listens at that port. Thread safe.
   [[nodiscard]] static bool listens_here(std::uint16_t port);
 
-  /// Connections so far.
+  /// Numbers of connections so far.
   struct counts {
     std::uint64_t served = 0;     ///< authenticated
     std::uint64_t strangers = 0;  ///< dropped before they authenticated
-    std::uint64_t offenders = 0;  ///< dropped later, for a malformed frame or for not reading their answers
+    std::uint64_t offenders = 0;  ///< dropped later, for a malformed frame or for not reading their replies
     std::uint64_t present = 0;    ///< served and connected now
   };
-  /// Thread safe.
+  /// Returns the numbers of connections. Thread safe.
   [[nodiscard]] counts met() const noexcept;
-  /// Whether it has stopped serving, for lack of memory or of disk space. The log has the reason. Thread
-  /// safe.
+  /// Returns true if the server has stopped serving, for lack of memory or of disk space. The log has the reason.
+  /// Thread safe.
   [[nodiscard]] bool has_ended() const noexcept;
 
  private:
@@ -64,28 +65,28 @@ class store_server {
   std::unique_ptr<implementation> self_;
 };
 
-/// What a client does when its connection to the server breaks; see `tcp_store`.
+/// The reaction of a client when its connection to the server breaks; see `tcp_store`.
 enum class when_lost { fail, connect_again };
 
-/// A client of a store_server: one connection that all threads share, and a thread that reads the answers.
+/// A client of a store_server: a connection that all threads share, and a thread that reads the replies.
 ///
-/// When the connection breaks, or the server ends or is silent for 20 s, outstanding calls throw peer_failure, and the
-/// keys of this client are removed. With `when_lost::fail` all later calls throw it too. With
+/// When the connection breaks, or the server ends or is silent for 20 s, outstanding calls throw peer_failure, and this
+/// client's keys are removed. With `when_lost::fail` all later calls throw peer_failure too. With
 /// `when_lost::connect_again` the next call connects again until its deadline, then throws timeout_error; if the server
-/// that it reaches has another table than before, every call throws store_left_behind. A store that is opened like this
-/// is cleared when all of its clients have ended. A client has ended when it closes the store, or when the server sees
-/// the end of its process on the server's own host. A client that is disconnected, or has not connected since the
-/// server was restarted, counts as ended after 10 s; time for which the server is stopped does not count. Opening waits
-/// for that, up to half of its time.
+/// has another table than before, every call throws store_left_behind. A store that is opened like this is cleared when
+/// all its clients have ended. A client has ended when it closes the store, or when the server detects the end of its
+/// process on the server's own host. A client that is disconnected, or has not connected since the server was
+/// restarted, counts as ended after 10 s; time for which the server is stopped does not count. Opening waits for the
+/// end of earlier clients, for half the time until its deadline at most.
 class tcp_store final : public any_store {
  public:
   /// Connects to "host:port", to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or by the
-  /// file of "file:PATH", which `store_server::announce` wrote, with its token; the file is read for each attempt.
-  /// Tries until the deadline, then throws timeout_error. Throws configuration_error when the host is unknown until
-  /// then, or when the listener at an address does not have the token. `own` is a server that lives as long as the
-  /// client.
+  /// file of "file:PATH", which `store_server::announce` wrote, with the token of the file; the file is read for each
+  /// attempt. Tries until the deadline, then throws timeout_error. Throws configuration_error when the host stays
+  /// unknown until then, or when the listener at an address does not have the token. `own` is a server that lives as
+  /// long as the client.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-            std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
+            std::unique_ptr<store_server> own = nullptr, when_lost reaction = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
   /// Closes the connection.
@@ -97,13 +98,13 @@ class tcp_store final : public any_store {
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                                  const std::stop_token& stop = {}) override;
   [[nodiscard]] std::string where() const override;
-  /// Whether a server of this process serves it: `own`, or another.
+  /// Returns true if a server in this process serves the store: `own`, or another.
   [[nodiscard]] bool is_served_here() const override;
 
  private:
   struct connection;
 
-  std::unique_ptr<store_server> own_;  // before the client: it ends after it
+  std::unique_ptr<store_server> own_;  // declared before the client: the server is destroyed after the client
   std::unique_ptr<connection> self_;
 };
 

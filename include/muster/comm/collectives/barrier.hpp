@@ -1,4 +1,4 @@
-// Barrier: no rank leaves it before all ranks have entered it.
+// Barrier: no rank leaves the barrier before all ranks have entered it.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>
@@ -6,18 +6,20 @@
 namespace muster { inline namespace v0 {
 
 namespace detail {
-inline collective_call barrier_call(const options& how) {
-  return collective_call({.kind = collective::barrier, .algorithm = how.algorithm}, nullptr, nullptr, 1, {},
-                         how.timeout);
+inline collective_call barrier_call(const options& call_options) {
+  return collective_call({.kind = collective::barrier, .algorithm = call_options.algorithm}, nullptr, nullptr, 1, {},
+                         call_options.timeout);
 }
 }  // namespace detail
 
 /// Returns when every rank of the group has called it. Throws mismatch_error, timeout_error, peer_failure.
-inline void barrier(group& ranks, const options& how = {}) { detail::run(ranks, detail::barrier_call(how)); }
+inline void barrier(group& ranks, const options& call_options = {}) {
+  detail::run(ranks, detail::barrier_call(call_options));
+}
 
 /// Starts a barrier.
-inline work barrier_async(group& ranks, const options& how = {}) {
-  return detail::start(ranks, detail::barrier_call(how));
+inline work barrier_async(group& ranks, const options& call_options = {}) {
+  return detail::start(ranks, detail::barrier_call(call_options));
 }
 
 }}  // namespace muster::v0

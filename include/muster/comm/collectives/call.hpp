@@ -1,4 +1,4 @@
-// What the collectives have in common: how a call is made, and started.
+// The parts that all collectives share: construction and start of a call.
 #pragma once
 
 #include <concepts>
@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 
-// A compiler that refuses a call prints the one of these that does not hold.
+// A compiler that refuses a call prints the condition that does not hold.
 template <class R>
 inline constexpr bool is_contiguous_memory = std::ranges::contiguous_range<R>&& std::ranges::sized_range<R>;
 template <class R>
@@ -28,7 +28,8 @@ inline constexpr bool outlives_the_call = std::ranges::borrowed_range<R>;
 }  // namespace detail
 
 /// A std::span, std::vector, std::array or any other contiguous range of `transferable` elements (numbers, bytes,
-/// structs without pointers) that a collective can read. A std::vector<bool> is none: it has no bools in memory.
+/// structs without pointers) that a collective can read. A std::vector<bool> is not such a range: it has no bools in
+/// memory.
 template <class R>
 concept element_range =
     detail::is_contiguous_memory<R> && transferable<std::remove_cv_t<std::ranges::range_value_t<R>>>;
@@ -37,12 +38,12 @@ concept element_range =
 template <class R>
 concept mutable_element_range = element_range<R> && detail::can_be_written<R>;
 
-/// An element_range that may be given to an `_async` collective: the call must not outlive the memory, so a temporary
+/// An element_range that may be passed to an `_async` collective: the call must not outlive the memory, so a temporary
 /// has to be a view.
 template <class R>
 concept lasting_element_range = element_range<R> && detail::outlives_the_call<R>;
 
-/// One that it can write.
+/// A lasting_element_range that a collective can write.
 template <class R>
 concept lasting_mutable_range = mutable_element_range<R> && lasting_element_range<R>;
 
@@ -52,8 +53,8 @@ template <class R>
 using element_of = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
 template <class In, class Out>
-collective_call make_call(collective kind, In& in, Out& out, std::size_t count, const options& how, int root = 0,
-                          reduction reduce = {}) {
+collective_call make_call(collective kind, In& in, Out& out, std::size_t count, const options& call_options,
+                          int root = 0, reduction reduce = {}) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "both buffers hold the same type");
   return collective_call({.count = count,
@@ -61,44 +62,44 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                           .kind = kind,
                           .type = type_code_of<T>(),
                           .op = reduce.code(),
-                          .algorithm = how.algorithm},
+                          .algorithm = call_options.algorithm},
                          reinterpret_cast<const std::byte*>(std::ranges::data(in)),
                          reinterpret_cast<std::byte*>(std::ranges::data(out)), sizeof(T), std::move(reduce),
-                         how.timeout);
+                         call_options.timeout);
 }
 
-// Without a group (of a communicator of devices) no peer is told.
+// Throws configuration_error. Without a group (a communicator of devices) no peer is notified.
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is,
                               std::size_t must_be);
 [[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
 
-/// Throws configuration_error unless the buffer has the size that goes with the other.
+/// Throws configuration_error unless the buffer has the size that the other buffer requires.
 inline void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
   if (is != must_be) refuse_size(nullptr, kind, which, is, must_be);
 }
-/// The same. The group stays as it is; if this rank makes no other call before it leaves, the ranks that wait for this
-/// rank in the collective fail with that reason.
+/// Throws configuration_error unless the buffer has that size. The group does not fail. If this rank makes no other
+/// call before it leaves, the ranks that wait for this rank in the collective fail with that reason.
 inline void require_size(group& ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
   if (is != must_be) refuse_size(&ranks, kind, which, is, must_be);
 }
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
-/// Throws configuration_error unless root is one of so many ranks. Where the compiler knows the root, a negative one is
-/// told by the compiler, as by the C library's fortified functions: hence all between the user's call and this is
-/// inlined always.
+/// Throws configuration_error unless root is a rank in a group with that size. If the compiler knows the root, the
+/// compiler reports a negative root, as the C library's fortified functions do. Therefore all functions between the
+/// user's call and this are always inlined.
 [[gnu::always_inline]] inline void require_root(collective kind, int root, int size, group* ranks = nullptr) {
   if (__builtin_constant_p(root) && root < 0) negative_root();
   if (root < 0 || root >= size) refuse_root(ranks, kind, root, size);
 }
-/// The same among the ranks of a group, which stays as it is after the error.
+/// Throws configuration_error unless root is a rank of the group, which does not fail.
 [[gnu::always_inline]] inline void require_root(group& ranks, collective kind, int root) {
   require_root(kind, root, ranks.size(), &ranks);
 }
 
 /// Runs a call to its end.
-void run(group& ranks, collective_call&& what);
+void run(group& ranks, collective_call&& call);
 /// Starts a call.
-work start(group& ranks, collective_call&& what);
+work start(group& ranks, collective_call&& call);
 
 }  // namespace detail
 }}  // namespace muster::v0

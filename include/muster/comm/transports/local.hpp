@@ -1,4 +1,4 @@
-// Ranks as threads of one process: every algorithm without a launcher.
+// Ranks as threads in one process: every algorithm without a launcher.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace muster { inline namespace v0 {
 class group;
 struct group_settings;
 
-/// Where the ranks of a local group meet; shared by their transports.
+/// The shared state of the ranks of a local group; owned by their transports together.
 class local_hub {
  public:
-  /// `name` is what the transports call themselves: "local", or "self" for a hub of one.
+  /// Makes the shared state of `size` ranks. `name` is the name that the transports report: "local", or "self" for a
+  /// hub with one rank.
   explicit local_hub(int size, std::string_view name = "local");
   local_hub(const local_hub&) = delete;
   local_hub& operator=(const local_hub&) = delete;
@@ -28,9 +29,9 @@ class local_hub {
  private:
   friend class local_transport;
 
-  // Defined where they are used: <condition_variable>, <deque> and <mutex> are long.
-  struct mailbox;  // of one rank
-  struct family;   // the hubs of its subgroups
+  // Defined in the source file: <condition_variable>, <deque> and <mutex> are long.
+  struct mailbox;  // messages to a rank
+  struct family;   // the hubs of the subgroups
 
   std::shared_ptr<local_hub> child(std::uint64_t id, int size);
 
@@ -39,10 +40,10 @@ class local_hub {
   std::unique_ptr<family> children_;
 };
 
-/// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
+/// A rank of a local group. Used by the thread that is that rank; the peers' threads access it through the hub only.
 class local_transport final : public transport {
  public:
-  /// The transport of one rank of the group; the hub is shared with the transports of the others.
+  /// Makes the transport of a rank of the group; the hub is shared with the transports of the other ranks.
   local_transport(std::shared_ptr<local_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -53,11 +54,11 @@ class local_transport final : public transport {
   void receive(request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* to) noexcept override;
+  bool move_buffer(request& r, std::byte* replacement) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
-  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
   using mailbox = local_hub::mailbox;
@@ -68,20 +69,20 @@ class local_transport final : public transport {
 
   std::shared_ptr<local_hub> hub_;
   int rank_;
-  std::uint64_t matched_at_ = 0;  // the mailbox's events when it was last searched
-  std::uint64_t seen_ = 0;        // and when `test` last looked: a pause ends when there are more
-  detail::request_queue posted_;  // receives in the order they were started
+  std::uint64_t matched_at_ = 0;  // the mailbox's event count at the last search
+  std::uint64_t seen_ = 0;        // the event count at the last `test`: a pause ends when there are more events
+  detail::request_queue posted_;  // receives in the order in which they were started
 };
 
-/// A group of one: the transport of a program that no launcher started.
+/// Makes a group with a single rank: the transport of a program that no launcher started.
 [[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {
   return std::make_unique<local_transport>(std::make_shared<local_hub>(1, "self"), 0);
 }
 
 namespace detail {
 
-/// Runs `body` once on each of `count` threads, the ranks of one world over the transport local. When all have ended,
-/// throws the exception of the lowest rank that had a reason of its own.
+/// Runs `body` once on each of `count` threads, the ranks in a world over the transport local. When all have ended,
+/// throws the exception of the lowest rank that failed by its own cause.
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
 
 }  // namespace detail

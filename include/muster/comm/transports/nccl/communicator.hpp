@@ -25,8 +25,8 @@ class nccl_operation;
 
 namespace nccl {
 
-/// The operations that give on devices what they give elsewhere: sum and product; for floating point mean; for whole
-/// numbers min and max, since NCCL does not promise to keep a NaN, behind which a diverged gradient would hide.
+/// The operations with the same results on devices as elsewhere. These are sum and product, mean for floating point,
+/// and min and max for integers. NCCL does not promise that min and max keep a NaN, and a diverged gradient would hide.
 template <class Op, class T>
 concept device_operation = reduction_operation<Op, T> && requires {
   Op::code;
@@ -41,24 +41,25 @@ struct device_call {
   kind what = kind::allreduce;
   const void* in = nullptr;  ///< null for a receive
   void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
-  std::size_t count = 0;     ///< elements, as NCCL counts them: of one rank's block where there are blocks
+  std::size_t count = 0;     ///< elements, as NCCL counts them: elements of a single rank's block if there are blocks
   dtype type = dtype::none;
   operation op = operation::none;
-  int peer = 0;  ///< or root
+  int peer = 0;  ///< peer of a send or receive, else the root
 };
 
-/// What a communicator is made with.
+/// The options of a communicator.
 struct communicator_options {
-  /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's.
+  /// Time limit for connecting, and for each collective from its start on a stream to its end there; 0: the group's
+  /// timeout.
   seconds timeout{0};
 };
 
-/// The version of NCCL that this process runs with, as NCCL writes it: 22809 is 2.28.9.
+/// Returns the version of NCCL in this process, as NCCL writes it: 22809 is 2.28.9.
 [[nodiscard]] int version();
 
-/// A collective under way, as a mark behind it in its stream. The buffers of the call are its alone until then. Used by
-/// the thread that uses the communicator. Destroying one that is not done waits for it, since the device may still
-/// write; an error then stays in the communicator, where the next call throws it.
+/// The handle of an outstanding collective, an event in its stream behind the collective. The call owns its buffers
+/// until it is done. Used by the thread that uses the communicator. Destroying an unfinished work waits for it, since
+/// the device may still write; an error then stays in the communicator, and the next call throws it.
 class [[nodiscard]] work {
  public:
   work() noexcept = default;  ///< done
@@ -66,56 +67,57 @@ class [[nodiscard]] work {
   work(work&&) noexcept = default;
   work& operator=(work&&) noexcept = default;
 
-  /// True when it is done, without waiting. Throws what the communicator failed with.
+  /// Returns true when the collective is done, without waiting. Throws the error of the communicator.
   bool test();
-  /// Has the processor wait until it is done. Throws what it failed with: timeout_error at its deadline, peer_failure.
-  /// Then the device does not touch the buffers any more either, and their content is not defined.
+  /// Blocks the processor until the collective is done. Throws its error: timeout_error at its deadline, peer_failure.
+  /// After an error the device does not touch the buffers any more either, and their content is not defined.
   void wait();
-  /// What is put on `stream` from here on begins when this is done; the processor does not wait. A failure of the
-  /// collective lets the stream go on: what must not happen then has to wait for `wait`.
+  /// Makes later work on `stream` wait for this collective; the processor does not wait. If the collective fails, the
+  /// stream continues: an action that must not happen after a failure has to wait for `wait`.
   void hold_back(device_stream_ref stream) const;
 
  private:
   std::shared_ptr<detail::nccl_operation> operation_;
 };
 
-/// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until the last copy of this
-/// is gone. Made by `communicator::register_memory`; does not own the memory. Null where NCCL is older than 2.19, which
-/// has no registration: everything works, by copies.
+/// Keeps memory registered with NCCL, which then does not copy through its own buffers, until the last copy of the
+/// handle is destroyed. Made by `communicator::register_memory`; does not own the memory. Null if NCCL is older than
+/// 2.19, which has no registration: all calls work, with copies.
 using registration = std::shared_ptr<void>;
 
-/// One device of each rank, connected by NCCL: an array of collectives on memory of devices, each put on a stream.
+/// A device at each rank, connected by NCCL: collectives on arrays in memory of devices, each put on a stream.
 ///
-/// All ranks make the same calls in the same order; streams order them otherwise. It stands beside a group and not
-/// behind the `transport` seam: a group has one collective after another and looks at each from the processor, and a
-/// device is to be given many at once. The group is where the ranks meet and hear of each other: one that fails here
-/// aborts the group, and a failure of the group, such as the death of a rank that its transport has found out, ends
-/// every wait here with that error. So errors name ranks where the group can.
+/// All ranks make the same calls in the same order; streams order the calls otherwise. A communicator is used beside a
+/// group and is not a `transport`: a group runs one collective after another and checks each from the processor, and a
+/// device should be given many collectives at once. The ranks meet and are notified of failures through the group: a
+/// rank that fails here aborts the group, and a failure of the group, such as the death of a rank that its transport
+/// has detected, ends every wait here with that error. So errors name ranks if the group can.
 ///
-/// NCCL is asked for errors at every test, and ncclCommAbort ends it at the first error and at every deadline: then all
-/// further calls throw the first cause. The device current at the making is the communicator's, and has to be current
-/// at each call (configuration_error). Used by one thread at a time; its group by the same.
+/// Every test asks NCCL for errors, and ncclCommAbort ends NCCL's work at the first error and at every deadline: then
+/// all further calls throw the first cause. The device that is current at construction belongs to the communicator, and
+/// has to be current at each call (configuration_error). Used by one thread at a time; its group by the same thread.
 class communicator {
  public:
-  /// Collective over the ranks of `ranks`, which must live as long; takes over their numbers. Two ranks cannot
-  /// have the same device, nor different versions of NCCL: configuration_error, naming them. timeout_error when NCCL
-  /// does not connect in time; what the group throws where a rank does not come at all.
+  /// Connects the devices. Collective over the ranks of `ranks`, which must live as long; uses their numbers. Two ranks
+  /// cannot have the same device, nor different versions of NCCL: configuration_error, naming them. Throws
+  /// timeout_error when NCCL does not connect in time, and the group's error if a rank does not make this call at all.
   explicit communicator(group& ranks, const communicator_options& options = {});
   communicator(communicator&&) noexcept = default;
   communicator& operator=(communicator&&) noexcept = default;
   /// Ends in order when nothing has failed and every work is done; otherwise aborts.
   ~communicator() = default;
 
-  /// As of the group; and whether every further call throws, because one failed, timed out or was aborted.
+  /// Return the rank and the size of the group; `failed` returns true if every further call throws, because a call
+  /// failed, timed out or was aborted.
   [[nodiscard]] int rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
   [[nodiscard]] bool failed() const noexcept;
 
-  /// Gives up: whatever is under way ends without a result, here and, through the group, at the others.
+  /// Aborts: all outstanding work ends without a result, here and, through the group, at the other ranks.
   void abort(std::string_view reason) noexcept;
-  /// Collective over `ranks`, others than before: aborts what was, and connects anew with a new id. Registrations of
-  /// before are void. What an elastic session calls in `on_rebuild`, and a training in `each_group`. Nothing happens
-  /// where it connects these ranks already.
+  /// Connects anew with a new id. Collective over `ranks`, which differ from the earlier ranks. Aborts all earlier
+  /// work. Earlier registrations become void. Called in `on_rebuild` of an elastic session, and in `each_group` of a
+  /// training. Does nothing if the communicator connects these ranks already.
   void rebuild(group& ranks);
 
   /// Registers memory that many calls use. `values` outlives the result.
@@ -124,7 +126,8 @@ class communicator {
     return register_bytes(values.data(), values.size_bytes());
   }
 
-  /// out[i] becomes op over all ranks' in[i], with the same bits at each; in place when both are the same.
+  /// Combines: out[i] becomes op over all ranks' in[i], with the same bits at each rank; in place when both are the
+  /// same.
   template <device_element T, device_operation<T> Op>
   work allreduce(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
     detail::require_size(collective::allreduce, "output", out.size(), in.size());
@@ -134,7 +137,7 @@ class communicator {
   work allreduce(device_span<T> data, Op op, device_stream_ref stream) {
     return allreduce(device_span<const T>(data), data, op, stream);
   }
-  /// Several at once, in place, as one group call of NCCL: for lists of buckets.
+  /// Runs several at once, in place, as one group call of NCCL: for lists of buckets.
   template <device_element T, device_operation<T> Op>
   work allreduce(std::span<const device_span<T>> list, Op, device_stream_ref stream) {
     std::vector<device_call> calls;
@@ -145,7 +148,7 @@ class communicator {
     return start(calls, stream);
   }
 
-  /// The root's `out` becomes op over all ranks' `in`; elsewhere `out` may be empty.
+  /// Combines at the root: the root's `out` becomes op over all ranks' `in`; elsewhere `out` may be empty.
   template <device_element T, device_operation<T> Op>
   work reduce(device_span<const T> in, device_span<T> out, Op, int root, device_stream_ref stream) {
     detail::require_root(collective::reduce, root, size());
@@ -153,50 +156,55 @@ class communicator {
     return start(call<T>(kind::reduce, in.data(), out.data(), in.size(), Op::code, root), stream);
   }
 
-  /// The root's data reaches all.
+  /// Sends the root's data to all ranks.
   template <device_element T>
   work broadcast(device_span<T> data, int root, device_stream_ref stream) {
     detail::require_root(collective::broadcast, root, size());
     return start(call<T>(kind::broadcast, data.data(), data.data(), data.size(), operation::none, root), stream);
   }
 
-  /// Block r of `out` (see block_of: any length will do) becomes rank r's `in`.
+  /// Gathers at all ranks: block r of `out` (see block_of: any length works) becomes rank r's `in`.
   template <device_element T>
   work allgather(device_span<const T> in, device_span<T> out, device_stream_ref stream) {
     detail::require_size(collective::allgather, "input", in.size(), block_of(out.size(), rank(), size()).count);
     return start(blockwise<T>(kind::allgather, in.data(), out.data(), out.size(), operation::none), stream);
   }
 
-  /// `out` becomes this rank's block of op over all ranks' `in`.
+  /// Combines and scatters: `out` becomes this rank's block of op over all ranks' `in`.
   template <device_element T, device_operation<T> Op>
   work reduce_scatter(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
     detail::require_size(collective::reduce_scatter, "output", out.size(), block_of(in.size(), rank(), size()).count);
     return start(blockwise<T>(kind::reduce_scatter, in.data(), out.data(), in.size(), Op::code), stream);
   }
 
-  /// Piece r of the root's `out` becomes rank r's `in`; elsewhere `out` may be empty.
+  /// Gathers at the root: piece r of the root's `out` becomes rank r's `in`; elsewhere `out` may be empty.
   template <device_element T>
   work gather(device_span<const T> in, device_span<T> out, int root, device_stream_ref stream) {
     detail::require_root(collective::gather, root, size());
     if (rank() == root)
       detail::require_size(collective::gather, "output", out.size(), in.size() * static_cast<std::size_t>(size()));
-    std::vector<device_call> calls{to<T>(in, root)};
-    for (int from = 0; rank() == root && from < size(); ++from) calls.push_back(piece_from(out, in.size(), from));
+    std::vector<device_call> calls{send_call<T>(in, root)};
+    for (int sender = 0; rank() == root && sender < size(); ++sender) {
+      calls.push_back(receive_piece_call(out, in.size(), sender));
+    }
     return start(calls, stream);
   }
 
-  /// `out` becomes this rank's piece of the root's `in`; elsewhere `in` may be empty.
+  /// Scatters from the root: `out` becomes this rank's piece of the root's `in`; elsewhere `in` may be empty.
   template <device_element T>
   work scatter(device_span<const T> in, device_span<T> out, int root, device_stream_ref stream) {
     detail::require_root(collective::scatter, root, size());
     if (rank() == root)
       detail::require_size(collective::scatter, "input", in.size(), out.size() * static_cast<std::size_t>(size()));
-    std::vector<device_call> calls{from<T>(out, root)};
-    for (int whom = 0; rank() == root && whom < size(); ++whom) calls.push_back(piece_to(in, out.size(), whom));
+    std::vector<device_call> calls{receive_call<T>(out, root)};
+    for (int receiver = 0; rank() == root && receiver < size(); ++receiver) {
+      calls.push_back(send_piece_call(in, out.size(), receiver));
+    }
     return start(calls, stream);
   }
 
-  /// Piece r of `out` becomes the piece for this rank in rank r's `in`. Both are cut into size() equal pieces.
+  /// Exchanges pieces: piece r of `out` becomes the piece for this rank in rank r's `in`. Both are cut into size()
+  /// equal pieces.
   template <device_element T>
   work all_to_all(device_span<const T> in, device_span<T> out, device_stream_ref stream) {
     const std::size_t count = in.size() / static_cast<std::size_t>(size());
@@ -204,29 +212,29 @@ class communicator {
     detail::require_size(collective::all_to_all, "input", in.size(), count * static_cast<std::size_t>(size()));
     std::vector<device_call> calls;
     for (int peer = 0; peer < size(); ++peer) {
-      calls.push_back(piece_to(in, count, peer));
-      calls.push_back(piece_from(out, count, peer));
+      calls.push_back(send_piece_call(in, count, peer));
+      calls.push_back(receive_piece_call(out, count, peer));
     }
     return start(calls, stream);
   }
 
-  /// To one rank, which receives, and from one that sends; each is done when its side of it is.
+  /// Send to a rank that receives, and receive from a rank that sends; each is done when its own side is done.
   template <device_element T>
   work send(device_span<const T> data, int peer, device_stream_ref stream) {
     require_peer("send", peer);
-    return start(to(data, peer), stream);
+    return start(send_call(data, peer), stream);
   }
   template <device_element T>
   work receive(device_span<T> data, int peer, device_stream_ref stream) {
     require_peer("receive", peer);
-    return start(from(data, peer), stream);
+    return start(receive_call(data, peer), stream);
   }
-  /// Both at once, as neighbours in a ring need it.
+  /// Sends and receives at the same time, as neighbours in a ring do.
   template <device_element T>
-  work send_receive(device_span<const T> out, int to_whom, device_span<T> in, int from_whom, device_stream_ref stream) {
-    require_peer("send", to_whom);
-    require_peer("receive", from_whom);
-    const device_call both[] = {to(out, to_whom), from(in, from_whom)};
+  work send_receive(device_span<const T> out, int receiver, device_span<T> in, int sender, device_stream_ref stream) {
+    require_peer("send", receiver);
+    require_peer("receive", sender);
+    const device_call both[] = {send_call(out, receiver), receive_call(in, sender)};
     return start(both, stream);
   }
 
@@ -234,32 +242,33 @@ class communicator {
   using kind = device_call::kind;
 
   template <class T>
-  [[nodiscard]] static device_call call(kind what, const T* in, T* out, std::size_t count, operation op, int peer = 0) {
-    return {what, in, out, count, dtype_of<T>(), op, peer};
+  [[nodiscard]] static device_call call(kind function, const T* in, T* out, std::size_t count, operation op,
+                                        int peer = 0) {
+    return {function, in, out, count, dtype_of<T>(), op, peer};
   }
   template <class T>
-  [[nodiscard]] static device_call to(device_span<const T> data, int peer) {
+  [[nodiscard]] static device_call send_call(device_span<const T> data, int peer) {
     return call<T>(kind::send, data.data(), nullptr, data.size(), operation::none, peer);
   }
   template <class T>
-  [[nodiscard]] static device_call from(device_span<T> data, int peer) {
+  [[nodiscard]] static device_call receive_call(device_span<T> data, int peer) {
     return call<T>(kind::receive, nullptr, data.data(), data.size(), operation::none, peer);
   }
   template <class T>
-  [[nodiscard]] static device_call piece_to(device_span<const T> pieces, std::size_t count, int peer) {
-    return to(pieces.subspan(count * static_cast<std::size_t>(peer), count), peer);
+  [[nodiscard]] static device_call send_piece_call(device_span<const T> pieces, std::size_t count, int peer) {
+    return send_call(pieces.subspan(count * static_cast<std::size_t>(peer), count), peer);
   }
   template <class T>
-  [[nodiscard]] static device_call piece_from(device_span<T> pieces, std::size_t count, int peer) {
-    return from(pieces.subspan(count * static_cast<std::size_t>(peer), count), peer);
+  [[nodiscard]] static device_call receive_piece_call(device_span<T> pieces, std::size_t count, int peer) {
+    return receive_call(pieces.subspan(count * static_cast<std::size_t>(peer), count), peer);
   }
-  // NCCL's own where blocks are equal; else one call a block, as one group.
+  // Uses NCCL's own collective if blocks are equal; otherwise one call per block, as one group.
   template <class T>
-  [[nodiscard]] std::vector<device_call> blockwise(kind what, const T* in, T* out, std::size_t count,
+  [[nodiscard]] std::vector<device_call> blockwise(kind function, const T* in, T* out, std::size_t count,
                                                    operation op) const {
-    const bool gathers = what == kind::allgather;
+    const bool gathers = function == kind::allgather;
     const auto ranks = static_cast<std::size_t>(size());
-    if (count % ranks == 0) return {call<T>(what, in, out, count / ranks, op)};
+    if (count % ranks == 0) return {call<T>(function, in, out, count / ranks, op)};
     std::vector<device_call> calls;
     for (int owner = 0; owner < size(); ++owner) {
       const block part = block_of(count, owner, size());
@@ -269,10 +278,10 @@ class communicator {
     return calls;
   }
 
-  void require_peer(const char* what, int peer) const;
+  void require_peer(const char* function, int peer) const;
   [[nodiscard]] registration register_bytes(void* memory, std::size_t bytes);
   work start(std::span<const device_call> calls, device_stream_ref stream);
-  work start(const device_call& one, device_stream_ref stream) { return start(std::span(&one, 1), stream); }
+  work start(const device_call& call, device_stream_ref stream) { return start(std::span(&call, 1), stream); }
 
   communicator_options options_;
   std::shared_ptr<detail::nccl_state> state_;
