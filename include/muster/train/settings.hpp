@@ -1,4 +1,4 @@
-// The settings of train.
+// The settings of the training part.
 #pragma once
 
 #include <muster/core/env.hpp>
