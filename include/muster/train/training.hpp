@@ -327,7 +327,7 @@ class training {
   context& context_;
   const bool on_servers_;
   std::string server_update_;
-  std::shared_ptr<detail::parameter_server_backend> served_;  // set in mode ps; shared because the type is incomplete
+  std::shared_ptr<detail::parameter_server_backend> servers_;  // set in mode ps; shared because the type is incomplete
   std::optional<double> pushed_rate_;                         // learning rate of the current step's push
   std::function<void(group& ranks, bool joined)> each_group_;
   muster::session session_;
@@ -345,7 +345,7 @@ class training {
   sums unreported_;         // sums over committed steps since the last epoch ended
   sums saved_;              // the sums of all ranks at the last save
   std::uint64_t saved_at_ = 0;     // committed steps at the last save
-  sums of_step_;                   // sums of the current attempt at a step
+  sums step_sums_;                   // sums of the current attempt at a step
   bool optimizer_waits_ = false;   // true while an optimizer's update waits for the commit
   std::vector<minibatch> shards_;  // virtual shards of the current batch
   /// User-defined updates that wait for the commit.

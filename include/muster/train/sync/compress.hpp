@@ -25,8 +25,8 @@ namespace muster { inline namespace v0 {
 ///
 /// Returns an empty codec for a method without compression. Throws configuration_error for a text that
 /// `parse_compression` rejects.
-[[nodiscard]] bucket_codec compress(const compression& method);
-[[nodiscard]] bucket_codec compress(std::string_view method);
+[[nodiscard]] bucket_codec compress(const compression& options);
+[[nodiscard]] bucket_codec compress(std::string_view text);
 /// Returns the codec of `--compress` or MUSTER_COMPRESS.
 [[nodiscard]] bucket_codec compress(const settings& chosen);
 
