@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills a rank of a training at a random moment, again and again: each survivor must soon say that a peer failed and that
-its state is as it was after the last step that was committed.
+"""Kills a rank of a training at a random moment, repeatedly: each survivor must soon report that a peer failed and that
+its state is the state after the last committed step.
 
 usage: bereaved.py --program PATH --transport NAME --rounds N
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The page of tests/train/program.cpp as an elastic job: what it saves is gone on with, to the bit where the ranks are as
-many, and it comes to its end whatever becomes of its ranks.
+"""Runs the program of tests/train/program.cpp as an elastic job. A later job resumes from its checkpoint, bitwise for the
+same number of ranks, and the job reaches its end although ranks are killed and join.
 
 usage: elastic_program.py --launcher PATH --program PATH [--rounds N] [--seed S] [--first I]
 
-In each round ranks are killed by SIGKILL, and started again by the launcher, and others join, at moments drawn by the
-seed: all that are left must end with 0 and the same state, and the next job must go on from what was saved.
+In each round ranks are killed by SIGKILL and started again by the launcher, and others join, at moments drawn by the
+seed. All remaining ranks must end with 0 and the same state, and the next job must resume from the checkpoint.
 """
 import argparse
 import os
@@ -42,14 +42,14 @@ class Job:
             return [int(child) for child in children.read().split()]
 
     def joined(self):
-        """Processes that the others have taken in."""
+        """Returns the number of processes that have joined."""
         return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.said)))
 
     def trains(self):
         return self.process.poll() is None
 
     def end(self):
-        """The states that its ranks ended with, of which each must have ended with 0 or by SIGKILL."""
+        """Returns the final states of the job's ranks, each of which must have ended with 0 or by SIGKILL."""
         self.process.wait(120)
         self.listener.join()
         text = "".join(self.said)
@@ -62,7 +62,7 @@ class Job:
 
 
 def disturb(job, draw):
-    """Kills and joins, the next when the one before is over; returns how many there were of each."""
+    """Kills and adds ranks, each when the previous change is over; returns the number of kills and joins."""
     kills = joins = 0
     while job.trains() and job.joined() == 0 and not os.path.isdir(job.folder):
         time.sleep(0.01)
@@ -78,7 +78,7 @@ def disturb(job, draw):
         else:
             os.kill(draw.choice(ranks), signal.SIGKILL)
             kills += 1
-        while job.trains() and job.joined() == before:  # where all die that have the state it is lost
+        while job.trains() and job.joined() == before:  # the state is lost if all ranks that have it die
             time.sleep(0.01)
     return kills, joins
 
@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as folder:
     resumed = Job(2, f"{folder}/resumed", 6).end()
     if len(straight) != 2 or straight != resumed:
         sys.exit(f"a job that was resumed ends with {resumed}, one that never stopped with {straight}")
-    # SIGTERM to all: the last rank saves where no checkpoint of an epoch is, and the same command goes on to the same end.
+    # SIGTERM to all: the last rank saves if no checkpoint of an epoch exists, and the same command reaches the same end.
     for ranks in (1, 2):
         ended = Job(ranks, f"{folder}/ended-{ranks}", 1000, "--min", "1")
         saved = pathlib.Path(f"{folder}/ended-{ranks}")

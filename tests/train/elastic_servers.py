@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What muster-launch makes of an elastic job with --mode ps: a server without replicas that dies, the death of all
-workers, a process of another configuration that joins. What servers save without workers is resumed from.
+"""Tests an elastic job of muster-launch with --mode ps: a server without replicas that dies, the death of all workers, a
+process with another configuration that joins. A job resumes from the tables that servers saved without workers.
 
 With `full` the disk is full after the first save.
-With `late` one of three servers stands still while the job ends around it.
-With `smaller` the job is told to have a rank less.
-With `concluded` the first worker dies when all is trained, amid what is left to do.
+With `late` one of three servers is stopped while the job ends around it.
+With `smaller` the job is resized to a rank less.
+With `concluded` the first worker dies after all is trained, during the final work.
 
 usage: elastic_servers.py lost|late|smaller|concluded|full|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
@@ -32,14 +32,14 @@ parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
 draw = random.Random(options.seed)
 SAVED_EVERY = 40  # steps, by test_leased
-# Half of it is what the ranks of a job may take to start; without workers, servers wait as long as this.
+# Ranks of a job may take half of this to start; servers without workers wait as long as this.
 QUORUM = "2" if options.what in ("deserted", "unsaved") else "8"
 WORDS = ["--mode", "ps", "--servers", "1", "--replicas", "0", "--timeout", "10", "--quorum-timeout", QUORUM,
          "--transport", options.transport]
 
 
 def children(launcher):
-    """In the order in which they were started: the server is the third."""
+    """Returns the processes in the order of their start: the server is the third."""
     with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children") as file:
         return sorted(int(one) for one in file.read().split())
 
@@ -83,7 +83,7 @@ class Job:
 
 
 def steps_of(folder):
-    """The steps of what is saved, its format, and whether it has leases that are not finished."""
+    """Returns the steps of the saved tables, their format, and True if leases are unfinished."""
     with open(folder + "/saved/tables.json") as file:
         manifest = json.load(file)
     return (int.from_bytes(bytes(manifest["position"][:8]), sys.byteorder), manifest["format"],
@@ -91,7 +91,7 @@ def steps_of(folder):
 
 
 def desert(job):
-    """In the middle of an epoch."""
+    """Kills all workers in the middle of an epoch."""
     job.wait_for("step 50")
     time.sleep(draw.uniform(0, 0.6))
     for worker in children(job.process)[:2]:
@@ -99,7 +99,7 @@ def desert(job):
 
 
 def desert_and_resume(folder, replicas, consistency, hidden):
-    """The tables are sparse, or with `hidden` dense."""
+    """Kills all workers and resumes. The tables are sparse, or with `hidden` dense."""
     words = ["--servers", "2", "--replicas", str(replicas), "--consistency", consistency, "--hidden", str(hidden)]
     job = Job(folder, 4, words)
     job.wait_for("step 50")
@@ -112,7 +112,7 @@ def desert_and_resume(folder, replicas, consistency, hidden):
     job.require(len(told) == 2 - replicas and all("the tables are saved in" in one for one in told),
                 f"each server should say that the tables are saved, not {told}")
     steps, form, has_leases = steps_of(folder)
-    # Workers that die just before or behind a save of their own leave nothing unfinished beyond its step.
+    # Workers that die just before or after their own save leave nothing unfinished beyond the step of that save.
     job.require(form == 3 and steps >= before and (has_leases or steps % SAVED_EVERY == 0),
                 f"{steps} steps are saved (format {form}, leases: {has_leases}), after {before}")
     files = set(os.listdir(folder + "/saved"))
@@ -128,7 +128,7 @@ def desert_and_resume(folder, replicas, consistency, hidden):
 
 
 def problem_without_save(folder):
-    """No folder; and one that cannot be written, where what was saved before stays."""
+    """Tests a job without a folder, and a folder that cannot be written, where the earlier tables must remain."""
     job = Job("")
     desert(job)
     job.require(job.end() == 11, f"the server should end with 11, not {job.process.returncode}")
@@ -148,7 +148,7 @@ def problem_without_save(folder):
 
 
 def problem_when_full(folder):
-    """There is room for one save: it stays, the training goes on, and each further save says that it failed."""
+    """Tests a disk with room for one save: the save remains, training continues, and each further save reports a failure."""
     job = Job(folder)
     status = job.end()
     failed = [one for one in job.said if "the tables were not saved" in one and "No space left on device" in one]
@@ -181,10 +181,10 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
             subprocess.run(["umount", folder], check=True)
         sys.exit(0)
     if options.what == "late":
-        os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # it is not taken for dead
+        os.environ["MUSTER_MISSED_HEARTBEATS"] = "100"  # the servers must not fence the stopped rank
         job = Job("", 5, ["--servers", "3", "--replicas", "1"])
         job.wait_for("step 50")
-        late = children(job.process)[2 + draw.randrange(3)]  # while all are there: workers end as soon as they have said it
+        late = children(job.process)[2 + draw.randrange(3)]  # while all ranks run: workers end soon after this line
         job.wait_for("each sample was used once an epoch")
         os.kill(late, signal.SIGSTOP)
         time.sleep(draw.uniform(0.6, 0.9))  # the others end 0.5 s after the workers

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kills and stops workers and servers of a training with --mode ps: each sample must be used once an epoch, by whatever
-workers are left. With --elastic others join meanwhile. The store is a muster-store of the test's own: any rank may die. In about half
-of the rounds a small network is trained too: its accuracy must be that of a round without faults, within noise. With --transport hosts each rank
-has a host of its own, a network namespace, and may also be cut off for good.
+"""Kills and stops workers and servers of a training with --mode ps: the remaining workers must use each sample once an
+epoch. With --elastic ranks join meanwhile. The test starts its own muster-store, so any rank may die. About half of the
+rounds also train a small network: its accuracy must equal the accuracy of a round without faults, within noise. With
+--transport hosts each rank has its own host, a network namespace, and may also be disconnected for good.
 
 usage: leased.py --program PATH --store-program PATH [--transport tcp|shm|hosts] [--elastic] [--rounds N] [--seed S]
-Ends with 77 and says why where there can be no such hosts.
+Ends with 77 and the reason where such hosts are not available.
 """
 import argparse
 import contextlib
@@ -23,8 +23,8 @@ from muster_bench import hosts  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
-FENCED = 4  # the status of a rank that the others went on without
-LATE = [0, 13]  # of one that joins when the job may be over
+FENCED = 4  # exit status of a rank that the other ranks fenced
+LATE = [0, 13]  # exit statuses of a rank that joins when the job may be over
 parser = argparse.ArgumentParser()
 parser.add_argument("--transport", choices=["tcp", "shm", "hosts"], default="tcp")
 parser.add_argument("--program", required=True)
@@ -36,9 +36,9 @@ options = parser.parse_args()
 if options.transport == "hosts" and hosts.missing():
     print(hosts.missing())
     sys.exit(hosts.SKIP)
-MOST = 14   # ranks, those included that join
+MOST = 14   # ranks, including those that join
 CUT = "cut off"
-NOISE = 0.03  # of the accuracy: asynchronous workers see others' steps in another order each time
+NOISE = 0.03  # of the accuracy: asynchronous workers apply other workers' steps in a different order each time
 
 
 class Rank:
@@ -62,7 +62,7 @@ class Rank:
         return self.process.poll() is not None
 
     def statuses(self):
-        """How it may end. An elastic job kills a rank of its own host that stands still."""
+        """Returns the permitted exit statuses. An elastic job kills a stopped rank on its own host."""
         if self.harm == signal.SIGKILL:
             return [-signal.SIGKILL, *LATE]
         if self.harm == signal.SIGSTOP:
@@ -77,7 +77,7 @@ def at(host, *words):
 
 
 def harm(draw, ranks, one, until):
-    """Kills it, or stops it for a while: perhaps for longer than the others wait for it. Or cuts its host off."""
+    """Kills a rank, or stops it for a while, perhaps for longer than the other ranks wait. Or disconnects its host."""
     one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if one.host else []))
     if one.harm == CUT:
         return one.host.cut()
@@ -88,13 +88,14 @@ def harm(draw, ranks, one, until):
 
 
 def keeps_majority(ranks):
-    """Whether one more rank may be lost. Of a process of another host there is no proof that it died, so a majority has to live."""
+    """Returns True if one more rank may be lost. No rank can prove the death of a process on another host, so a majority
+    must live."""
     members = [one for one in ranks if "ready" in one.says]
     return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in members)) < len(members)
 
 
 def harm_and_join(draw, ranks, workers, start, until):
-    """Some rank that works stays as it is; one server may be killed."""
+    """Harms ranks and lets ranks join. A rank that trains is spared; a single server may be killed."""
     spared = None
     for _ in range(draw.randrange(2, 8)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.3))
@@ -109,7 +110,7 @@ def harm_and_join(draw, ranks, workers, start, until):
         if what == "worker" and spared is not None and len(works) > 1:
             harm(draw, ranks, draw.choice([one for one in works if one is not spared]), until)
         serve = [one for one in ranks if one.rank >= workers]
-        if what == "server" and all(one.harm is None for one in serve):  # replicas allow for one
+        if what == "server" and all(one.harm is None for one in serve):  # the replicas tolerate one
             harm(draw, ranks, draw.choice(serve), until)
 
 
@@ -127,7 +128,7 @@ def problem_of(draw, ranks, workers, start, is_quiet):
             ranks.append(start(0))
             ranks[-1].joins = True
     chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not (options.elastic or is_quiet) else []
-    if chosen and draw.random() < 0.5:  # replicas allow for one
+    if chosen and draw.random() < 0.5:  # the replicas tolerate one
         chosen.append(draw.choice(ranks[workers:]))
     for one in draw.sample(chosen, len(chosen)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.6))
@@ -140,7 +141,7 @@ def problem_of(draw, ranks, workers, start, is_quiet):
         if one.process.returncode not in one.statuses():
             return f"rank {one.rank} ends with {one.process.returncode}"
     told = [line for one in ranks for line in one.says.splitlines() if "sample" in line]
-    if options.elastic:  # one that says it may be killed before the servers know that it has finished
+    if options.elastic:  # a worker may be killed after it printed the line and before the servers know that it has finished
         told = told[:1] + [line for line in told[1:] if line != told[0]]
     if told != ["each sample was used once an epoch"]:
         return f"a worker should say that each sample was used once an epoch, not {told}"
@@ -148,7 +149,7 @@ def problem_of(draw, ranks, workers, start, is_quiet):
 
 
 def run(draw, words, is_quiet=False):
-    """The ranks of a job with these words, all over, and what is wrong with it."""
+    """Runs a job with these words until all ranks are over; returns the ranks and the problem."""
     with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, contextlib.ExitStack() as stack:
         apart, *places = (stack.enter_context(hosts.Network(MOST + 1)).hosts if options.transport == "hosts" else
                           [None] * (MOST + 1))
