@@ -273,7 +273,7 @@ void checkpoint::begin(group& ranks, const state& saved_state, double metric) {
   copy_parts(saved_state.parts(), state_kind::rank_local, writer_->own_parts);
   detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};
   if (ranks.rank() == 0) {
-    copy_parts(of.parts(), state_kind::replicated, writer_->shared_parts);
+    copy_parts(saved_state.parts(), state_kind::replicated, writer_->shared_parts);
     files.shared = file_of(folder_, name, replicated_file);
     for (int rank = 1; rank < ranks.size() && !writer_->own_parts.empty(); ++rank)
       files.other_files.push_back(file_of(folder_, name, rank));

@@ -8,8 +8,7 @@
 #include <muster/core/error.hpp>
 #include "../core/scheduling.hpp"
 
-namespace muster {
-inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Interval at which rank 0 polls for the files of the other ranks. No message announces a file, so a rank may die at
@@ -67,42 +66,41 @@ void checkpoint_writer::write(const std::stop_token& stop, const checkpoint_file
         throw configuration_error(
             "the part of another rank is missing in the folder (there is no '" + missing +
             "': that rank uses another folder, or has ended); use one folder that all ranks share");
-        head.rank = checkpoint_head::all_ranks;
-        write_checkpoint(files.shared, head, shared_parts, on_piece);
-        files.completed();
       }
+      head.rank = checkpoint_head::all_ranks;
+      write_checkpoint(files.shared, head, shared_parts, on_piece);
+      files.completed();
     }
-    catch (const std::exception& failed) {
-      const std::lock_guard lock(mutex_);
-      problem_ = failed.what();
-    }
-    reach(stage::idle);
-  }
-
-  void checkpoint_writer::reach(stage next) {
+  } catch (const std::exception& failed) {
     const std::lock_guard lock(mutex_);
-    stage_ = next;
-    changed_.notify_all();
+    problem_ = failed.what();
   }
-
-  void checkpoint_writer::wait_for_own(const std::function<void()>& on_piece) { wait_beyond(stage::own, on_piece); }
-
-  void checkpoint_writer::wait_for_all(const std::function<void()>& on_piece) {
-    thread_.request_stop();
-    wait_beyond(stage::shared, on_piece);
-  }
-
-  void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_piece) {
-    std::unique_lock lock(mutex_);
-    while (stage_ <= last) {
-      const std::size_t seen = pieces_;
-      changed_.wait(lock, [&] { return stage_ > last || pieces_ != seen; });
-      if (pieces_ == seen) continue;
-      lock.unlock();
-      on_piece();
-      lock.lock();
-    }
-    if (!problem_.empty()) throw configuration_error(problem_);
-  }
+  reach(stage::idle);
 }
-}}  // namespace muster::v0::detail
+
+void checkpoint_writer::reach(stage next) {
+  const std::lock_guard lock(mutex_);
+  stage_ = next;
+  changed_.notify_all();
+}
+
+void checkpoint_writer::wait_for_own(const std::function<void()>& on_piece) { wait_beyond(stage::own, on_piece); }
+
+void checkpoint_writer::wait_for_all(const std::function<void()>& on_piece) {
+  thread_.request_stop();
+  wait_beyond(stage::shared, on_piece);
+}
+
+void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_piece) {
+  std::unique_lock lock(mutex_);
+  while (stage_ <= last) {
+    const std::size_t seen = pieces_;
+    changed_.wait(lock, [&] { return stage_ > last || pieces_ != seen; });
+    if (pieces_ == seen) continue;
+    lock.unlock();
+    on_piece();
+    lock.lock();
+  }
+  if (!problem_.empty()) throw configuration_error(problem_);
+}
+}}}  // namespace muster::v0::detail

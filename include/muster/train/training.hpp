@@ -232,7 +232,7 @@ class training {
         data_(data),
         sync_(std::forward<V>(values), of_ranks(options)),
         balance_(balance_of(ctx, options)),
-        state_(sync_.ctx(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
+        state_(sync_.of(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
     if (on_servers_) open_servers(options);
