@@ -203,7 +203,7 @@ TEST_CASE("of two trainings that save into one folder the second one is refused 
     const std::string where = folder / std::to_string(ranks);
     const auto thrown = test::outcomes(ranks, [&](muster::group& world) {
       training first, second;
-      const auto meet = [&] { (void)muster::allreduce(world, 1, muster::sum); };
+      const auto synchronise = [&] { (void)muster::allreduce(world, 1, muster::sum); };
       muster::checkpoint first_store(where), second_store(where);
       synchronise();
       save(first_store, world, first.state);

@@ -236,7 +236,7 @@ TEST_CASE("in modes that exchange weights a step that fails after the optimizer 
                           muster::sync_mode::kind::gossip}) {
     heap memory;
     muster::arena arena(memory, {{"w", {33}}});
-    muster::gradient_sync sync(arena, {.mode = {.kind = kind}});
+    muster::gradient_sync sync(arena, {.mode = {.what = kind}});
     muster::sgd optimizer(arena, {.momentum = 0.5f});
     muster::state state{arena, optimizer};
     muster::group self(muster::make_self_transport());

@@ -53,8 +53,8 @@ struct compression {
 
 /// The properties of a codec that its senders depend on.
 struct codec_traits {
-  /// When the encoded form is an array of that type and the sum of the arrays of several ranks stands for the sum of
-  /// their values, an allreduce may add them; dtype::none when the encoded forms have to be seen one by one.
+  /// Element type of the encoded form if the sum of encoded arrays encodes the sum of their values, so that an
+  /// allreduce may add them. dtype::none if each encoded form must be decoded separately.
   dtype summed_as = dtype::none;
   /// True if ranks must use the same draw, so that their arrays contain the same elements. Otherwise each rank should
   /// use its own draw, so that their errors are independent.

@@ -56,8 +56,8 @@ void low_rank_right(const low_rank_shape& shape, std::span<const float> matrix, 
 /// Adds weight * P transposed Q to M.
 void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std::span<const float> right, float weight,
                   std::span<float> matrix);
-/// Fills the columns of Q that are zeros with normal random numbers of `draw`: the first Q, and later a way out of
-/// columns that a gradient of zeros or of a lower rank has wiped out.
+/// Fills the zero columns of Q with normal random numbers from `draw`. It creates the first Q, and later replaces
+/// columns that a gradient of zeros or of lower rank has set to zero.
 void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
 
 }}  // namespace muster::v0
