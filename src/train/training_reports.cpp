@@ -115,7 +115,7 @@ void training::describe(state_parts& parts) {
         if (counts_all) unreported_.samples = samples;
         failures_ = failures;
       });
-  if (balance_) parts.meet([this](step& current) { balance_->meet(current); });
+  if (balance_) parts.meet([this](step& current) { balance_->exchange_speeds(current); });
   if (on_servers_) {
     parts.exchange([this](group&) {
       if (pushed_rate_) servers_->push(*std::exchange(pushed_rate_, std::nullopt));

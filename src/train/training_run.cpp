@@ -89,7 +89,7 @@ void training::training_run::end_epoch(step& current) {
     options.each_epoch(evaluation);
     totals.add(std::exchange(owner.step_sums_, {}));
   }
-  totals = sum_over_ranks(now.group(), totals);
+  totals = sum_over_ranks(current.group(), totals);
   epoch_summary summary{owner.state_.position().at.epoch + 1, totals.samples, totals.seconds};
   for (const auto& entry : totals.entries) {
     if (entry.weights != 0) summary.reports.emplace_back(entry.name, entry.values / entry.weights);

@@ -49,7 +49,7 @@ class timeline final : public event_sink {
   std::vector<event> events_;
   std::uint64_t dropped_ = 0;
   clock::time_point origin_{};
-  std::optional<scoped_event_sink> listens_;
+  std::optional<scoped_event_sink> registration_;
 };
 
 }}  // namespace muster::v0

@@ -29,7 +29,7 @@ void convert(device_span<const bfloat16> source, device_span<float> destination,
 /// Computes values[i] *= factor.
 void scale(device_span<float> values, float factor, device_stream_ref stream);
 /// Sets values[i] = value.
-void fill(device_span<float> values, float value, device_stream_ref stream);
+void fill(device_span<float> values, float constant, device_stream_ref stream);
 /// Sets sums[0] to the sum of the squares, in double precision and in an order that depends on the size alone.
 /// Overwrites the rest of `sums`, which must have `sum_scratch(size)` elements.
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream);
