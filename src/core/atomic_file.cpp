@@ -141,7 +141,7 @@ atomic_file::~atomic_file() {
 }
 
 void atomic_file::choose_name() {
-  static std::atomic<unsigned> count{0};  // threads of one process write separate files
+  static std::atomic<unsigned> count{0};  // threads in a process write separate files
   name_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
 }
 

@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// before the deadlines of ranks that wait. Flushing a piece costs little compared to writing it.
 inline constexpr std::size_t file_piece = std::size_t{16} << 20;
 
-/// A file that is written completely or not at all, with the CRC-32C of all its bytes at the end. `on_piece` is called
+/// A file that is written completely or not at all, that ends with the CRC-32C of its bytes. `on_piece` is called
 /// after each piece that is on the disk, so that waiting ranks are notified.
 class checked_file {
  public:

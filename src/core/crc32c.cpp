@@ -74,7 +74,7 @@ class append_zeros {
   std::array<byte_table, 4> tables_;
 };
 
-// The instruction has a throughput of one word a cycle and a latency of three cycles. Three independent chains keep it
+// The instruction processes a word per cycle with a latency of three cycles. Three independent chains keep it
 // busy.
 template <std::size_t Stretch>
 __attribute__((target("sse4.2"))) std::uint64_t three_chains(std::uint64_t crc, const std::byte*& p,

@@ -51,7 +51,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   result.name_ = text.substr(0, colon);
   if (colon == std::string_view::npos || colon == 0) {
     const std::string path(text.substr(colon == 0 ? 1 : 0));
-    made.refuse("it does not name the kind of data: a source is SCHEME:PATH",
+    result.refuse("it does not name the kind of data: a source is SCHEME:PATH",
                 "write libsvm:" + (path.empty() ? "PATH" : path));
   }
   std::string_view path = text.substr(colon + 1);
@@ -60,7 +60,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
     for (const auto word : detail::split(path.substr(mark + 1), '&')) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
-        made.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & separates two keys",
+        result.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & separates two keys",
                     "write %26 for an ampersand in a value");
       }
       result.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));

@@ -29,7 +29,7 @@ using detail::is_made_name;
 
 namespace {
 
-/// Calls `part` at every rank, with a callback that `part` calls after each piece of its work. Returns the error of the
+/// Calls `part` at every rank, with a callback that `part` calls after each piece. Returns the error of the
 /// first rank that failed, or an empty text. Writing a file may take long. Ranks therefore synchronise each time that
 /// any rank has finished a piece, so that the deadline of a collective applies to a piece and not to the whole file.
 std::string first_problem(group& ranks, const std::function<void(const std::function<void()>&)>& part) {
@@ -54,7 +54,7 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
-/// Copies the parts of one kind, in their current state, into the memory of the last copy.
+/// Copies the parts with the same kind, in their current state, into the memory of the last copy.
 void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vector<checkpoint_part>& copies) {
   std::size_t at = 0;
   for (const auto& part : parts) {

@@ -28,7 +28,7 @@ class parameter_server_backend {
   // Returns true for the first of the living workers, which begins, evaluates and saves.
   [[nodiscard]] bool is_first() { return ended_first_.value_or(!is_server() && job_.tables().is_first_worker()); }
   // Returns the group of the workers that were started together; at a server the group of the servers. When a rank
-  // dies, collectives of its group fail.
+  // dies, collectives in its group fail.
   [[nodiscard]] group& workers() noexcept { return workers_; }
   // Returns a group that contains this rank alone, which no death affects.
   [[nodiscard]] group& alone() noexcept { return alone_; }
@@ -40,7 +40,7 @@ class parameter_server_backend {
   // worker it also returns for a position at which that worker must save or conclude, and at once if no worker has
   // begun the order of the data. Called by workers.
   const ps::lease& next_lease();
-  // Returns the part of each batch that the step must train. Valid while the worker has a lease.
+  // Returns the part of a batch that the step must train. Valid while the worker has a lease.
   [[nodiscard]] batch_shard shard() const noexcept { return lease_.shard(); }
   // Begins the training at the first worker: loads the table that was saved in `folder`, or assigns the arena's
   // parameters to the table. Then starts `plan` from the position of the saved table, or else from the start of `plan`.

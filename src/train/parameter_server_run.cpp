@@ -36,7 +36,7 @@ void training::training_run::train_on_servers() {
   servers.require_saved();
 }
 
-// Compares the properties of all workers. A worker that has died is no reason to end: the other workers continue.
+// Compares the workers' properties. A worker that has died is no reason to end: the other workers continue.
 void training::training_run::require_equal_workers() {
   try {
     detail::require_equal_properties(owner.servers_->workers(), owner.state_.properties());
@@ -70,7 +70,7 @@ void training::training_run::move_to_lease(const ps::lease& lease) {
     owner.state_.move_to({.steps = lease.steps, .at = lease.from});
 }
 
-// Ends the epochs before `epoch`: this worker has no more data of these epochs, though other workers may have some.
+// Ends the epochs before `epoch`: this worker has no more data in these epochs, though other workers may have some.
 void training::training_run::end_epochs_before(std::uint64_t epoch) {
   for (; *epochs_ended < epoch; ++*epochs_ended) {
     while (owner.state_.position().at.epoch < *epochs_ended) owner.state_.next_epoch();

@@ -46,9 +46,9 @@ class speed_estimate {
 /// Measures this rank's speed and agrees on weights with the other ranks. Use it on the thread that is the rank.
 class speed_balance {
  public:
-  /// Exchanges the speeds of all ranks. Collective, before a step.
+  /// Exchanges the ranks' speeds. Collective, before a step.
   void exchange_speeds(step& current);
-  /// Calls `f`, which returns the number of this rank's samples that it has processed, and measures the duration.
+  /// Calls `f`, which returns how many samples this rank has processed, and measures the duration.
   template <class F>
   void measure(F&& f) {
     const waiting_time waited;

@@ -43,7 +43,7 @@ const goal_metric& metric_named(const std::string& name) {
                             (suggestion ? "; did you mean '" + *suggestion + "'?" : "; write such as accuracy=0.85"));
 }
 
-// Measures the connections of this rank: a system call for each rank, once an epoch.
+// Measures this rank's connections: a system call for each rank, once an epoch.
 rank_report describe_rank(group& world, double samples, double own_seconds) {
   rank_report report{.samples = samples, .own_seconds = own_seconds, .links = {}};
   std::vector<std::pair<link_quality, int>> all;

@@ -47,7 +47,7 @@ void training::training_run::update_saved_sums(group& ranks) {
   owner.saved_at_ = owner.state_.steps();
 }
 
-// Restores the saved sums: rank 0 continues with the sums of all ranks, the other ranks with none.
+// Restores the saved sums: rank 0 continues with the total sums, the other ranks with none.
 void training::training_run::restore_sums(const group& ranks) {
   if (owner.saved_at_ != owner.state_.steps()) return;
   owner.unreported_ = owner.saved_;
@@ -59,7 +59,7 @@ void training::training_run::restore_sums(const group& ranks) {
 void training::describe(state_parts& parts) {
   parts.add_property("--compress", context_.configuration().value(setting::compress));
   parts.add_property("--balance", context_.configuration().value(setting::balance));
-  // In other modes samples are those of this rank and not equal at all ranks. The sums of a save contain them.
+  // In other modes each rank counts its own samples. The sums of a save contain them.
   const bool counts_all = sync_.options().mode.what == sync_mode::kind::allreduce;
   parts.add(
       "course of the training", state_kind::replicated,

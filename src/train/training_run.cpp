@@ -327,7 +327,7 @@ void training::run(const train_options& options, const std::function<void(traini
     if (departed.should_save()) current_run.save_remaining();
     throw;
   } catch (const error& failed) {
-    // A database or server may become available again. Another rank's failure has the exit status of that rank.
+    // A database or server may become available again. Another rank's failure has that rank's exit status.
     if (failed.exit_status() == static_cast<int>(error_kind::data) && state_.steps() > 0 && is_root())
       current_run.save_remaining();
     throw;

@@ -99,7 +99,7 @@ struct training::training_run {
   seconds save_cost{};
   clock::time_point began{};     // start of the steps since the last check for SIGTERM
   std::uint64_t began_with = 0;  // number of committed steps at that time
-  double took = 0;               // duration of these steps in seconds
+  double took = 0;               // duration of the steps in seconds
 };
 
 }}  // namespace muster::v0

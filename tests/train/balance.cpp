@@ -70,7 +70,7 @@ TEST_CASE("weights by speed: an unknown one is a mean one, none is 0, and small 
 
 namespace {
 
-// A rank that processes this number of samples per second, in one of three ways: evenly, with random times, or under a
+// A rank that processes this number of samples per second, in three ways: evenly, with random times, or under a
 // quota, which runs the rank at full speed and then stops it until its period ends.
 struct simulated_rank {
   double speed;
@@ -92,7 +92,7 @@ class simulated_job {
   explicit simulated_job(std::vector<simulated_rank> simulated)
       : ranks(std::move(simulated)), estimates_(ranks.size()) {}
 
-  // Returns how much longer the mean of these steps takes.
+  // Returns how much longer a step takes in the mean.
   double steps(int count) {
     double sum = 0;
     for (int k = 0; k < count; ++k) sum += step();

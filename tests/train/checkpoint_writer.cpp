@@ -98,7 +98,7 @@ TEST_CASE("a checkpoint that cannot be written in the background is a warning, a
   muster::set_log_callback([&](const muster::log_message& message) {
     warnings += message.text;
     std::error_code none;
-    std::filesystem::rename(folder / "away", folder / "store", none);  // the writers of all ranks have failed
+    std::filesystem::rename(folder / "away", folder / "store", none);  // the writers at all ranks have failed
   });
   test::run_ranks(2, [&](muster::group& world) {
     training job;

@@ -1,4 +1,4 @@
-// A training that counts the uses of each sample. Its model has an element for each sample, and the gradient of a
+// A training that counts each sample's uses. Its model has an element for each sample, and the gradient of a
 // sample is 1 at its element. At the end each element is therefore the rate times the number of steps in which its
 // sample was used. By default these elements are rows that the workers of servers pull and push. With --hidden the
 // model also has a small network, for any mode and for elastic jobs.
@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
     train(context, read_words(argc, argv));
     print_line("done");
     std::fflush(nullptr);
-    ::_exit(0);  // the group of all ranks may be incomplete
+    ::_exit(0);  // the world group may be incomplete
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "rank %s: %s\n", std::getenv("RANK") == nullptr ? "?" : std::getenv("RANK"), failure.what());
     std::fflush(nullptr);

@@ -12,7 +12,7 @@ namespace {
 
 using namespace muster::literals;
 
-// Writes files like those in CIFAR-10, whose classes differ in the colours and places of bright pixels.
+// Writes files in the format of CIFAR-10, whose classes differ in the colours and places of bright pixels.
 void draw_images(const temporary_folder& folder, std::size_t records) {
   muster::random_stream random(4);
   for (const char* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",

@@ -1,5 +1,5 @@
 // A rank of a training on shards in its own folder, FOLDER/host-N, the first folder that no other rank has taken.
-// Before the reduction of each step it writes a line "epoch step generation: ids" into FOLDER/used-N. At the end, if
+// Before each step's reduction it writes a line "epoch step generation: ids" into FOLDER/used-N. At the end, if
 // ranks print the same parameter, it prints the parameter.
 //
 // With a SOURCE, in a job with fixed ranks, rank 0 reads the source, and first cuts and sends the shards. With a source

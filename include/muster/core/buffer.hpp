@@ -16,7 +16,7 @@ inline constexpr std::size_t buffer_alignment = 64;
 
 namespace detail {
 
-/// Size in bytes from which a buffer without a memory resource is mapped directly from the system, in pages of its own.
+/// Size in bytes from which a buffer without a memory resource is mapped directly from the system, in separate pages.
 inline constexpr std::size_t least_mapped = std::size_t{8} << 20;
 
 /// Maps zeroed pages from the system, which provides a page when a thread first touches it. Writing the zeros here

@@ -52,7 +52,7 @@ struct setting_group {
 /// Registers the settings of a layer. A function with the name `muster_register_settings_of_LAYER` and C linkage calls
 /// it before main, or before the first context. A variable `muster_settings_of_LAYER` is initialised with the
 /// function's result. The target of the layer makes the linker require that variable, so a program knows the settings
-/// of its linked layers. Returns true.
+/// in its linked layers. Returns true.
 bool register_settings(setting_group group);
 
 }  // namespace detail

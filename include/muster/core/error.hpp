@@ -76,7 +76,7 @@ class data_error : public error {
   std::size_t problem_;  // its offset in what()
 };
 
-/// The failure of one or more peers: they died, left, or reported an error.
+/// A failure at one or more peers: they died, left, or reported an error.
 class peer_failure : public error {
  public:
   /// Creates an error. `ranks` are numbers in the group that failed. `status` is the exit status of the peer itself, so

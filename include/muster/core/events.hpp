@@ -13,12 +13,12 @@ enum class activity : std::uint8_t {
   communication,  ///< inside a collective, or waiting for a collective that was started before
   transfer,       ///< an `_async` collective from its start on the wire to its end; overlaps with other work
   data_wait,      ///< waiting for the loader
-  cache_hit,      ///< without duration: the cache of a loader had records of this many bytes since the last event
-  cache_miss,     ///< without duration: the cache of a loader had to produce records of this many bytes
+  cache_hit,      ///< without duration: the cache of a loader had records with this many bytes since the last event
+  cache_miss,     ///< without duration: the cache of a loader had to produce records with this many bytes
   phase,          ///< a phase of a tracker, by its name
-  aggregate,      ///< waiting until gradients, or parameters on servers, are those of all ranks
+  aggregate,      ///< waiting until gradients, or parameters on servers, include every rank
   update,         ///< updates of an arena's parameters, either at once or when the step committed
-  rebuild,        ///< a change of the ranks, from the stop of this rank to the group of the generation in `bytes`
+  rebuild,        ///< a change of the ranks, from the stop at this rank to the group of the generation in `bytes`
   step,           ///< an attempt at a step, with its number in `bytes`
   push_age,       ///< without duration: a push to a parameter server took effect, with an age of `bytes` updates
   bucket          ///< a bucket of gradients from its start to its reduction at this rank; overlaps with other work
@@ -30,7 +30,7 @@ struct event {
   std::string_view name;  ///< a literal such as "allreduce" or "next"
   clock::time_point begin;
   clock::time_point end;
-  std::uint64_t bytes;  ///< payload of this rank
+  std::uint64_t bytes;  ///< payload at this rank
 };
 
 /// A receiver of the events of the threads on which it is installed.

@@ -19,8 +19,8 @@ namespace muster { inline namespace v0 {
   return x ^ (x >> 31);
 }
 
-/// A 64-bit digest of bytes and words that depends on their order. It is the same on every machine of one byte order.
-/// Two different inputs have the same digest with probability 2^-64; an attacker can construct such inputs.
+/// A 64-bit digest of bytes and words that depends on their order. It is the same on every machine with the same byte
+/// order. Two different inputs have the same digest with probability 2^-64; an attacker can construct such inputs.
 class digest {
  public:
   /// Appends a word.

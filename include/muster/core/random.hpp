@@ -13,7 +13,7 @@ class random_stream {
  public:
   using result_type = std::uint64_t;  ///< required by std::uniform_random_bit_generator, like min() and max()
 
-  /// Starts at number 0 of that stream of the seed. Streams of one seed are independent.
+  /// Starts at number 0 of a stream. Streams with the same seed are independent.
   explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
       : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
 

@@ -1,4 +1,4 @@
-// Loops compiled for the vectors of the running machine. The library itself is built for the oldest machine of its
+// Loops compiled for the vectors of the running machine. The library itself is built for the oldest machine in its
 // kind.
 #pragma once
 

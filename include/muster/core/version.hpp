@@ -5,5 +5,5 @@
 #define MUSTER_VERSION_MINOR 1
 #define MUSTER_VERSION_PATCH 0
 
-/// One number to compare with: 10000 * major + 100 * minor + patch.
+/// A number for comparisons: 10000 * major + 100 * minor + patch.
 #define MUSTER_VERSION (MUSTER_VERSION_MAJOR * 10000 + MUSTER_VERSION_MINOR * 100 + MUSTER_VERSION_PATCH)

@@ -66,7 +66,7 @@ T combined(const scenario& s, int ranks, std::size_t i) {
     if (s.op == operation::max || s.op == operation::user) result = std::fmax(result, v);
   }
   if constexpr (std::is_same_v<T, bool>) return result != 0;
-  if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, like those of the library
+  if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, like the library's sums
     T wrapped = static_cast<T>(static_cast<long long>(result));
     if (s.op == operation::mean) wrapped = static_cast<T>(static_cast<long long>(wrapped) / ranks);
     return wrapped;
@@ -164,7 +164,7 @@ class checker {
   }
 
  private:
-  // Returns the number of elements in the input and the output of this rank.
+  // Returns the number of elements in this rank's input and output.
   [[nodiscard]] std::pair<std::size_t, std::size_t> counts() const {
     const std::size_t all = s_.count * static_cast<std::size_t>(n_);
     const std::size_t mine = block_of(s_.count, me_, n_).count;

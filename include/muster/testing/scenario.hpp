@@ -42,7 +42,7 @@ struct draw_options {
   std::vector<collective> kinds{std::begin(all_collectives), std::end(all_collectives)};
   std::vector<algorithm> algorithms{};               // empty: all algorithms of the collective
   std::size_t usual_bytes = std::size_t{128} << 10;  // maximum size of a rank's larger buffer
-  std::size_t rare_bytes = std::size_t{8} << 20;     // maximum size in one of some hundred cases
+  std::size_t rare_bytes = std::size_t{8} << 20;     // maximum size in a few of a thousand cases
   bool native = false;                               // includes the transport's own algorithms
 };
 

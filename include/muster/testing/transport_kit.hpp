@@ -104,7 +104,7 @@ inline void check_tags(group& world) {
   barrier(world);
 }
 
-/// Checks that receives from any source get the messages of each sender in order, for transports with the ability
+/// Checks that receives from any source get each sender's messages in order, for transports with the ability
 /// `any_source`.
 inline void check_any_source(group& world) {
   auto& transport = world.transport();

@@ -51,7 +51,7 @@ class arena_base {
 
   /// Returns the tensors in the order of the constructor's argument.
   [[nodiscard]] const std::vector<tensor_shape>& shapes() const noexcept { return shapes_; }
-  /// Returns the place of each tensor in the arrays, including the gap after the tensor. Element 0 is the first element
+  /// Returns each tensor's place in the arrays, including the gap after the tensor. Element 0 is the first element
   /// of the last tensor of `shapes()`.
   [[nodiscard]] const std::vector<block>& extents() const noexcept { return extents_; }
   /// Returns the index in `shapes()` of the tensor with that name. Throws configuration_error when no tensor has that
@@ -77,7 +77,7 @@ class arena_base {
   explicit arena_base(std::vector<tensor_shape> shapes);
   virtual ~arena_base() = default;
 
-  /// Returns the number of elements of each array.
+  /// Returns the number of elements in each array.
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   /// Returns the place of the tensor's elements in an array. Throws configuration_error when the index is out of range.
   [[nodiscard]] block place(std::size_t tensor) const;

@@ -1,4 +1,4 @@
-// A timeline of all ranks as a file for the trace viewers of Chrome and Perfetto.
+// A timeline over all ranks as a file for the trace viewers of Chrome and Perfetto.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// Records the events of its thread (core/events.hpp) and writes the events of all ranks as Chrome trace JSON
+/// Records the events of its thread (core/events.hpp) and writes every rank's events as Chrome trace JSON
 /// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), with one process per rank. A
 /// process has a row each for steps, phases, collectives, collectives that overlap other work, and waiting for data,
 /// and one row for each bucket that was in flight at the same time:
@@ -35,7 +35,7 @@ class timeline final : public event_sink {
   /// Uses the path of `--trace`, for the world of a context.
   explicit timeline(context& ctx);
 
-  /// Writes the events of all ranks so far, from rank 0. The file is complete or not written at all. Collective. Throws
+  /// Writes every rank's events so far, at rank 0. The file is complete or not written at all. Collective. Throws
   /// configuration_error at rank 0 when writing fails.
   void write(group& world);
 

@@ -55,7 +55,7 @@ struct epoch_metrics {
 /// The parts of the batch clock's time of a rank in seconds, without overlap: the mean over the ranks.
 struct time_shares {
   double train = 0;          ///< on the batch clock
-  double compute = 0;        ///< in the phases of computation, less what they communicated or waited for data in them
+  double compute = 0;        ///< in the phases of computation, without communication and waiting for data
   double communication = 0;  ///< in collectives
   double data_wait = 0;      ///< waiting for the loader
   /// Returns the rest of the time.
@@ -70,8 +70,8 @@ struct epoch_report {
   double compute_seconds = 0;             ///< in the phases forward, loss, backward and optimizer_step
   double communication_seconds = 0;       ///< in collectives while the batch clock ran
   double data_wait_seconds = 0;           ///< waiting for the loader while the batch clock ran
-  std::uint64_t communication_bytes = 0;  ///< payloads of all ranks in these collectives
-  time_shares mean;                       ///< over the ranks, each with times of its own
+  std::uint64_t communication_bytes = 0;  ///< payloads in these collectives, over all ranks
+  time_shares mean;                       ///< mean over the ranks of each rank's times
 
   /// samples / train_seconds; 0 when no time passed.
   [[nodiscard]] double samples_per_second() const noexcept;
@@ -135,12 +135,12 @@ class tracker final : public event_sink {
   [[nodiscard]] batch_clock batches() noexcept { return batch_clock(*this); }
   /// Counts the lifetime of the result as the phase `kind`, for phases of the program. The loader (batch_load), the
   /// reduction of gradients (aggregate) and the optimizer send events themselves. Phases do not nest. A kernel that
-  /// does several phases counts as the last of these phases.
+  /// does several phases counts as its last phase.
   [[nodiscard]] scoped_event phase(muster::phase kind) noexcept {
     waited_before_phase_ = waited();
     return {activity::phase, to_string(kind), 0};
   }
-  /// Counts samples of this rank's steps.
+  /// Counts samples in this rank's steps.
   void add_samples(std::uint64_t count) noexcept { local_.samples += static_cast<double>(count); }
 
   /// Ends an epoch, and returns the combined measurements of the ranks. Collective. `metrics` are those over all ranks,
@@ -173,7 +173,7 @@ class tracker final : public event_sink {
   void describe(state_parts& parts);
 
  private:
-  // Measurements of this rank since the last epoch ended. All members are doubles, so that a collective reduces the
+  // Measurements at this rank since the last epoch ended. All members are doubles, so that a collective reduces the
   // object directly.
   struct measurements {
     time_shares spent;

@@ -62,9 +62,9 @@ class training_step : public step {
     backward_over(micro_batches(batches), f);
   }
   /// Computes the mean over all virtual shards of a row of values per shard, with the same bits for any number of
-  /// ranks. Collective. The mean serves statistics of a batch, such as those of batch normalisation. `mine` has a row
-  /// of `means.size()` values for each shard of this rank, in the order of the shards. Throws configuration_error for
-  /// another size, and the errors of an allreduce.
+  /// ranks. Collective. The mean serves statistics of a batch, such as the statistics for batch normalisation. `mine`
+  /// has a row of `means.size()` values for each local shard, in the order of the shards. Throws configuration_error
+  /// for another size, and the errors of an allreduce.
   void mean_over_shards(std::span<const float> mine, std::span<float> means);
 
   /// Fetches these elements of the arena's parameters from the servers, before `backward`, in mode ps with
@@ -272,7 +272,7 @@ class training {
 
   /// Returns the options according to `--mode` and `--compress`.
   [[nodiscard]] static sync_options sync_of_job(const context& of);
-  /// Describes the state to a session: the finished epochs, and the later reports of all ranks as of the last
+  /// Describes the state to a session: the finished epochs, and every rank's later reports as of the last
   /// checkpoint.
   void describe(state_parts& parts);
 
@@ -284,7 +284,7 @@ class training {
     double weights = 0;
   };
   struct sums {
-    std::uint64_t samples = 0;  // over all ranks where they exchange gradients, otherwise of this rank
+    std::uint64_t samples = 0;  // over all ranks where they exchange gradients, otherwise at this rank
     std::uint64_t own_samples = 0;
     double seconds = 0;
     std::vector<sum> entries;
@@ -328,7 +328,7 @@ class training {
   const bool on_servers_;
   std::string server_update_;
   std::shared_ptr<detail::parameter_server_backend> servers_;  // set in mode ps; shared because the type is incomplete
-  std::optional<double> pushed_rate_;                         // learning rate of the current step's push
+  std::optional<double> pushed_rate_;                          // learning rate of the current step's push
   std::function<void(group& ranks, bool joined)> each_group_;
   muster::session session_;
   loader& data_;
@@ -343,9 +343,9 @@ class training {
   bool ran_ = false;
   bool continues_ = false;  // a checkpoint before the end is being written: resuming from it counts as another failure
   sums unreported_;         // sums over committed steps since the last epoch ended
-  sums saved_;              // the sums of all ranks at the last save
+  sums saved_;              // the sums over all ranks at the last save
   std::uint64_t saved_at_ = 0;     // committed steps at the last save
-  sums step_sums_;                   // sums of the current attempt at a step
+  sums step_sums_;                 // sums of the current attempt at a step
   bool optimizer_waits_ = false;   // true while an optimizer's update waits for the commit
   std::vector<minibatch> shards_;  // virtual shards of the current batch
   /// User-defined updates that wait for the commit.

@@ -36,7 +36,7 @@ std::uint32_t digit_of(const digit_counts& counts, std::size_t& rank) {
 /// size.
 threshold find_threshold(std::span<const float> values, std::size_t rank) {
   constexpr std::uint32_t first_shift = 31 - bits_per_digit;
-  // Neighbouring values are similar, and increments of one counter would wait for each other. Four arrays take turns.
+  // Neighbouring values are similar, and increments to one counter would wait for each other. Four arrays take turns.
   std::array<std::array<std::uint32_t, digits>, 4> counts{};
   std::size_t i = 0;
   for (; i + 4 <= values.size(); i += 4) {

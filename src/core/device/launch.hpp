@@ -29,7 +29,7 @@ struct alignas(pack_size * sizeof(T)) pack {
 
 /// Maximum number of blocks, enough to fill any device. Each thread loops until all elements are processed.
 inline constexpr std::size_t most_blocks = 16384;
-/// Packs of each array that a thread reads before it continues: the reads in flight must cover the memory latency, and
+/// Packs per array that a thread reads before it continues: the reads in flight must cover the memory latency, and
 /// leave registers for other threads.
 template <class... T>
 inline constexpr std::size_t packs_at_once = sizeof...(T) > 2 ? 1 : 2;

@@ -14,11 +14,11 @@ struct low_rank_arrays {
   low_rank_shape shape;
   float* gradient;
   const float* residual;     ///< of the last step
-  float* target;             ///< gradient + residual, and at the end the residual of this step
+  float* target;             ///< gradient + residual, and at the end the residual in this step
   const float* right;        ///< Q of the last step
   float* left;               ///< P, row by row; initially zeros
-  float* own_right;          ///< Q of this rank
-  const float* all_right;    ///< Q of all ranks
+  float* own_right;          ///< Q at this rank
+  const float* all_right;    ///< sum of Q over all ranks
   const float* first_right;  ///< replacement for columns without a direction
   float* parts;              ///< low_rank_parts(shape) floats of scratch
 };
@@ -30,7 +30,7 @@ void low_rank_left(const low_rank_arrays& arrays, device_stream_ref stream);
 /// Makes the columns of P orthonormal, and computes this rank's Q, which is then summed to `all_right`. A zero column
 /// of P gets the first Q's column, which the next step starts from and which adds nothing in this step.
 void low_rank_right(const low_rank_arrays& arrays, device_stream_ref stream);
-/// Computes the gradient as the approximation of the gradient of all ranks, and this rank's residual.
+/// Computes the gradient as the approximation of the ranks' sum, and this rank's residual.
 void low_rank_end(const low_rank_arrays& arrays, device_stream_ref stream);
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// The definition of each optimizer: the names of its arrays, the ranges of its numbers, its step.
+// Definitions of optimizers: the names of its arrays, the ranges of its numbers, its step.
 #pragma once
 
 #include <algorithm>

@@ -36,7 +36,7 @@ class encoded_gradients final : public detail::compressed_gradients {
   /// The encoded form of a bucket, tensor by tensor.
   struct encoded_form {
     buffer<std::byte> mine;
-    buffer<std::byte> all;  // the forms of all ranks, for codecs that decode each form separately
+    buffer<std::byte> all;  // every rank's form, for codecs that decode each form separately
   };
 
   /// Calls f(tensor, its gradient, offset of its encoded form, size of that form in bytes).

@@ -17,7 +17,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Seed of all random numbers, the same at every rank.
+/// Seed for random numbers, the same at every rank.
 inline constexpr std::uint64_t seed = 1;
 
 class compressed_gradients : public host_gradients {

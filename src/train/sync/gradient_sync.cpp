@@ -21,7 +21,7 @@ namespace {
 // Base of the number of samples, which is sent as two floats, so that their sums over ranks are exact.
 constexpr std::uint64_t count_base = 4096;
 
-// Divides the gradients into buckets. The first buckets are full, since each bucket costs a synchronisation of all
+// Divides the gradients into buckets. The first buckets are full, since each bucket costs a synchronisation between all
 // ranks. Towards the end a bucket has at most a third of the remaining gradients, down to an eighth of a full bucket,
 // since the last bucket's reduction overlaps with no computation. The limit is a third because a bucket is reduced
 // while the remaining gradients are computed. With a half, each reduction would end after the next bucket is ready,

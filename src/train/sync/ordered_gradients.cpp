@@ -86,7 +86,7 @@ std::span<float> ordered_gradients::values_of(std::size_t bucket) {
   return bucket == 0 ? all.first(arena::head + part.count) : all.subspan(arena::head + part.first, part.count);
 }
 
-// Returns the number of elements of each partial sum in a message from one rank to another.
+// Returns the number of elements per partial sum in a message from one rank to another.
 std::size_t ordered_gradients::piece_of(std::size_t count) const noexcept {
   const auto ranks = nodes_of_.size();
   return (count + ranks - 1) / ranks;
@@ -128,7 +128,7 @@ std::size_t ordered_gradients::start(std::size_t bucket) {
   return sent.size() * sizeof(float);
 }
 
-// Adds up the partial sums of all ranks for one block, in the order of the parts.
+// Adds up every rank's partial sums for a block, in the order of the parts.
 void ordered_gradients::complete(std::span<const float> received, std::size_t piece, std::span<float> block) {
   tree_sum total(parts_);
   std::size_t rank_begin = 0;

@@ -56,13 +56,13 @@ class low_rank_gradients final : public compressed_gradients {
     low_rank_shape shape;
     std::span<float> values;
     std::size_t place;  // offset in the residuals
-    std::size_t right;  // offset in the right factors of all buckets
+    std::size_t right;  // offset in the right factors over all buckets
     std::size_t tensor;
   };
   struct bucket_plan {
     std::vector<matrix> matrices;
     std::vector<std::span<float>> plain;  // tensors that are sent uncompressed
-    std::size_t rights = 0;               // offset and number of floats of its right factors
+    std::size_t rights = 0;               // offset and number of floats for its right factors
     std::size_t rights_size = 0;
     buffer<float> first;  // the left factors, followed by the plain tensors
   };
@@ -70,7 +70,7 @@ class low_rank_gradients final : public compressed_gradients {
   static std::span<float> right_of(buffer<float>& rights, const matrix& entry) {
     return rights.span().subspan(entry.right, entry.shape.right_size());
   }
-  /// Returns the values to send, which are first stored in the residuals of this step.
+  /// Returns the values to send, which are first stored in this step's residuals.
   std::span<float> target_of(const matrix& entry) {
     return residuals_->next.span().subspan(entry.place, entry.values.size());
   }

@@ -17,7 +17,7 @@ inline muster::any_codec codec_named(const std::string& name) {
   return muster::any_codec(muster::parse_compression(name));
 }
 
-/// Returns values of both signs with magnitudes over five decades, like gradients; one in eight is 0.
+/// Returns values of both signs with magnitudes over five decades, like gradients; an eighth of the values are 0.
 inline std::vector<float> draw_gradient(muster::random_stream& random, std::size_t size) {
   std::vector<float> values(size);
   for (auto& value : values) {

@@ -1,4 +1,4 @@
-// A codec outside the library, `trim:BYTES`: sends the highest bytes of each value.
+// A codec outside the library, `trim:BYTES`: sends the highest bytes per value.
 #pragma once
 
 #include <cstring>

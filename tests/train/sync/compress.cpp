@@ -19,7 +19,7 @@ namespace {
 const std::vector<std::string> methods = {"float16",     "bfloat16",   "qsgd8",      "sign",  "topk:0.1",
                                           "randomk:0.1", "blockk:0.1", "powersgd:2", "trim:2"};
 
-/// An arena, and the reducer of its gradients, with several buckets.
+/// An arena and its gradients' reducer, with several buckets.
 struct rig {
   heap memory;
   muster::arena arena{memory,

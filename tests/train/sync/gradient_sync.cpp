@@ -44,7 +44,7 @@ float value_of(std::uint64_t seed, int rank, int pass, std::size_t tensor, std::
 
 // The random choices that differ between ranks.
 struct part {
-  std::vector<std::uint64_t> samples;           // of each pass
+  std::vector<std::uint64_t> samples;           // by pass
   std::vector<std::vector<bool>> written;       // by pass and tensor
   std::vector<std::vector<std::size_t>> order;  // of readiness, in each pass
 };

@@ -1,4 +1,4 @@
-// PowerSGD: approximates the sum of the matrices of all ranks by a product of two thin matrices.
+// PowerSGD: approximates the sum of the ranks' matrices by a product of two thin matrices.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +34,13 @@ struct low_rank_shape {
 ///     low_rank_left(shape, M, Q, P);      allreduce(P, sum)      P = sum of M Q
 ///     orthonormalise(shape, P);                                  the same bits at every rank
 ///     low_rank_right(shape, M, P, Q);                            Q = transposed M times P
-///     residual = M; low_rank_add(shape, P, Q, -1, residual)      the error of this rank's part
+///     residual = M; low_rank_add(shape, P, Q, -1, residual)      this rank's error
 ///     allreduce(Q, sum)                                          P transposed Q approximates the sum of M
 ///     low_rank_add(shape, P, Q, 1, zeros)
 ///     low_rank_restart(shape, draw, Q)                           the Q of the next step: warm start
 ///
 /// P and Q hold `used()` columns one after the other, of `rows` and `columns` floats. The residual is the error of this
-/// rank's own projection, so that the sum of the residuals of all ranks is the error of the result, and no residual
+/// rank's own projection, so that the ranks' residuals sum to the error of the result, and no residual
 /// drifts. The spans must have the sizes of the shape (configuration_error) and must not overlap. The bits are the same
 /// on every machine.
 

@@ -7,8 +7,8 @@ namespace muster { inline namespace v0 {
 
 /// A codec with the 127 levels and sign of QSGD (Alistarh et al. 2017, https://arxiv.org/abs/1610.02132), scaled like
 /// its authors' implementation: each group of 512 values by the group's largest magnitude M. A value is rounded at
-/// random to one of the two neighbouring levels, so that the mean is the value itself: unbiased, with an error below M
-/// / 127 and a variance of at most (M / 127)^2 / 4. Zeros stay zeros.
+/// random to a neighbouring level, so that the mean is the value itself: unbiased, with an error below M / 127 and a
+/// variance of at most (M / 127)^2 / 4. Zeros stay zeros.
 ///
 /// The encoded form contains the M of each group as float, then a signed byte per value, then zeros up to a multiple of
 /// 4 bytes.

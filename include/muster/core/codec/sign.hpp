@@ -22,7 +22,7 @@ struct sign_codec {
 static_assert(codec<sign_codec>);
 
 /// Computes a majority vote (Bernstein et al. 2019, https://arxiv.org/abs/1810.05291). Each element of `voted` becomes
-/// the sum of the scales of all voters with the sign of the majority, and 0 in a tie. `encoded` holds the forms that
+/// the sum of the voters' scales with the sign of the majority, and 0 in a tie. `encoded` holds the forms that
 /// `sign_codec` made from the same number of values. The first form starts at the begin, each next form starts `stride`
 /// bytes after the previous one, and the last form ends at the end. The result of an allgather of several tensors can
 /// therefore be used without copies. Throws data_error for bytes that are not such forms, and configuration_error for

@@ -19,7 +19,7 @@ struct device_stream_ref {
 
 /// Returns the number of devices that this process can use; 0 without a device or driver.
 [[nodiscard]] int device_count() noexcept;
-/// Returns and sets the device of this thread. Throws configuration_error for a device that does not exist.
+/// Returns and sets the calling thread's device. Throws configuration_error for a device that does not exist.
 [[nodiscard]] int current_device();
 void use_device(int device);
 

@@ -48,7 +48,7 @@ auto loop_of(const Step& step) {
 
 /// An update of an optimizer, such as sgd_step and adam_step. A step contains the constants of an update of values with
 /// type `value`. `states` returns the number of state arrays besides the parameters, at most two. `run`, a member of
-/// the step or of its `loop()`, updates a number of elements. Optimizers, parameter servers and devices all run that
+/// the step or its `loop()`, updates a number of elements. Optimizers, parameter servers and devices all run that
 /// loop.
 template <class Step>
 concept update_step = requires(const Step& step, typename Step::value* values) {

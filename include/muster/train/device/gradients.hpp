@@ -25,7 +25,7 @@ namespace muster { inline namespace v0 {
 ///     });
 ///
 /// `ready` declares that the kernel that writes a gradient is enqueued on the arena's stream. The reduction of a bucket
-/// follows that kernel on a stream of its own. The host does not block until `wait`, and even then only enqueues: later
+/// follows that kernel on a separate stream. The host does not block until `wait`, and even then only enqueues: later
 /// work on the arena's stream sees the gradients of the whole batch. In an elastic session `devices.rebuild(group)` in
 /// `on_rebuild` connects the remaining ranks. When a rank dies during a step, `ready` or `wait` throw peer_failure or
 /// timeout_error, which the session handles.
@@ -42,9 +42,9 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& values, dtype send_as = dtype::float32);
 
 /// Returns gradients of a device that NCCL sums by PowerSGD of a rank (core/codec/powersgd.hpp). A matrix sends `rank`
-/// * (rows + columns) floats. The tensors, the order and the state equal those of `compress("powersgd:RANK")`. The
-/// results differ from the host's by rounding only, and have the same bits at every rank and in each run. A column of
-/// zeros restarts from the same random numbers each time. Throws configuration_error for rank 0.
+/// * (rows + columns) floats. The tensors, the order and the state are the same as with `compress("powersgd:RANK")`.
+/// The results differ from the host's by rounding only, and have the same bits at every rank and in each run. A column
+/// of zeros restarts from the same random numbers each time. Throws configuration_error for rank 0.
 [[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& values, nccl::communicator& devices,
                                                             std::size_t rank);
 

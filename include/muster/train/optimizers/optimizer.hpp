@@ -46,7 +46,7 @@ class optimizer_of {
   static constexpr bool has_a_rate_for_each_tensor = requires(Step candidate) { candidate.trust; };
 
   /// Takes the constants of the step in `constants`; its learning rate and count are ignored. `decay_of` selects the
-  /// tensors with weight decay; lars scales the rates of these tensors alone. Throws configuration_error when a number
+  /// tensors with weight decay; lars scales the rates for these tensors alone. Throws configuration_error when a number
   /// is out of its range.
   explicit optimizer_of(Arena& values, const Step& constants = {},
                         tensor_filter decay_of = has_a_rate_for_each_tensor ? tensor_filter(is_matrix) : nullptr);

@@ -26,7 +26,7 @@ struct sync_options {
   /// For a training in mode ps: each step names the elements of the arena that it uses (`training_step::pull`), and the
   /// servers hold only these elements, initially 0.
   bool sparse = false;
-  /// Number of parts of each batch, whose gradients are summed in a fixed order, so that the bits do not depend on the
+  /// Number of parts per batch, whose gradients are summed in a fixed order, so that the bits do not depend on the
   /// number of ranks: each pass of a step is one part (`batch_shard::virtual_shards`). 0: no parts, and the fastest
   /// order. Throws configuration_error with a codec, or a mode other than allreduce.
   int virtual_shards = 0;
@@ -57,7 +57,7 @@ class backward_pass {
   void clear();
 
   /// Counts the samples of the gradients that this rank adds. Call it in every pass, before the pass's last gradients
-  /// are written. The gradients of a step are divided by the sum of these counts over all ranks. A rank without samples
+  /// are written. The gradients of a step are divided by the sum of the counts over all ranks. A rank without samples
   /// counts 0 or does not call it.
   void add_samples(std::uint64_t count);
   /// Declares that the model has already divided its gradients by `divisor`, with the same value at every rank:
@@ -141,7 +141,7 @@ class gradient_sync {
   /// Returns the options of the constructor's argument, and the buckets in the order of their start.
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
-  /// Returns the bytes of gradients or weights that the last step of this rank put into collectives.
+  /// Returns the bytes of gradients or weights that this rank's last step put into collectives.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
 
  private:
@@ -176,7 +176,7 @@ class gradient_sync {
   arena* arena_;  // null where the gradients are not on the host
   sync_options options_;
   std::vector<gradient_bucket> buckets_;
-  std::vector<std::size_t> bucket_of_;  // bucket of each tensor
+  std::vector<std::size_t> bucket_of_;  // bucket index by tensor
 
   struct attempt {
     int passes = 1;
@@ -201,13 +201,13 @@ class gradient_sync {
   // Progress that persists between steps. A step changes `next_progress_`, which its commit copies to `progress_`.
   struct progress {
     std::uint64_t steps = 0;
-    std::uint64_t samples_since_average = 0;  // samples of this rank
+    std::uint64_t samples_since_average = 0;  // samples at this rank
   };
   progress progress_;
   progress next_progress_;
-  bool examined_ = false;  // the first gradients of all ranks have been examined
+  bool examined_ = false;  // set when the first gradients were examined
   bool began_ = false;     // a backward pass ran in this step, so its weights must be exchanged
-  bool complete_ = false;  // a backward pass of this step has complete gradients
+  bool complete_ = false;  // set when a backward pass in this step has complete gradients
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };
