@@ -75,7 +75,7 @@ void run_over(std::span<const From> source, std::span<To> destination, auto... w
   if (source.size() != destination.size()) {
     throw configuration_error("cannot convert " + std::to_string(source.size()) + " numbers into " +
                               std::to_string(destination.size()) +
-                              " (one for each is needed); pass spans of one length");
+                              " (the lengths differ); pass spans with equal lengths");
   }
   std::size_t done = 0;
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)

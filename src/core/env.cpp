@@ -219,7 +219,7 @@ configuration_error unknown_argument(std::string_view word, std::vector<std::str
   for (const char* question : {"--help", "--help-all", "--version"}) own.emplace_back(question);
   const auto suggestion = closest(word.substr(0, word.find('=')), own);
   return configuration_error("unknown argument '" + std::string(word) +
-                             "' (neither a flag of this program nor one of muster); " +
+                             "' (neither this program nor muster has such a flag); " +
                              (suggestion ? "did you mean " + *suggestion + "?" : "--help lists all"));
 }
 

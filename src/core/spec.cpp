@@ -52,7 +52,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) {
     const std::string path(text.substr(colon == 0 ? 1 : 0));
     result.refuse("it does not name the kind of data: a source is SCHEME:PATH",
-                "write libsvm:" + (path.empty() ? "PATH" : path));
+                  "write libsvm:" + (path.empty() ? "PATH" : path));
   }
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
@@ -61,7 +61,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
         result.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & separates two keys",
-                    "write %26 for an ampersand in a value");
+                      "write %26 for an ampersand in a value");
       }
       result.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));
     }
@@ -153,7 +153,7 @@ double spec_reader::read(std::string_view called, std::string_view word, double 
   if (!value) refuse(std::string(called) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
   if (*value < low || (open && *value == low)) {
     refuse(std::string(called) + " " + std::string(word) + " is out of range",
-           open ? "give a positive one" : "give one from 0 on");
+           open ? "give a positive one" : "give 0 or a larger number");
   }
   return *value;
 }

@@ -64,7 +64,7 @@ std::size_t arena_base::index(std::string_view name) const {
   const auto suggestion = closest(name, names);
   throw configuration_error(
       "no tensor is named '" + std::string(name) + "' (the arena has " + std::to_string(shapes_.size()) + ")" +
-      (suggestion ? "; did you mean '" + *suggestion + "'?" : "; use the name of one of its tensors"));
+      (suggestion ? "; did you mean '" + *suggestion + "'?" : "; use the name of an existing tensor"));
 }
 
 std::vector<std::string> arena_base::tensors() const {

@@ -265,7 +265,7 @@ void checkpoint::begin(group& ranks, const state& saved_state, double metric) {
   if (head.id == 0) {
     throw configuration_error(
         "the checkpoints in '" + folder_ +
-        "' do not belong to this training alone (another training, or a lost rank of this one, has saved since its "
+        "' do not belong to this training alone (another training, or a rank that it lost, has saved since its "
         "last save, and their checkpoints would mix); use a separate folder for each training");
   }
   newest_ = std::max(newest_, head.id);
@@ -352,7 +352,7 @@ std::string checkpoint::read_checkpoint(group& ranks, state& saved_state, const 
     saved_state.move_to(before);
     const int saved_by = result.image.head.ranks;
     if (saved_by != ranks.size() && are_weights_of_ranks(parts)) {
-      throw data_error({.file = path}, "this checkpoint needs another number of ranks (it has the weights of each of " +
+      throw data_error({.file = path}, "this checkpoint needs another number of ranks (it has separate weights for " +
                                            std::to_string(saved_by) + " ranks, and this job has " +
                                            std::to_string(ranks.size()) + " ranks); start as many");
     }

@@ -57,7 +57,7 @@ checkpoint_head parse_head(std::span<const std::byte> begin, const std::string& 
   checkpoint_head head;
   text.read(head.rank, head.ranks, head.id, head.metric, head.position);
   if (text.number<std::uint32_t>() != crc32c(begin.first(head_bytes - sizeof(std::uint32_t))))
-    refuse(0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
+    refuse(0, "this checkpoint is damaged (its head has a wrong checksum); use another one");
   return head;
 }
 

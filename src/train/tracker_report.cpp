@@ -70,8 +70,8 @@ void tracker::export_metrics() const {
   std::error_code error;
   if (file) std::filesystem::rename(temporary, options_.metrics, error);
   if (!file || error) {
-    log(log_level::warning,
-        "no metrics of this epoch in '" + options_.metrics + "' (the file cannot be written); the training continues");
+    log(log_level::warning, "this epoch's metrics are missing in '" + options_.metrics +
+                                "' (the file cannot be written); the training continues");
   }
 }
 

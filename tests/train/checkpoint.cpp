@@ -113,7 +113,7 @@ TEST_CASE("weights that each rank has of its own are of no use to another number
     });
     for (const auto& failure : thrown) {
       REQUIRE(failure);
-      CHECK_THAT(muster::describe(failure), contains("it has the weights of each of 2 ranks"));
+      CHECK_THAT(muster::describe(failure), contains("it has separate weights for 2 ranks"));
     }
   }
   muster::set_log_level(muster::log_level::warning, false);

@@ -49,7 +49,7 @@ class Job:
         return self.process.poll() is None
 
     def end(self):
-        """Returns the final states of the job's ranks, each of which must have ended with 0 or by SIGKILL."""
+        """Returns the final states of the job's ranks, which must all have ended with 0 or by SIGKILL."""
         self.process.wait(120)
         self.listener.join()
         text = "".join(self.said)

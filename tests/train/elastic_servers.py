@@ -3,7 +3,7 @@
 process with another configuration that joins. A job resumes from the tables that servers saved without workers.
 
 With `full` the disk is full after the first save.
-With `late` one of three servers is stopped while the job ends around it.
+With `late` a server among three is stopped while the job ends around it.
 With `smaller` the job is resized to a rank less.
 With `concluded` the first worker dies after all is trained, during the final work.
 
@@ -32,7 +32,7 @@ parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
 draw = random.Random(options.seed)
 SAVED_EVERY = 40  # steps, by test_leased
-# Ranks of a job may take half of this to start; servers without workers wait as long as this.
+# A job's ranks may take half this time to start; servers without workers wait as long as this.
 QUORUM = "2" if options.what in ("deserted", "unsaved") else "8"
 WORDS = ["--mode", "ps", "--servers", "1", "--replicas", "0", "--timeout", "10", "--quorum-timeout", QUORUM,
          "--transport", options.transport]
@@ -112,7 +112,7 @@ def desert_and_resume(folder, replicas, consistency, hidden):
     job.require(len(told) == 2 - replicas and all("the tables are saved in" in one for one in told),
                 f"each server should say that the tables are saved, not {told}")
     steps, form, has_leases = steps_of(folder)
-    # Workers that die just before or after their own save leave nothing unfinished beyond the step of that save.
+    # Workers that die just before or after their own save leave nothing unfinished beyond that save's step.
     job.require(form == 3 and steps >= before and (has_leases or steps % SAVED_EVERY == 0),
                 f"{steps} steps are saved (format {form}, leases: {has_leases}), after {before}")
     files = set(os.listdir(folder + "/saved"))

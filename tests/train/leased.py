@@ -36,7 +36,7 @@ options = parser.parse_args()
 if options.transport == "hosts" and hosts.missing():
     print(hosts.missing())
     sys.exit(hosts.SKIP)
-MOST = 14   # ranks, including those that join
+MOST = 14   # ranks, including joining ranks
 CUT = "cut off"
 NOISE = 0.03  # of the accuracy: asynchronous workers apply other workers' steps in a different order each time
 

@@ -2,7 +2,7 @@
 """Ranks with separate folders of shards train on all shards: each record is used once an epoch, by a rank that has it,
 with the same gradients as a single rank with all shards. A rank is killed during the training: copies provide its shards,
 or the job ends with the status of unreadable data and names the shard. A rank joins during the training, with its own
-shards. Rank 0 cuts and sends shards. Where all ranks read one folder, records join an epoch while ranks are killed.
+shards. Rank 0 cuts and sends shards. Records join an epoch while ranks are killed, if all ranks read one folder.
 
 usage: sharded.py --launcher PATH --program PATH --data PATH [--rounds N] [--seed S]
 """
@@ -48,7 +48,7 @@ def start(folder, ranks, pause, flags=("--min", "1"), more=()):
 
 
 def steps(folder):
-    """Returns the ids of each step by rank, from the step's last attempt; earlier attempts did not commit."""
+    """Returns each step's ids by rank, from the step's last attempt; earlier attempts did not commit."""
     attempts = collections.defaultdict(lambda: collections.defaultdict(list))
     for file in folder.glob("used-*"):
         for line in file.read_text().splitlines():
@@ -109,7 +109,7 @@ def join_one(job, folder):
 
 
 def grow(folder, draw):
-    """Runs four ranks on a folder that grows and kills two ranks; the ids of each epoch must be those of a version."""
+    """Runs four ranks on a folder that grows and kills two ranks; each epoch must have the ids of a single version."""
     folder.mkdir()
 
     def append(count, *words):

@@ -183,7 +183,7 @@ class checker {
       case collective::gather:
         return {s_.count, is_root ? all : 0};
       case collective::scatter:
-        return {here ? all : 0, s_.count};
+        return {is_root ? all : 0, s_.count};
       case collective::all_to_all:
         return {all, all};
       default:

@@ -69,7 +69,7 @@ any_codec make_registered(spec_reader spec) {
     const std::lock_guard lock(mutex_of_codecs);
     const auto found = registered_codecs().find(spec.name());
     if (found == registered_codecs().end())
-      spec.refuse("no codec of that name was registered", "call register_codec first");
+      spec.refuse("no codec with that name is registered", "call register_codec first");
     return found->second;
   }();
   any_codec result = make(spec);
@@ -118,7 +118,7 @@ any_codec::any_codec(const compression& options) {
     *this = method.make(options, method.traits);
   } else {
     spec_reader("compression", name)
-        .refuse("powersgd compresses the matrices of all ranks together, not the message of a single rank",
+        .refuse("powersgd compresses the ranks' matrices together, not the message from a single rank",
                 "choose another method here");
   }
   name_ = name;

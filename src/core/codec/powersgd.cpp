@@ -99,7 +99,7 @@ void require_sizes(const low_rank_shape& shape, std::size_t matrix, std::size_t 
                             " x " + std::to_string(shape.columns) + " has " +
                             std::to_string(shape.rows * shape.columns) + ", its factors " +
                             std::to_string(shape.left_size()) + " and " + std::to_string(shape.right_size()) +
-                            "); pass spans of these sizes");
+                            "); pass spans with these sizes");
 }
 
 }  // namespace

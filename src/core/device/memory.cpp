@@ -49,7 +49,7 @@ void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream) 
 void require_same_size(std::size_t source, std::size_t destination) {
   if (source == destination) return;
   throw configuration_error("cannot copy " + std::to_string(source) + " elements to a span of " +
-                            std::to_string(destination) + " (the lengths differ); pass spans of one length");
+                            std::to_string(destination) + " (the lengths differ); pass spans with equal lengths");
 }
 
 }}}  // namespace muster::v0::detail

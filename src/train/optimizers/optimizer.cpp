@@ -24,7 +24,7 @@ void require_decay(double decay) {
 
 void require_momentum(double momentum) {
   require(momentum >= 0.0 && momentum < 1.0, "momentum", momentum,
-          "velocities would grow without limit); choose one from 0 to below 1");
+          "velocities would grow without limit); choose a value from 0 to below 1");
 }
 
 void require_epsilon(double epsilon) {
@@ -33,7 +33,7 @@ void require_epsilon(double epsilon) {
 }
 
 void require_share(const char* name, double beta) {
-  require(beta >= 0.0 && beta < 1.0, name, beta, "it is a decay rate of a mean); choose one from 0 to below 1");
+  require(beta >= 0.0 && beta < 1.0, name, beta, "it is a decay rate of a mean); choose a value from 0 to below 1");
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ schedule parse_schedule(std::string_view text) {
   warm_up_phase.from = spec.number_of("from", warm_up_phase.from, 0.0, false);
   spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
   if (warm_up_phase.from != 1.0 && warm_up_phase.epochs == 0.0)
-    spec.refuse("the start of its warm-up is given without the length", "give warmup=EPOCHS too");
+    spec.refuse("its warm-up has a start and no length", "give warmup=EPOCHS too");
   result.begin_with(warm_up_phase);
   return result;
 }

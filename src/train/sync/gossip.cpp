@@ -36,8 +36,8 @@ std::string_view to_string(gossip_graph graph) noexcept {
 std::vector<int> neighbours(gossip_graph graph, int rank, int world) {
   if (rank < 0 || rank >= world) {
     throw configuration_error("rank " + std::to_string(rank) + " of " + std::to_string(world) +
-                              " has no neighbours (ranks count from 0 to world - 1); pass the rank and size of one "
-                              "group");
+                              " has no neighbours (ranks count from 0 to world - 1); pass a group's rank and "
+                              "size");
   }
   std::set<int> found;
   switch (graph) {

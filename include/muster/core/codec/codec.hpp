@@ -52,7 +52,7 @@ void encode_with_feedback(const C& coder, std::span<const float> values, std::sp
   if (residual.size() != values.size() || next.size() != values.size()) {
     throw configuration_error("cannot feed back the error of " + std::to_string(values.size()) + " values with " +
                               std::to_string(residual.size()) + " and " + std::to_string(next.size()) +
-                              " residuals (one residual per value is needed); pass spans of one length");
+                              " residuals (one residual per value is needed); pass spans with equal lengths");
   }
   for (std::size_t i = 0; i < values.size(); ++i) next[i] = values[i] + residual[i];
   coder.encode(next, draw, encoded);

@@ -62,7 +62,7 @@ inline void require_one_each(std::size_t parameters, std::size_t values) {
   if (parameters == values) return;
   throw configuration_error("cannot update " + std::to_string(parameters) + " parameters with " +
                             std::to_string(values) +
-                            " values (one value per parameter is needed); pass spans of one length");
+                            " values (one value per parameter is needed); pass spans with equal lengths");
 }
 
 /// Throws configuration_error unless the gradients and each used state array have as many elements as the parameters.
