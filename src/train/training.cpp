@@ -315,7 +315,7 @@ sync_options training::of_ranks(sync_options options) {
 }
 
 arena& training::on_host(const char* feature) {
-  if (auto* const values = dynamic_cast<arena*>(&sync_.of())) return *values;
+  if (auto* const values = dynamic_cast<arena*>(&sync_.base_arena())) return *values;
   throw configuration_error(std::string(feature) +
                             " (the parameters are on a device); give update() an optimizer of the device, in mode "
                             "allreduce, or train on the host");

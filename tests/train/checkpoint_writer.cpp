@@ -103,12 +103,12 @@ TEST_CASE("a checkpoint that cannot be written in the background is a warning, a
   test::run_ranks(2, [&](muster::group& world) {
     training job;
     muster::checkpoint store(folder / "store");
-    const auto meet = [&] { (void)muster::allreduce(world, 1, muster::sum); };
+    const auto synchronise = [&] { (void)muster::allreduce(world, 1, muster::sum); };
     job.run_to(world, 3);
     save(store, world, job.state);
-    meet();
+    synchronise();
     if (world.rank() == 0) std::filesystem::rename(folder / "store", folder / "away");
-    meet();
+    synchronise();
     job.run_to(world, 5);
     save_in_background(store, world, job.state);
     job.run_to(world, 7);

@@ -232,7 +232,7 @@ class training {
         data_(data),
         sync_(std::forward<V>(values), of_ranks(options)),
         balance_(balance_of(ctx, options)),
-        state_(sync_.of(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
+        state_(sync_.base_arena(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
     if (on_servers_) open_servers(options);
@@ -271,7 +271,7 @@ class training {
   [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
 
   /// Returns the options according to `--mode` and `--compress`.
-  [[nodiscard]] static sync_options sync_of_job(const context& of);
+  [[nodiscard]] static sync_options sync_of_job(const context& ctx);
   /// Describes the state to a session: the finished epochs, and every rank's later reports as of the last
   /// checkpoint.
   void describe(state_parts& parts);

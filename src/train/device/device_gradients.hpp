@@ -29,7 +29,7 @@ class device_gradients : public gradient_backend {
     if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(values.gradients().size());
   }
 
-  arena_base& of() noexcept override { return *arena_; }
+  arena_base& base_arena() noexcept override { return *arena_; }
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
   void finish() override { device_event(stream_).hold_back(arena_->stream()); }
 

@@ -148,7 +148,7 @@ class low_rank_nccl_gradients final : public nccl_gradients {
   void describe(state_parts& parts) override {
     const auto add = [&](const char* name, state_kind kind, memory& pair) {
       detail::add_array(
-          parts, name, kind, [&of] { return of[0].span(); }, stream());
+          parts, name, kind, [&pair] { return pair[0].span(); }, stream());
     };
     add("residuals of error feedback", state_kind::rank_local, residuals_);
     add("factors of PowerSGD", state_kind::replicated, rights_);

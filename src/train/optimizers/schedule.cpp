@@ -101,24 +101,24 @@ std::string plateau_rate::described() const {
 }
 
 void plateau_rate::observe(double value) noexcept {
-  const double limit = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
-  const bool first = seen.observations++ == 0;
+  const double limit = observed.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
+  const bool first = observed.observations++ == 0;
   if (first ? !std::isnan(value) : larger_is_better ? value > limit : value < limit) {
-    seen.best = value;
-    seen.bad = 0;
+    observed.best = value;
+    observed.bad = 0;
   } else {
-    if (first) seen.observations = 0;  // NaN is not a best value
-    ++seen.bad;
+    if (first) observed.observations = 0;  // NaN is not a best value
+    ++observed.bad;
   }
-  if (seen.cooling > 0) {
-    --seen.cooling;
-    seen.bad = 0;
+  if (observed.cooling > 0) {
+    --observed.cooling;
+    observed.bad = 0;
   }
-  if (static_cast<double>(seen.bad) <= patience) return;
-  seen.now = std::max((*this)({}) * factor, smallest);
-  ++seen.falls;
-  seen.cooling = static_cast<std::uint64_t>(cooldown);
-  seen.bad = 0;
+  if (static_cast<double>(observed.bad) <= patience) return;
+  observed.current_rate = std::max((*this)({}) * factor, smallest);
+  ++observed.falls;
+  observed.cooling = static_cast<std::uint64_t>(cooldown);
+  observed.bad = 0;
 }
 
 double warm_up::operator()(const training_position& at) const noexcept {

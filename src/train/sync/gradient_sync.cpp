@@ -88,7 +88,7 @@ void backward_pass::end_pass() {
     const bool was_requested = std::exchange(sync_->requested_[tensor], 0) != 0;
     if (sync_->written_[tensor] > sync_->step_.pass) continue;
     if (!was_requested && !sync_->keeps_passes_apart()) continue;
-    if (!was_requested) sync_->gradients_->clear(sync_->gradients_->of().extents()[tensor]);
+    if (!was_requested) sync_->gradients_->clear(sync_->gradients_->base_arena().extents()[tensor]);
     sync_->written(tensor);
   }
   if (++sync_->step_.pass < sync_->step_.passes) sync_->gradients_->end_pass();
@@ -124,7 +124,7 @@ gradient_sync::gradient_sync(arena& values, const sync_options& options)
     : gradient_sync(backend_of(values, options), options) {}
 
 gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
-    : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->of())), options_(options) {
+    : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->base_arena())), options_(options) {
   if (!(options.clip >= 0 && std::isfinite(options.clip))) {
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it must be finite and not negative); give a positive number, or 0 for no clipping");
@@ -148,11 +148,11 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
         "no codec");
   }
   if (!exchanges_gradients() || options.codec || options.virtual_shards > 0) (void)on_host();
-  const std::size_t tensors = gradients_->of().shapes().size();
+  const std::size_t tensors = gradients_->base_arena().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
   requested_.resize(tensors);
-  buckets_ = plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
+  buckets_ = plan_buckets(gradients_->base_arena().extents(), options_.bucket, options_.first_bucket);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
   flights_.resize(buckets_.size());
@@ -164,12 +164,12 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
     if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
   }
   gradients_->attach(buckets_);
-  gradients_->of().share(std::move(shared));
+  gradients_->base_arena().share(std::move(shared));
 }
 
 gradient_sync::~gradient_sync() {
   leave();
-  gradients_->of().end_sharing();
+  gradients_->base_arena().end_sharing();
 }
 
 arena& gradient_sync::on_host() {
@@ -225,7 +225,7 @@ void gradient_sync::written(std::size_t tensor) {
     throw configuration_error(tensor >= written_.size()
                                   ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
                                         std::to_string(written_.size()) + "); count from 0"
-                                  : "the gradient of '" + gradients_->of().shapes()[tensor].name +
+                                  : "the gradient of '" + gradients_->base_arena().shapes()[tensor].name +
                                         "' was written more often than there are passes (" +
                                         std::to_string(step_.passes) +
                                         "); call ready once per pass, and begin() with the number of passes");
@@ -296,7 +296,7 @@ void gradient_sync::warn_about_zeros() {
 void gradient_sync::wait() {
   const scoped_event measured(activity::aggregate, "aggregate", 0);
   require_written();
-  const auto& extents = gradients_->of().extents();
+  const auto& extents = gradients_->base_arena().extents();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
     if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
   }

@@ -30,16 +30,18 @@ struct plateau_rate {
   /// The state of the observations; zeros before the first observation. Part of a checkpoint.
   struct memory {
     double best = 0;
-    double now = 0;  ///< the rate after the last fall
+    double current_rate = 0;  ///< the rate after the last fall
     std::uint64_t observations = 0;
     std::uint64_t bad = 0;      ///< observations without improvement in a row
     std::uint64_t cooling = 0;  ///< remaining observations of the cooldown
     std::uint64_t falls = 0;
   };
-  memory seen{};
+  memory observed{};
 
   /// Returns the rate after the last observation, independent of the position.
-  double operator()(const training_position&) const noexcept { return seen.falls == 0 ? rate : seen.now; }
+  double operator()(const training_position&) const noexcept {
+    return observed.falls == 0 ? rate : observed.current_rate;
+  }
   /// Returns its constants as text.
   [[nodiscard]] std::string described() const;
   /// Observes a new value of the measure, such as the loss of a validation. All ranks must observe the same values, or
@@ -89,7 +91,7 @@ class schedule {
   void describe(state_parts& parts) {
     if (!plateau_) return;
     parts.add_property("the plateau schedule", plateau_->described());
-    parts.add("what the schedule has seen", std::span(&plateau_->seen, 1), state_kind::replicated,
+    parts.add("what the schedule has seen", std::span(&plateau_->observed, 1), state_kind::replicated,
               in_step::keep_on_failure);  // observations happen between steps, so those in an evaluation persist
   }
 

@@ -35,7 +35,7 @@ class gradient_backend {
   virtual ~gradient_backend() = default;
 
   /// Returns the arena that contains the gradients.
-  [[nodiscard]] virtual arena_base& of() noexcept = 0;
+  [[nodiscard]] virtual arena_base& base_arena() noexcept = 0;
   /// Sets the buckets. Called once, before the first step. The buckets outlive the backend.
   virtual void attach(std::span<const gradient_bucket> buckets) = 0;
   /// Sets the share of each rank in the batches from the next step on. The order of summation of passes may depend on

@@ -137,7 +137,7 @@ class gradient_sync {
   void commit() noexcept;
 
   /// Returns the arena that contains the gradients.
-  [[nodiscard]] arena_base& of() noexcept { return gradients_->of(); }
+  [[nodiscard]] arena_base& base_arena() noexcept { return gradients_->base_arena(); }
   /// Returns the options of the constructor's argument, and the buckets in the order of their start.
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }

@@ -22,7 +22,7 @@ class host_gradients : public gradient_backend {
   explicit host_gradients(arena& values) noexcept : arena_(&values) {}
 
   /// Implements gradient_backend.
-  [[nodiscard]] arena_base& of() noexcept override { return *arena_; }
+  [[nodiscard]] arena_base& base_arena() noexcept override { return *arena_; }
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
   void begin(group* ranks, std::uint64_t /*step*/) override {
     if (ranks == nullptr) {
