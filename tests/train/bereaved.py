@@ -45,9 +45,9 @@ def one_round(number, meetings):
         for rank in ranks:
             if rank.rank == victim:
                 continue
-            said = rank.expect("alone")
-            if said != "alone peer_failure same":
-                raise Failure(f"rank {rank.rank} says '{said}'")
+            line = rank.expect("alone")
+            if line != "alone peer_failure same":
+                raise Failure(f"rank {rank.rank} says '{line}'")
             status = rank.end()
             if status != PEER_FAILURE:
                 raise Failure(f"rank {rank.rank} ends with {status} ({rank.errors})")

@@ -33,8 +33,8 @@ class Job:
     def __init__(self, ranks, folder, epochs, *more):
         words = [options.launcher, "-n", str(ranks), *more, options.program, folder, str(epochs)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.said = []
-        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self.output = []
+        self.listener = threading.Thread(target=lambda: self.output.extend(self.process.stdout))
         self.listener.start()
 
     def ranks(self):
@@ -43,7 +43,7 @@ class Job:
 
     def joined(self):
         """Returns the number of processes that have joined."""
-        return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.said)))
+        return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.output)))
 
     def trains(self):
         return self.process.poll() is None
@@ -52,7 +52,7 @@ class Job:
         """Returns the final states of the job's ranks, which must all have ended with 0 or by SIGKILL."""
         self.process.wait(120)
         self.listener.join()
-        text = "".join(self.said)
+        text = "".join(self.output)
         if self.process.returncode != 0 or re.search(r"ended with \d|by signal (?!9)", text):
             sys.exit(f"seed {options.seed}: the job ends with {self.process.returncode}:\n{text[-4000:]}")
         states = re.findall(r"^accuracy .*, state (\w+)$", text, re.M)
@@ -98,9 +98,9 @@ with tempfile.TemporaryDirectory() as folder:
         ended.process.send_signal(signal.SIGTERM)
         status = ended.process.wait(120)
         ended.listener.join()
-        steps = re.findall(r"saved after step (\d+) in", "".join(ended.said))
+        steps = re.findall(r"saved after step (\d+) in", "".join(ended.output))
         if status != 143 or len(steps) != 1:
-            sys.exit(f"{ranks} ranks that get SIGTERM end with {status}, and say:\n{''.join(ended.said)}")
+            sys.exit(f"{ranks} ranks that get SIGTERM end with {status}, and say:\n{''.join(ended.output)}")
         if not any(f"step-{int(steps[0]):012}" in name for name in os.listdir(f"{folder}/ended-{ranks}")):
             sys.exit(f"step {steps[0]} is not there: {os.listdir(f'{folder}/ended-{ranks}')}")
         Job(ranks, f"{folder}/ended-{ranks}", max(6, int(steps[0]) // 7 + 2)).end()

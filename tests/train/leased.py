@@ -50,13 +50,13 @@ class Rank:
         if options.elastic:
             environment["MUSTER_ELASTIC"] = "on"
             words = [*words, "--step-time", "6"]
-        self.rank, self.says, self.harm, self.joins = rank, "", None, False
+        self.rank, self.output, self.harm, self.joins = rank, "", None, False
         self.process = subprocess.Popen(at(host, options.program, *words), env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def listen(self):
-        self.says += (self.process.stdout.read() or b"").decode()
+        self.output += (self.process.stdout.read() or b"").decode()
 
     def is_over(self):
         return self.process.poll() is not None
@@ -69,29 +69,29 @@ class Rank:
             return [*LATE, FENCED, 5, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
         if self.harm == CUT:
             return [*LATE, FENCED, 5, 10, 12, 16]
-        return LATE if self.joins and "step" not in self.says else [0]
+        return LATE if self.joins and "step" not in self.output else [0]
 
 
 def at(host, *words):
     return host.inside(*words) if host else list(words)
 
 
-def harm(draw, ranks, one, until):
+def harm(draw, ranks, member, until):
     """Kills a rank, or stops it for a while, perhaps for longer than the other ranks wait. Or disconnects its host."""
-    one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if one.host else []))
-    if one.harm == CUT:
-        return one.host.cut()
-    one.process.send_signal(one.harm)
-    if one.harm == signal.SIGSTOP:
+    member.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if member.host else []))
+    if member.harm == CUT:
+        return member.host.cut()
+    member.process.send_signal(member.harm)
+    if member.harm == signal.SIGSTOP:
         wait_for(ranks, lambda: False, min(until, time.monotonic() + draw.choice([0.3, 1, 6])))
-        one.process.send_signal(signal.SIGCONT)
+        member.process.send_signal(signal.SIGCONT)
 
 
 def keeps_majority(ranks):
     """Returns True if one more rank may be lost. No rank can prove the death of a process on another host, so a majority
     must live."""
-    members = [one for one in ranks if "ready" in one.says]
-    return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in members)) < len(members)
+    members = [member for member in ranks if "ready" in member.output]
+    return options.transport != "hosts" or 2 * (1 + sum(member.harm is not None for member in members)) < len(members)
 
 
 def harm_and_join(draw, ranks, workers, start, until):
@@ -99,52 +99,52 @@ def harm_and_join(draw, ranks, workers, start, until):
     spared = None
     for _ in range(draw.randrange(2, 8)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.3))
-        works = [one for one in ranks if one.harm is None and not one.is_over() and (one.joins or one.rank < workers)]
-        what = draw.choice(["join", "join", "worker", "worker", "server"])
-        if what == "join" and len(ranks) < MOST:
+        works = [member for member in ranks if member.harm is None and not member.is_over() and (member.joins or member.rank < workers)]
+        action = draw.choice(["join", "join", "worker", "worker", "server"])
+        if action == "join" and len(ranks) < MOST:
             ranks.append(start(draw.randrange(workers)))
             ranks[-1].joins = True
-        spared = spared if spared in works else next((one for one in works if "ready" in one.says), None)
+        spared = spared if spared in works else next((member for member in works if "ready" in member.output), None)
         if not keeps_majority(ranks):
             continue
-        if what == "worker" and spared is not None and len(works) > 1:
-            harm(draw, ranks, draw.choice([one for one in works if one is not spared]), until)
-        serve = [one for one in ranks if one.rank >= workers]
-        if what == "server" and all(one.harm is None for one in serve):  # the replicas tolerate one
+        if action == "worker" and spared is not None and len(works) > 1:
+            harm(draw, ranks, draw.choice([member for member in works if member is not spared]), until)
+        serve = [member for member in ranks if member.rank >= workers]
+        if action == "server" and all(member.harm is None for member in serve):  # the replicas tolerate one
             harm(draw, ranks, draw.choice(serve), until)
 
 
 def problem_of(draw, ranks, workers, start, is_quiet):
     until = time.monotonic() + LIMIT
-    if not wait_for(ranks, lambda: all("ready" in one.says or one.is_over() for one in ranks), until):
+    if not wait_for(ranks, lambda: all("ready" in member.output or member.is_over() for member in ranks), until):
         return "the job does not begin"
     if options.elastic and not is_quiet:
         harm_and_join(draw, ranks, workers, start, until)
         if draw.random() < 0.25 and options.transport != "hosts":  # the servers wait for a worker
-            for one in ranks:
-                if one.harm is None and not one.is_over() and (one.joins or one.rank < workers):
-                    one.harm = signal.SIGKILL
-                    one.process.kill()
+            for member in ranks:
+                if member.harm is None and not member.is_over() and (member.joins or member.rank < workers):
+                    member.harm = signal.SIGKILL
+                    member.process.kill()
             ranks.append(start(0))
             ranks[-1].joins = True
     chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not (options.elastic or is_quiet) else []
     if chosen and draw.random() < 0.5:  # the replicas tolerate one
         chosen.append(draw.choice(ranks[workers:]))
-    for one in draw.sample(chosen, len(chosen)):
+    for member in draw.sample(chosen, len(chosen)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.6))
-        if not one.is_over():
-            harm(draw, ranks, one, until)
-    if not wait_for(ranks, lambda: all(one.is_over() for one in ranks), until):
-        return f"it hangs: {[one.rank for one in ranks if not one.is_over()]} are still there"
-    for one in ranks:
-        one.listen()
-        if one.process.returncode not in one.statuses():
-            return f"rank {one.rank} ends with {one.process.returncode}"
-    told = [line for one in ranks for line in one.says.splitlines() if "sample" in line]
+        if not member.is_over():
+            harm(draw, ranks, member, until)
+    if not wait_for(ranks, lambda: all(member.is_over() for member in ranks), until):
+        return f"it hangs: {[member.rank for member in ranks if not member.is_over()]} are still there"
+    for member in ranks:
+        member.listen()
+        if member.process.returncode not in member.statuses():
+            return f"rank {member.rank} ends with {member.process.returncode}"
+    reports = [line for member in ranks for line in member.output.splitlines() if "sample" in line]
     if options.elastic:  # a worker may be killed after it printed the line and before the servers know that it has finished
-        told = told[:1] + [line for line in told[1:] if line != told[0]]
-    if told != ["each sample was used once an epoch"]:
-        return f"a worker should say that each sample was used once an epoch, not {told}"
+        reports = reports[:1] + [line for line in reports[1:] if line != reports[0]]
+    if reports != ["each sample was used once an epoch"]:
+        return f"a worker should say that each sample was used once an epoch, not {reports}"
     return ""
 
 
@@ -163,16 +163,16 @@ def run(draw, words, is_quiet=False):
         try:
             problem = problem_of(draw, ranks, workers, start, is_quiet)
         finally:
-            for one in ranks:
-                if one.process.poll() is None:
-                    one.process.kill()
-                one.process.wait()
-                one.listen()
+            for member in ranks:
+                if member.process.poll() is None:
+                    member.process.kill()
+                member.process.wait()
+                member.listen()
         return ranks, problem
 
 
 def accuracy_of(ranks):
-    return max(float(line.split()[1]) for one in ranks for line in one.says.splitlines() if line.startswith("accuracy "))
+    return max(float(line.split()[1]) for member in ranks for line in member.output.splitlines() if line.startswith("accuracy "))
 
 
 harms = joined = 0
@@ -197,11 +197,11 @@ for turn in range(options.rounds):
         accuracies.append(accuracy_of(ranks))
         if abs(accuracies[-1] - undisturbed) > NOISE:
             problem = f"the accuracy is {accuracies[-1]}, and {undisturbed} without faults"
-    harms += sum(one.harm is not None for one in ranks)
-    joined += sum(one.joins and "step" in one.says for one in ranks)
+    harms += sum(member.harm is not None for member in ranks)
+    joined += sum(member.joins and "step" in member.output for member in ranks)
     if problem:
-        for one in ranks:
-            print(f"--- rank {one.rank}{' joins' if one.joins else ''} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
+        for member in ranks:
+            print(f"--- rank {member.rank}{' joins' if member.joins else ''} {member.harm or ''}: {member.process.returncode}\n{member.output[-1500:]}")
         sys.exit(f"{' '.join(words)}, {workers} workers: {problem} (seed {options.seed + turn}; again: --seed "
                  f"{options.seed + turn} --rounds 1)")
 print(f"{options.rounds} rounds, {harms} ranks killed, stopped or cut off, {joined} joined, seed {options.seed}: each sample was "

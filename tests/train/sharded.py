@@ -55,7 +55,7 @@ def steps(folder):
             where, ids = line.split(":")
             epoch, step, generation = map(int, where.split())
             attempts[epoch, step][generation].append([int(word) for word in ids.split()])
-    return {key: of[max(of)] for key, of in attempts.items()}
+    return {key: ids_by_rank[max(ids_by_rank)] for key, ids_by_rank in attempts.items()}
 
 
 def ids_by_epoch(folder):
@@ -75,14 +75,14 @@ def check_each_once(folder):
 
 
 def end(job, status=0):
-    said, _ = job.communicate(timeout=120)
+    output, _ = job.communicate(timeout=120)
     if job.returncode != status:
-        sys.exit(f"seed {options.seed}: the job ends with {job.returncode}, not {status}:\n{said[-4000:]}")
-    return said
+        sys.exit(f"seed {options.seed}: the job ends with {job.returncode}, not {status}:\n{output[-4000:]}")
+    return output
 
 
-def parameters(said):
-    return {float(value) for value in re.findall(r"^parameter (.*)$", said, re.M)}
+def parameters(output):
+    return {float(value) for value in re.findall(r"^parameter (.*)$", output, re.M)}
 
 
 def kill_one(job, folder, draw, after=5):
@@ -139,9 +139,9 @@ with tempfile.TemporaryDirectory() as name:
     top = pathlib.Path(name)
     table = top / "table.csv"
     table.write_text("value\n" + "".join(f"{(k * 37) % 101}\n" for k in range(RECORDS)))
-    made = subprocess.run([options.data, "shard", f"csv:{table}", "--out", top / "set", "--by", "weights:4,1,1,2,2"],
+    result = subprocess.run([options.data, "shard", f"csv:{table}", "--out", top / "set", "--by", "weights:4,1,1,2,2"],
                           capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    assert result.returncode == 0, result.stderr
     files = sorted(file.name for file in (top / "set").glob("*.muster"))
     assert len(files) == SHARDS, files
 
@@ -157,7 +157,7 @@ with tempfile.TemporaryDirectory() as name:
     print(f"3 ranks with a folder each: ids {check_each_once(apart)}, parameter {found}, of one rank {expected}")
     assert all(abs(value - min(expected)) < 1e-3 for value in found), (found, expected)
     sizes = [[len(ids) for ids in of_ranks] for of_ranks in steps(apart).values()]
-    assert all(min(of) > 0 for of in sizes if sum(of) == 24), sizes  # each rank has its part of every step
+    assert all(min(counts) > 0 for counts in sizes if sum(counts) == 24), sizes  # each rank has its part of every step
 
     placed = top / "placed"
     placed.mkdir()
@@ -189,9 +189,9 @@ with tempfile.TemporaryDirectory() as name:
         folder = hosts(top / f"lost-{number}", top / "set", 1)
         job = start(folder, 3, 20)
         kill_one(job, folder, draw)
-        said = end(job, 3)
-        named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", said)
-        assert named and named[1] in files, said
+        output = end(job, 3)
+        named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", output)
+        assert named and named[1] in files, output
         print(f"round {number}, without: {named[0]}", flush=True)
 
         print(f"round {number}, records join epochs, 2 of 4 ranks are killed: ids of each once, {grow(top / f'grown-{number}', draw)}", flush=True)

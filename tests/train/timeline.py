@@ -39,6 +39,6 @@ for rank in range(RANKS):
                        for step in steps), f"a bucket outside of all steps: {event}"
 for (rank, row), inside in by_row.items():
     inside.sort(key=lambda event: event["ts"])
-    for one, other in zip(inside, inside[1:]):
-        assert one["ts"] + one["dur"] <= other["ts"] + 0.002, f"two at a time in row {rows[rank, row]} of rank {rank}: {one} {other}"
+    for first, second in zip(inside, inside[1:]):
+        assert first["ts"] + first["dur"] <= second["ts"] + 0.002, f"two at a time in row {rows[rank, row]} of rank {rank}: {first} {second}"
 print(f"{len(spans)} events of {RANKS} ranks")
