@@ -10,8 +10,8 @@ namespace muster { inline namespace v0 {
 namespace {
 
 struct logger {
-  std::mutex mutex;  // held while the callback runs, so that messages of threads do not mix
-  std::shared_ptr<const log_callback> callback;
+  std::mutex mutex;                              // held while the callback runs, so that messages of threads do not mix
+  std::shared_ptr<const log_callback> callback;  // guarded by mutex
   std::atomic<log_level> level{log_level::warning};
   std::atomic<bool> all_ranks{false};
 };

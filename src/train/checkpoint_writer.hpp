@@ -23,7 +23,11 @@ struct checkpoint_files {
   std::function<void()> completed{};       ///< at rank 0: called when the checkpoint is complete
 };
 
-/// Writes checkpoints, one at a time, from copies and on its own thread.
+/// A writer of checkpoints, one at a time, from copies and on its own thread.
+///
+/// A save has these stages. In `own` this rank writes its file. In `shared` rank 0 waits for the other ranks' files,
+/// writes the replicated parts, and renames that file, which completes the checkpoint. In `idle` no write is in
+/// progress. `start` sets `own`, and only the thread advances the stage.
 class checkpoint_writer {
  public:
   /// Waits for this rank's files, and at rank 0 at most some seconds for the other ranks' files, since these ranks may
@@ -42,7 +46,7 @@ class checkpoint_writer {
   void wait_for_all(const std::function<void()>& on_piece);
 
  private:
-  enum class stage { own, shared, idle };
+  enum class stage { own, shared, idle };  // in their order
 
   void write(const std::stop_token& stop, const checkpoint_files& files);
   void reach(stage next);

@@ -19,6 +19,15 @@ namespace muster { inline namespace v0 { namespace detail {
 
 // Adapts an arena to a table of a parameter-server job. The table is dense, or sparse with a row for each element that
 // a worker has pushed. Use it on the thread that is the rank. The arena must outlive it.
+//
+// The calls of a worker, in order: `next_lease` until the training is over. Each lease has a kind.
+// - `unknown`: no worker has begun the order of the data. Only the first worker gets this kind, and calls `begin`.
+// - `granted`: the lease assigns data. The worker trains the data, and calls `push` and `end_clock` for each step.
+// - `save`: all earlier data is trained. Only the first worker gets this kind, and calls `save`.
+// - `last`: all data is trained. Only the first worker gets this kind, evaluates, and calls `forward_end`.
+// - `over`: the first worker has concluded the training.
+// Then each worker calls `finish`. At any moment exactly one living worker is the first, so only that worker begins,
+// saves and concludes.
 class parameter_server_backend {
  public:
   // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`).

@@ -31,8 +31,8 @@ class term_handler {
 
  private:
   inline static std::mutex mutex_;
-  inline static int handlers_ = 0;
-  inline static struct sigaction former_ {};
+  inline static int handlers_ = 0;            // guarded by mutex_
+  inline static struct sigaction former_ {};  // guarded by mutex_
 };
 
 }}}  // namespace muster::v0::detail
