@@ -23,7 +23,7 @@ TEST_CASE("checkpoints that cannot be written are an error at every rank") {
   const temporary_folder folder;
   folder.write("file", "in the way");
   CHECK_THROWS_WITH(muster::checkpoint(folder / "file"), contains(folder / "file") && contains("Not a directory"));
-  {  // applies to root too, who may write anywhere
+  {  // applies to root too, since root may write anywhere
     const auto me = ::geteuid();
     std::filesystem::permissions(folder / "", std::filesystem::perms(0555));
     if (me == 0) REQUIRE(::seteuid(65534) == 0);
