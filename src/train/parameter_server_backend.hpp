@@ -17,8 +17,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-// Adapts an arena to a table of a parameter-server job. The table is dense, or sparse with a row for each element that
-// a worker has pushed. Use it on the thread that is the rank. The arena must outlive it.
+// An adapter from an arena to a table of a parameter-server job. The table is dense, or sparse with a row for each
+// element that a worker has pushed. Use it on the thread that is the rank. The arena must outlive it.
 //
 // The calls of a worker, in order: `next_lease` until the training is over. Each lease has a kind.
 // - `unknown`: no worker has begun the order of the data. Only the first worker gets this kind, and calls `begin`.

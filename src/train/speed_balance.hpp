@@ -43,7 +43,8 @@ class speed_estimate {
   bool idle_ = true;
 };
 
-/// Measures this rank's speed and agrees on weights with the other ranks. Use it on the thread that is the rank.
+/// A balance of the ranks' shares: measures this rank's speed and agrees on weights with the other ranks. Use it on the
+/// thread that is the rank.
 class speed_balance {
  public:
   /// Exchanges the ranks' speeds. Collective, before a step.

@@ -31,7 +31,7 @@ constexpr seconds first_failure_within = std::chrono::hours(24);
 // Interval in seconds at which ranks agree whether any rank has received SIGTERM.
 constexpr double between_agreements = 1.0;
 
-// The largest divisor of `count` that is not above `most`.
+// Returns the largest divisor of `count` that is not above `most`.
 std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
   std::uint64_t found = std::min(count, most);
   while (count % found != 0) --found;

@@ -15,7 +15,8 @@
 
 namespace test {
 
-/// Classifies records of float values: subtracts their running mean, applies one hidden layer with ReLU, and softmax.
+/// A classifier of records with float values: subtracts their running mean, applies one hidden layer with ReLU, and
+/// softmax.
 class small_model {
  public:
   small_model(std::size_t hidden, std::size_t inputs, std::size_t classes)

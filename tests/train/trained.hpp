@@ -1,4 +1,4 @@
-// A minimal training, and its ranks as threads.
+// A minimal training with ranks as threads.
 #pragma once
 
 #include <stdexcept>

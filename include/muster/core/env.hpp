@@ -46,8 +46,8 @@ namespace detail {
 struct setting_group {
   std::string_view layer;
   std::string_view heading;
-  std::vector<const setting_info*> common;  ///< in `--help`
-  std::vector<const setting_info*> rows{};  ///< in `--help-all` too
+  std::vector<const setting_info*> common;  ///< settings in `--help` and `--help-all`
+  std::vector<const setting_info*> rows{};  ///< settings in `--help-all` only
 };
 /// Registers the settings of a layer. A function with the name `muster_register_settings_of_LAYER` and C linkage calls
 /// it before main, or before the first context. A variable `muster_settings_of_LAYER` is initialised with the

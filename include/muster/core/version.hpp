@@ -1,4 +1,4 @@
-// The version of muster; CMake reads it from here, so that there is one place to change.
+// The version of muster; CMake reads the version from here.
 #pragma once
 
 #define MUSTER_VERSION_MAJOR 0

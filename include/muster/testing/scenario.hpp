@@ -30,7 +30,7 @@ struct scenario {
   bool async = false;
   int misaligned = 0;                ///< elements by which the buffers are misaligned
   std::uint32_t registered_in = 0;   ///< bit r modulo 32: rank r's input is registered memory
-  std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is
+  std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is registered memory
   bool naps = false;                 ///< true if some ranks make the call late
 
   /// Returns a line with which a failure can be repeated.

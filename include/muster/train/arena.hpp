@@ -134,7 +134,7 @@ class arena_in : public arena_base {
   [[nodiscard]] Values gradient(std::string_view name) { return gradient(index(name)); }
 
  protected:
-  /// Throws configuration_error when two tensors have one name or a name is empty. All values start as zeros.
+  /// Throws configuration_error when two tensors have the same name or a name is empty. All values start as zeros.
   arena_in(std::vector<tensor_shape> shapes, std::function<Array(std::size_t)> allocate)
       : arena_base(std::move(shapes)),
         allocate_(std::move(allocate)),

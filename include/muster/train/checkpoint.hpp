@@ -32,7 +32,8 @@ namespace detail {
 class checkpoint_writer;
 }
 
-/// Writes a whole state into a folder and reads it again (docs/checkpoints.md describes the files).
+/// A store of checkpoints, which writes a whole state into a folder and reads it again (docs/checkpoints.md describes
+/// the files).
 ///
 ///     muster::checkpoint store("checkpoints", {.keep = 3});
 ///     store.load(session, state);                               // resumes, if there is a checkpoint

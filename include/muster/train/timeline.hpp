@@ -14,8 +14,8 @@
 
 namespace muster { inline namespace v0 {
 
-/// Records the events of its thread (core/events.hpp) and writes every rank's events as Chrome trace JSON
-/// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), with one process per rank. A
+/// An event sink that records the events of its thread (core/events.hpp) and writes every rank's events as Chrome trace
+/// JSON (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), with one process per rank. A
 /// process has a row each for steps, phases, collectives, collectives that overlap other work, and waiting for data,
 /// and one row for each bucket that was in flight at the same time:
 ///

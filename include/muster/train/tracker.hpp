@@ -1,4 +1,4 @@
-// Measures the time and accuracy of a training, and reports them as JSON.
+// A tracker that measures the time and accuracy of a training, and reports both as JSON.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ inline constexpr std::size_t phase_count = 7;
 /// The goal of a training: a metric and its value. "accuracy" is the val_accuracy of an epoch. "accuracy" and
 /// "train_accuracy" must be at least the value, "val_loss" and "train_loss" at most.
 struct goal {
-  std::string metric;  ///< empty: there is no goal
+  std::string metric;  ///< empty: no goal
   double value = 0.0;
 };
 
@@ -54,10 +54,10 @@ struct epoch_metrics {
 
 /// The parts of the batch clock's time of a rank in seconds, without overlap: the mean over the ranks.
 struct time_shares {
-  double train = 0;          ///< on the batch clock
+  double train = 0;          ///< total on the batch clock
   double compute = 0;        ///< in the phases of computation, without communication and waiting for data
-  double communication = 0;  ///< in collectives
-  double data_wait = 0;      ///< waiting for the loader
+  double communication = 0;  ///< time in collectives
+  double data_wait = 0;      ///< time waiting for the loader
   /// Returns the rest of the time.
   [[nodiscard]] double other() const noexcept { return train - compute - communication - data_wait; }
 };
@@ -66,10 +66,10 @@ struct time_shares {
 struct epoch_report {
   epoch_metrics metrics;
   std::uint64_t samples = 0;              ///< sum over the ranks
-  double train_seconds = 0;               ///< on the batch clock: validation is not in it
-  double compute_seconds = 0;             ///< in the phases forward, loss, backward and optimizer_step
-  double communication_seconds = 0;       ///< in collectives while the batch clock ran
-  double data_wait_seconds = 0;           ///< waiting for the loader while the batch clock ran
+  double train_seconds = 0;               ///< time on the batch clock, without validation
+  double compute_seconds = 0;             ///< time in the phases forward, loss, backward and optimizer_step
+  double communication_seconds = 0;       ///< time in collectives while the batch clock ran
+  double data_wait_seconds = 0;           ///< time waiting for the loader while the batch clock ran
   std::uint64_t communication_bytes = 0;  ///< payloads in these collectives, over all ranks
   time_shares mean;                       ///< mean over the ranks of each rank's times
 
@@ -83,15 +83,15 @@ struct rank_report {
   struct link {
     double to = -1;        ///< rank of the peer; below 0: none
     double bandwidth = 0;  ///< bytes a second
-    double latency = 0;    ///< seconds of the shortest round trip
+    double latency = 0;    ///< duration of the shortest round trip in seconds
   };
   double samples = 0;
   double own_seconds = 0;              ///< time on the batch clock without the time in collectives
   std::array<link, most_links> links;  ///< the busiest first; none where the system gives no figures, as over shm
 };
 
-/// Times the phases of training on every rank, records the events of the library (core/events.hpp), and reports phases
-/// and events as JSON (docs/tracker.md).
+/// A tracker that times the phases of training on every rank, records the library's events (core/events.hpp), and
+/// reports phases and events as JSON (docs/tracker.md).
 ///
 ///     muster::tracker tracker(world, {.goal = {"accuracy", 0.85}});
 ///     for (;;) {                                          // an epoch

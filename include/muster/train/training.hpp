@@ -182,7 +182,8 @@ struct train_options {
   std::function<void(const epoch_summary&)> print{};  ///< called at rank 0, instead of writing that line
 };
 
-/// Trains a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and join:
+/// A training of a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and
+/// join:
 ///
 ///     muster::arena arena(context, model.shapes());
 ///     muster::sgd optimizer(arena, {.momentum = 0.9f});

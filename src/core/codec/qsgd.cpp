@@ -12,7 +12,8 @@ namespace {
 
 constexpr float levels = qsgd8_codec::levels;
 
-// Finds the largest magnitude by comparing magnitudes as integers, which have the same order, with NaN above all.
+// A kernel that finds the largest magnitude by comparing magnitudes as integers, which have the same order, with NaN
+// above all.
 struct largest_magnitude {
   static float run(const float* values, std::size_t count) {
     std::uint32_t largest = 0;

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t bits_per_word = 32;
 constexpr std::uint32_t sign_bit = 0x80000000u;
 
-// Sums in intervals, so that sums of floats lose no digits in large arrays.
+// A kernel that sums magnitudes in intervals, so that sums of floats lose no digits in large arrays.
 struct sum_of_magnitudes {
   static double run(const float* values, std::size_t count) {
     constexpr std::size_t stretch = 1024;

@@ -13,7 +13,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// Processes an element at a time with the host's own loop, so that the formula exists only once.
+// A functor that processes an element at a time with the host's own loop, so that the formula exists only once.
 template <class Loop>
 struct one_element_step {
   Loop loop;

@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 { namespace detail {
 struct low_rank_arrays {
   low_rank_shape shape;
   float* gradient;
-  const float* residual;     ///< of the last step
+  const float* residual;     ///< residual of the last step
   float* target;             ///< gradient + residual, and at the end the residual in this step
   const float* right;        ///< Q of the last step
   float* left;               ///< P, row by row; initially zeros

@@ -38,9 +38,9 @@ class tree_sum {
   std::vector<node> nodes_;
 };
 
-/// Sums the gradients of the parts in a batch in the order of a tree over the parts. Each pass of a step is one part
-/// of this rank, from the first to the last. A rank without parts has a single pass that writes nothing. A rank sends
-/// the partial sums of its own parts, and each rank completes a block of every bucket.
+/// Gradients that are summed over the parts in a batch, in the order of a tree over the parts. Each pass of a step is
+/// one part of this rank, from the first to the last. A rank without parts has a single pass that writes nothing. A
+/// rank sends the partial sums of its own parts, and each rank completes a block of every bucket.
 class ordered_gradients final : public host_gradients {
  public:
   ordered_gradients(arena& values, int parts) : host_gradients(values), parts_(parts), own_(parts) {}

@@ -46,7 +46,7 @@ float value_of(std::uint64_t seed, int rank, int pass, std::size_t tensor, std::
 struct part {
   std::vector<std::uint64_t> samples;           // by pass
   std::vector<std::vector<bool>> written;       // by pass and tensor
-  std::vector<std::vector<std::size_t>> order;  // of readiness, in each pass
+  std::vector<std::vector<std::size_t>> order;  // order of readiness, in each pass
 };
 
 part part_of(std::uint64_t seed, int rank, int passes, std::size_t tensors) {
@@ -351,7 +351,7 @@ TEST_CASE("a step that fails with buckets under way leaves the group usable and 
 
 namespace {
 
-// Sends integers only, in two rounds, and keeps the remainder for the next step.
+// A backend that sends integers only, in two rounds, and keeps the remainder for the next step.
 class rounding final : public muster::host_gradients {
  public:
   rounding(muster::arena& values, std::vector<std::uint64_t>& steps)

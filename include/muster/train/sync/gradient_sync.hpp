@@ -90,7 +90,7 @@ class backward_pass {
   gradient_sync* sync_;
 };
 
-/// Reduces the gradients of an arena over the ranks of a step, each bucket as soon as it is written.
+/// A reducer of an arena's gradients over the ranks of a step, which starts each bucket as soon as it is written.
 ///
 ///     muster::gradient_sync sync(arena, {.bucket = 4_MiB});
 ///     session.run(state, [&](muster::step& step) {
