@@ -22,10 +22,10 @@ namespace {
 using detail::descriptor;
 
 [[noreturn]] void fail(const std::string& path, const std::string& why) {
-  throw configuration_error("cannot write '" + path + "' (" + why + "); choose a file in a folder that may be written");
+  throw configuration_error("cannot write '" + path + "' (" + why + "); choose a file in a writable folder");
 }
 
-/// Whether `path` is a device or a pipe, for which there is nothing to replace.
+/// Returns true if `path` is a device or a pipe, which cannot be replaced.
 bool is_special(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return false;
@@ -40,8 +40,8 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-/// A file without a name in the folder of `path`, which a killed process leaves nothing of; none where the file system
-/// has no such files, or nothing could give it a name later.
+/// Opens a file without a name in the folder of `path`, of which a killed process leaves nothing. Returns an empty
+/// descriptor where the file system does not support such files, or where no name could be given to the file later.
 descriptor open_unnamed(const std::string& path, unsigned mode) {
   if (::access("/proc/self/fd", X_OK) != 0) return {};
   return descriptor(::open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode));
@@ -55,31 +55,31 @@ std::string temporary_folder() {
   std::error_code wrong;
   const auto folder = std::filesystem::temp_directory_path(wrong);
   if (!wrong) return folder.string();
-  throw configuration_error("no temporary file can be made (TMPDIR is '" + environment("TMPDIR").value_or("") +
-                            "': " + wrong.message() + "); set it to a folder that can be written, or unset it");
+  throw configuration_error("cannot create temporary files (TMPDIR is '" + environment("TMPDIR").value_or("") +
+                            "': " + wrong.message() + "); set it to a writable folder, or unset it");
 }
 
-void detail::remove_abandoned_files(const std::string& folder, std::string_view of) noexcept {
-  // "NAME.PID-N.tmp"
+void detail::remove_abandoned_files(const std::string& folder, std::string_view name_filter) noexcept {
+  // The pattern is "NAME.PID-N.tmp".
   const auto is_ours = [&](std::string_view name) {
     constexpr std::string_view ending = ".tmp", digits = "0123456789";
     if (!name.ends_with(ending)) return false;
     name.remove_suffix(ending.size());
     for (const char before : {'-', '.'}) {
-      const auto other = name.find_last_not_of(digits);
-      if (other == std::string_view::npos || other + 1 == name.size() || name[other] != before) return false;
-      name = name.substr(0, other);
+      const auto last = name.find_last_not_of(digits);
+      if (last == std::string_view::npos || last + 1 == name.size() || name[last] != before) return false;
+      name = name.substr(0, last);
     }
-    return of.empty() || name == of;
+    return name_filter.empty() || name == name_filter;
   };
   try {
-    std::error_code trouble;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
       if (!is_ours(entry.path().filename().string())) continue;
       const descriptor file(::open(entry.path().c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-      if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove(entry.path(), trouble);
+      if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove(entry.path(), ignored);
     }
-  } catch (...) {  // no memory for a name: they stay
+  } catch (...) {  // out of memory for a name: the files remain
   }
 }
 
@@ -87,7 +87,7 @@ void detail::flush_folder(const std::string& path) noexcept {
   try {
     const descriptor opened(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened.get() >= 0) ::fsync(opened.get());
-  } catch (...) {  // no memory for the name: the file is there all the same
+  } catch (...) {  // out of memory for the name: the file exists anyway
   }
 }
 
@@ -114,23 +114,24 @@ void write_atomically(const std::string& path, std::string_view text) {
 atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path)) {
   if (path_.empty()) fail(path_, "the name is empty");
   if (is_special(path_)) fail(path_, "it is a device or a pipe");
-  descriptor made = open_unnamed(path_, mode);
-  if (!made) detail::remove_abandoned_files(folder_of(path_), std::filesystem::path(path_).filename().string());
-  while (!made) {
+  descriptor opened = open_unnamed(path_, mode);
+  if (!opened) detail::remove_abandoned_files(folder_of(path_), std::filesystem::path(path_).filename().string());
+  while (!opened) {
     choose_name();
-    made = descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-    if (made || errno == EEXIST) continue;
+    opened = descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (opened || errno == EEXIST) continue;
     const std::string why = std::strerror(errno);
     name_.clear();
     fail(path_, why);
   }
-  if (!name_.empty()) {  // of a file system without such files: the lock tells remove_abandoned_files() that we live
-    (void)::flock(made.get(), LOCK_EX | LOCK_NB);
+  if (!name_.empty()) {  // no unnamed files: the lock shows remove_abandoned_files() that the writer lives
+    (void)::flock(opened.get(), LOCK_EX | LOCK_NB);
   }
-  file_.reset(::fdopen(made.get(), "w"));
+  file_.reset(::fdopen(opened.get(), "w"));
   require(file_ != nullptr);
-  (void)made.release();
-  // Of its own: glibc takes no size without one. Large writes give the page cache large folios, which are read faster.
+  (void)opened.release();
+  // glibc ignores the size unless the buffer is provided. Large writes give the page cache large folios, which are
+  // faster to read.
   buffer_ = std::make_unique_for_overwrite<char[]>(buffer_bytes);
   (void)std::setvbuf(file_.get(), buffer_.get(), _IOFBF, buffer_bytes);
 }
@@ -140,7 +141,7 @@ atomic_file::~atomic_file() {
 }
 
 void atomic_file::choose_name() {
-  static std::atomic<unsigned> count{0};  // threads of one process write their own files
+  static std::atomic<unsigned> count{0};  // threads in a process write separate files
   name_ = path_ + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
 }
 
@@ -153,7 +154,7 @@ void atomic_file::require(bool is_done) {
 }
 
 void atomic_file::write(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return;  // data() may be null, which fwrite must not have
+  if (bytes.empty()) return;  // data() may be null, which fwrite does not allow
   require(file_ && std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size());
   size_ += bytes.size();
 }
@@ -164,17 +165,17 @@ void atomic_file::flush_to_disk() {
 
 void atomic_file::commit() {
   flush_to_disk();
-  while (name_.empty()) {  // a name beside it first: only a renamed file takes another one's place
+  while (name_.empty()) {  // links it to a temporary name first, since only a rename replaces another file
     choose_name();
     const int linked =
         ::linkat(AT_FDCWD, path_of(::fileno(file_.get())).c_str(), AT_FDCWD, name_.c_str(), AT_SYMLINK_FOLLOW);
     if (linked == 0) break;
     const int why = std::exchange(errno, 0);
-    name_.clear();  // a killed process with our number may have left one of this name
+    name_.clear();  // a killed process with the same number may have left this name
     errno = why;
     require(why == EEXIST);
   }
-  require(std::fclose(file_.release()) == 0);  // for some file systems only that tells of an error
+  require(std::fclose(file_.release()) == 0);  // some file systems report an error only here
   require(::rename(name_.c_str(), path_.c_str()) == 0);
   detail::flush_folder(path_);
 }

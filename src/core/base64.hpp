@@ -1,4 +1,4 @@
-// Bytes as letters (RFC 4648, section 4), as JSON carries them.
+// Base64 (RFC 4648, section 4), for binary data in JSON.
 #pragma once
 
 #include <array>
@@ -25,31 +25,31 @@ inline constexpr std::string_view base64_letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZab
   return text;
 }
 
-/// Nothing for what is no base64, or is padded otherwise than to groups of four.
+/// Decodes base64. Returns nothing for an invalid text, or for a padding that does not complete groups of four.
 [[nodiscard]] inline std::optional<std::string> from_base64(std::string_view text) {
   static constexpr std::uint8_t no_letter = 64;
   static constexpr auto values = [] {
-    std::array<std::uint8_t, 256> made{};
-    made.fill(no_letter);
-    for (std::uint8_t i = 0; i < 64; ++i) made[static_cast<unsigned char>(base64_letters[i])] = i;
-    return made;
+    std::array<std::uint8_t, 256> table{};
+    table.fill(no_letter);
+    for (std::uint8_t i = 0; i < 64; ++i) table[static_cast<unsigned char>(base64_letters[i])] = i;
+    return table;
   }();
   if (text.size() % 4 != 0) return std::nullopt;
   for (int padding = 0; padding < 2 && text.ends_with('='); ++padding) text.remove_suffix(1);
   std::string bytes;
   bytes.reserve(text.size() / 4 * 3 + 2);
-  std::uint32_t kept = 0;
+  std::uint32_t buffered = 0;
   unsigned bits = 0;
   for (const char letter : text) {
     const std::uint8_t value = values[static_cast<unsigned char>(letter)];
     if (value == no_letter) return std::nullopt;
-    kept = kept << 6 | value;
+    buffered = buffered << 6 | value;
     bits += 6;
     if (bits < 8) continue;
     bits -= 8;
-    bytes += static_cast<char>(kept >> bits & 255U);
+    bytes += static_cast<char>(buffered >> bits & 255U);
   }
-  if ((kept & ((1U << bits) - 1)) != 0) return std::nullopt;
+  if ((buffered & ((1U << bits) - 1)) != 0) return std::nullopt;
   return bytes;
 }
 

@@ -13,19 +13,19 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 }  // namespace
 
-// More than is needed is mapped, and given back, so that large pages can begin where the memory does.
+// Maps more than is needed and unmaps the rest, so that the memory begins at a large page.
 void* map_zeros(std::size_t bytes) {
   if (bytes > std::size_t(-1) - 2 * huge_page) throw std::bad_alloc();
-  const std::size_t whole = round_up(bytes, huge_page);
-  void* const mapped = ::mmap(nullptr, whole + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::size_t rounded = round_up(bytes, huge_page);
+  void* const mapped = ::mmap(nullptr, rounded + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
   const auto first = round_up(begin, huge_page);
   if (first > begin) ::munmap(mapped, first - begin);
-  if (const auto rest = begin + huge_page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + whole), rest);
+  if (const auto rest = begin + huge_page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + rounded), rest);
   void* const memory = reinterpret_cast<void*>(first);
 #ifdef MADV_HUGEPAGE
-  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a hint: nothing changes where it is not granted
+  (void)::madvise(memory, rounded, MADV_HUGEPAGE);  // a hint: no effect where the system does not grant it
 #endif
   return memory;
 }

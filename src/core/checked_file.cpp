@@ -37,14 +37,14 @@ void checked_file::commit() {
 void require_readable(bool is_readable, const std::string& path) {
   if (is_readable) return;
   throw data_error({.file = path},
-                   std::string("cannot be read (") + std::strerror(errno) + "); look at the file and its folder");
+                   std::string("cannot be read (") + std::strerror(errno) + "); check the file and its folder");
 }
 
 std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece) {
   std::ifstream file(path, std::ios::binary);
-  std::error_code trouble;
-  const auto size = std::filesystem::file_size(path, trouble);
-  require_readable(file && !trouble, path);
+  std::error_code size_error;
+  const auto size = std::filesystem::file_size(path, size_error);
+  require_readable(file && !size_error, path);
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   for (std::size_t at = 0; at < bytes.size(); at += file_piece) {
     file.read(reinterpret_cast<char*>(bytes.data() + at),

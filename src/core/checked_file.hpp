@@ -1,4 +1,4 @@
-// Files of any size, with a checksum behind, that are written and read while others wait.
+// Files of any size with a checksum at the end, which are written and read in pieces while other ranks wait.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Files are written and read in pieces of so many bytes: few enough that a slow disk (a megabyte a second) has one
-/// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
+/// Size of the pieces in which files are written and read. A slow disk (a megabyte a second) finishes a piece well
+/// before the deadlines of ranks that wait. Flushing a piece costs little compared to writing it.
 inline constexpr std::size_t file_piece = std::size_t{16} << 20;
 
-/// A file that is there whole or not at all, with the CRC-32C of all its bytes at its end. `on_piece` is called after
-/// each piece that is on the disk: ranks that wait for this one are to hear of it.
+/// A file that is written completely or not at all, that ends with the CRC-32C of its bytes. `on_piece` is called
+/// after each piece that is on the disk, so that waiting ranks are notified.
 class checked_file {
  public:
-  /// Throws configuration_error, as all calls do, where it cannot be written.
+  /// Creates the file. All calls throw configuration_error when writing fails.
   checked_file(const std::string& path, std::function<void()> on_piece) : file_(path), on_piece_(std::move(on_piece)) {}
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// Writes the checksum, and makes it the file at that path.
+  /// Writes the checksum, and renames the file to its path.
   void commit();
 
  private:
@@ -36,10 +36,10 @@ class checked_file {
   std::size_t unflushed_ = 0;
 };
 
-/// The bytes of a file. Calls `on_piece` after each piece. Throws data_error when it cannot be read.
+/// Reads a file. Calls `on_piece` after each piece. Throws data_error when the file cannot be read.
 [[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece);
 
-/// Throws data_error, with what errno says, unless it is readable.
+/// Throws data_error with the text of errno unless `is_readable`.
 void require_readable(bool is_readable, const std::string& path);
 
 }}}  // namespace muster::v0::detail

@@ -15,83 +15,91 @@ namespace {
 
 struct to_half {
   template <class Half>
-  static void run(const float* from, Half* to, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = Half(from[i]);
+  static void run(const float* source, Half* destination, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) destination[i] = Half(source[i]);
   }
 };
 struct from_half {
   template <class Half>
-  static void run(const Half* from, float* to, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = float(from[i]);
+  static void run(const Half* source, float* destination, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) destination[i] = float(source[i]);
   }
 };
 struct add_half {
   template <class Half>
-  static void run(const Half* from, float weight, float* to, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) to[i] += weight * float(from[i]);
+  static void run(const Half* source, float weight, float* destination, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) destination[i] += weight * float(source[i]);
   }
 };
 
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 
-// Eight at a time, by instructions that are for float16 alone; how many these are.
-[[gnu::target("avx2,f16c")]] std::size_t eights(to_half, const float* from, float16* to, std::size_t count) {
+// Converts eight values at a time, with instructions for float16. Returns the number of converted values.
+[[gnu::target("avx2,f16c")]] std::size_t convert_in_eights(to_half, const float* source, float16* destination,
+                                                           std::size_t count) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(destination + i), halves);
   }
   return i;
 }
 
-[[gnu::target("avx2,f16c")]] std::size_t eights(from_half, const float16* from, float* to, std::size_t count) {
+[[gnu::target("avx2,f16c")]] std::size_t convert_in_eights(from_half, const float16* source, float* destination,
+                                                           std::size_t count) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    _mm256_storeu_ps(destination + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i))));
   }
   return i;
 }
 
-[[gnu::target("avx2,f16c")]] std::size_t eights(add_half, const float16* from, float weight, float* to,
-                                                std::size_t count) {
+[[gnu::target("avx2,f16c")]] std::size_t convert_in_eights(add_half, const float16* source, float weight,
+                                                           float* destination, std::size_t count) {
   const __m256 weights = _mm256_set1_ps(weight);
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    const __m256 values = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-    _mm256_storeu_ps(to + i, _mm256_add_ps(_mm256_loadu_ps(to + i), _mm256_mul_ps(weights, values)));
+    const __m256 values = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i)));
+    _mm256_storeu_ps(destination + i, _mm256_add_ps(_mm256_loadu_ps(destination + i), _mm256_mul_ps(weights, values)));
   }
   return i;
 }
 
-std::size_t eights(auto...) { return 0; }  // for bfloat16 there are none
+std::size_t convert_in_eights(auto...) { return 0; }  // no such instructions for bfloat16
 
 #endif
 
-// The kernel over all numbers of both spans; what is left of eights goes by the portable way.
+// Runs the kernel over all elements of both spans. The portable code processes the rest after the groups of eight.
 template <class Kernel, class From, class To>
-void run_over(std::span<const From> from, std::span<To> to, auto... weight) {
-  if (from.size() != to.size()) {
-    throw configuration_error("cannot convert " + std::to_string(from.size()) + " numbers into " +
-                              std::to_string(to.size()) + " (one each is needed); pass spans of one length");
+void run_over(std::span<const From> source, std::span<To> destination, auto... weight) {
+  if (source.size() != destination.size()) {
+    throw configuration_error("cannot convert " + std::to_string(source.size()) + " numbers into " +
+                              std::to_string(destination.size()) +
+                              " (the lengths differ); pass spans with equal lengths");
   }
   std::size_t done = 0;
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (detail::has_avx2()) done = eights(Kernel(), from.data(), weight..., to.data(), from.size());
+  if (detail::has_avx2())
+    done = convert_in_eights(Kernel(), source.data(), weight..., destination.data(), source.size());
 #endif
-  detail::run_vectorised<Kernel>(from.data() + done, weight..., to.data() + done, from.size() - done);
+  detail::run_vectorised<Kernel>(source.data() + done, weight..., destination.data() + done, source.size() - done);
 }
 
 }  // namespace
 
-void convert(std::span<const float> from, std::span<float16> to) { run_over<to_half>(from, to); }
-void convert(std::span<const float16> from, std::span<float> to) { run_over<from_half>(from, to); }
-void convert(std::span<const float> from, std::span<bfloat16> to) { run_over<to_half>(from, to); }
-void convert(std::span<const bfloat16> from, std::span<float> to) { run_over<from_half>(from, to); }
-void convert_add(std::span<const float16> from, float weight, std::span<float> to) {
-  run_over<add_half>(from, to, weight);
+void convert(std::span<const float> source, std::span<float16> destination) { run_over<to_half>(source, destination); }
+void convert(std::span<const float16> source, std::span<float> destination) {
+  run_over<from_half>(source, destination);
 }
-void convert_add(std::span<const bfloat16> from, float weight, std::span<float> to) {
-  run_over<add_half>(from, to, weight);
+void convert(std::span<const float> source, std::span<bfloat16> destination) { run_over<to_half>(source, destination); }
+void convert(std::span<const bfloat16> source, std::span<float> destination) {
+  run_over<from_half>(source, destination);
+}
+void convert_add(std::span<const float16> source, float weight, std::span<float> destination) {
+  run_over<add_half>(source, destination, weight);
+}
+void convert_add(std::span<const bfloat16> source, float weight, std::span<float> destination) {
+  run_over<add_half>(source, destination, weight);
 }
 
 }}  // namespace muster::v0

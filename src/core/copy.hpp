@@ -1,18 +1,18 @@
-// Copies of large pieces of memory.
+// Copies of large parts of memory.
 #pragma once
 
 #include <cstddef>
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What std::memcpy does, at a speed that does not depend on where the two lie in their pages: the C library's uses an
-/// instruction (rep movsb) for larger copies that some processors (AMD Zen 3 and 4) do twenty times slower when both
-/// lie at the same place, as buffers of an allocator do. Of no bytes both places may be null, as an empty vector's is.
-/// https://sourceware.org/bugzilla/show_bug.cgi?id=30994
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
+/// Copies like std::memcpy, at a speed that does not depend on the places of the two buffers within their pages. For
+/// larger copies the C library uses an instruction (rep movsb) that on some processors (AMD Zen 3 and 4) is twenty
+/// times slower when both buffers have the same offset, as buffers of an allocator do. For 0 bytes both pointers may be
+/// null, as for an empty vector. https://sourceware.org/bugzilla/show_bug.cgi?id=30994
+void copy_bytes(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept;
 
-/// The same for a piece of what replaces a buffer of `whole` bytes that was not read before: more than a cache holds
-/// goes past it, which spares the memory one of three movements.
-void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept;
+/// Copies a part of `total` bytes into a buffer that was not read before. A total that exceeds the cache is written
+/// with non-temporal stores, which saves a third of the memory transfers.
+void copy_out(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total) noexcept;
 
 }}}  // namespace muster::v0::detail

@@ -11,11 +11,11 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, as they come off the wire
+constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, in the order of transmission
 
 using byte_table = std::array<std::uint32_t, 256>;
 
-// tables[k][b]: the CRC of byte b with k zero bytes behind it (Kounavis and Berry 2005, "slicing-by-8",
+// tables[k][b] is the CRC of byte b followed by k zero bytes (Kounavis and Berry 2005, "slicing-by-8",
 // https://doi.org/10.1109/ISCC.2005.18).
 constexpr std::array<byte_table, 8> make_tables() {
   std::array<byte_table, 8> tables{};
@@ -46,12 +46,12 @@ std::uint64_t word_at(const std::byte* p) {
 
 #if defined(__x86_64__)
 
-// What a CRC becomes when `Bytes` zero bytes follow, by a table for each of its four bytes: that is a linear map of its
-// bits.
+// A function that returns the CRC after `Bytes` appended zero bytes, with a table for each byte of the CRC, since the
+// function is a linear map of the CRC's bits.
 template <std::size_t Bytes>
-class zeros {
+class append_zeros {
  public:
-  zeros() {
+  append_zeros() {
     std::array<std::uint32_t, 32> of_bit{};
     for (std::size_t bit = 0; bit < 32; ++bit) {
       std::uint32_t crc = std::uint32_t{1} << bit;
@@ -74,11 +74,13 @@ class zeros {
   std::array<byte_table, 4> tables_;
 };
 
-// The instruction takes a word a cycle but answers after three: three stretches at a time keep it busy.
+// The instruction processes a word per cycle with a latency of three cycles. Three independent chains keep it
+// busy.
 template <std::size_t Stretch>
-__attribute__((target("sse4.2"))) std::uint64_t three_chains(std::uint64_t crc, const std::byte*& p, std::size_t& left,
-                                                             const zeros<Stretch>& skip) {
-  while (left >= 3 * Stretch) {
+__attribute__((target("sse4.2"))) std::uint64_t three_chains(std::uint64_t crc, const std::byte*& p,
+                                                             std::size_t& remaining,
+                                                             const append_zeros<Stretch>& skip) {
+  while (remaining >= 3 * Stretch) {
     std::uint64_t second = 0;
     std::uint64_t third = 0;
     for (std::size_t i = 0; i < Stretch; i += 8) {
@@ -88,22 +90,22 @@ __attribute__((target("sse4.2"))) std::uint64_t three_chains(std::uint64_t crc, 
     }
     crc = skip(skip(static_cast<std::uint32_t>(crc)) ^ static_cast<std::uint32_t>(second)) ^ third;
     p += 3 * Stretch;
-    left -= 3 * Stretch;
+    remaining -= 3 * Stretch;
   }
   return crc;
 }
 
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const std::byte> bytes,
                                                                std::uint32_t before) noexcept {
-  static const zeros<2048> long_stretch;
-  static const zeros<256> short_stretch;
+  static const append_zeros<2048> long_stretch;
+  static const append_zeros<256> short_stretch;
   const std::byte* p = bytes.data();
-  std::size_t left = bytes.size();
+  std::size_t remaining = bytes.size();
   std::uint64_t crc = ~before;
-  crc = three_chains(crc, p, left, long_stretch);
-  crc = three_chains(crc, p, left, short_stretch);
-  for (; left >= 8; left -= 8, p += 8) crc = _mm_crc32_u64(crc, word_at(p));
-  for (; left != 0; --left, ++p) {
+  crc = three_chains(crc, p, remaining, long_stretch);
+  crc = three_chains(crc, p, remaining, short_stretch);
+  for (; remaining >= 8; remaining -= 8, p += 8) crc = _mm_crc32_u64(crc, word_at(p));
+  for (; remaining != 0; --remaining, ++p) {
     crc = _mm_crc32_u8(static_cast<std::uint32_t>(crc), static_cast<unsigned char>(*p));
   }
   return ~static_cast<std::uint32_t>(crc);
@@ -116,15 +118,15 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const s
 std::uint32_t detail::crc32c_by_tables(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
   std::uint32_t crc = ~before;
   const std::byte* p = bytes.data();
-  std::size_t left = bytes.size();
+  std::size_t remaining = bytes.size();
   if constexpr (std::endian::native == std::endian::little) {
-    for (; left >= 8; left -= 8, p += 8) {
+    for (; remaining >= 8; remaining -= 8, p += 8) {
       const std::uint64_t word = word_at(p) ^ crc;
       crc = 0;
       for (std::size_t k = 0; k < 8; ++k) crc ^= tables[7 - k][word >> (8 * k) & 0xff];
     }
   }
-  for (; left != 0; --left, ++p) crc = add_byte(crc, *p);
+  for (; remaining != 0; --remaining, ++p) crc = add_byte(crc, *p);
   return ~crc;
 }
 

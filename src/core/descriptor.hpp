@@ -1,4 +1,4 @@
-// What the system or a library gave, with one owner.
+// Resources of the system or of libraries with a single owner.
 #pragma once
 
 #include <fcntl.h>
@@ -10,14 +10,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Gives something back by this function: the deleter of a std::unique_ptr.
+/// A deleter for std::unique_ptr that calls a function.
 template <auto Function>
 struct freed_by {
-  void operator()(auto* what) const noexcept { (void)Function(what); }
+  void operator()(auto* resource) const noexcept { (void)Function(resource); }
 };
 
-/// Moves a descriptor out of the numbers of the standard streams, which are free in a process that began without them:
-/// text that the process prints would go into the file. Returns the new number, or -1 with errno.
+/// Moves a descriptor to a number above the standard streams, whose numbers are free in a process that began without
+/// them. Otherwise text that the process prints would be written into the file. Returns the new number, or -1 with
+/// errno.
 inline int above_standard(int number) noexcept {
   if (number < 0 || number > STDERR_FILENO) return number;
   const int moved = ::fcntl(number, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -27,8 +28,8 @@ inline int above_standard(int number) noexcept {
   return moved;
 }
 
-/// Opens /dev/null as each standard stream that is closed: what other libraries open afterwards has other numbers too.
-/// Has writes beyond the limit of file sizes (ulimit -f) fail, where they would end the process.
+/// Opens /dev/null for each closed standard stream, so that files that other libraries open later get other numbers.
+/// Ignores SIGXFSZ, so that writes beyond the file size limit (ulimit -f) fail instead of ending the process.
 inline void prepare_process() noexcept {
   int opened = ::open("/dev/null", O_RDWR);
   while (opened >= 0 && opened <= STDERR_FILENO) opened = ::open("/dev/null", O_RDWR);
@@ -37,7 +38,7 @@ inline void prepare_process() noexcept {
   if (::sigaction(SIGXFSZ, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) ::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// A file descriptor. Its number is above those of the standard streams.
+/// A file descriptor. Its number is above the standard streams.
 class descriptor {
  public:
   descriptor() = default;
@@ -53,7 +54,7 @@ class descriptor {
   [[nodiscard]] int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
   [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
-  /// Closes now, because for some file systems only that tells of an error.
+  /// Closes the descriptor now, since some file systems report an error only on close.
   [[nodiscard]] bool close() noexcept { return ::close(release()) == 0; }
 
  private:

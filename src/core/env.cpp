@@ -11,7 +11,7 @@
 
 #include "text.hpp"
 
-// Of the layers that the program is linked with.
+// The functions that register the settings of the layers; null for layers that are not linked.
 extern "C" {
 [[gnu::weak]] bool muster_register_settings_of_comm() noexcept;
 [[gnu::weak]] bool muster_register_settings_of_elastic() noexcept;
@@ -27,7 +27,7 @@ constexpr setting_info log_ranks{"log-ranks", "RANKS", "0", "ranks that log: 0 o
 
 namespace {
 
-// By the names of the layers, so that the order is not that of linking.
+// Returns the groups, sorted by the names of the layers, independent of the order of linking.
 std::vector<detail::setting_group>& setting_groups() {
   static std::vector<detail::setting_group> groups = {
       {"core", "the log", {&setting::log_level}, {&setting::log_ranks}}};
@@ -40,7 +40,8 @@ settings::question question_in(std::string_view word) noexcept {
   return word == "--version" ? settings::question::version : settings::question::none;
 }
 
-// A context may be a variable of the program's that is made before those of the library.
+// Registers the settings of all linked layers. The program may create a context in a global variable, before the
+// library's variables are initialised.
 void register_layers() {
   for (auto* const layer : {&muster_register_settings_of_comm, &muster_register_settings_of_elastic,
                             &muster_register_settings_of_ps, &muster_register_settings_of_train}) {
@@ -49,25 +50,25 @@ void register_layers() {
 }
 
 void warn_of_unknown_variables() {
-  std::vector<std::string> known;
-  for (const auto* row : setting_table()) known.push_back(row->variable());
+  std::vector<std::string> names;
+  for (const auto* row : setting_table()) names.push_back(row->variable());
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string name(text.substr(0, text.find('=')));
     if (!name.starts_with("MUSTER_") || name.starts_with("MUSTER_TEST_")) continue;
-    if (std::ranges::find(known, name) != known.end()) continue;
-    const auto meant = closest(name, known);
+    if (std::ranges::find(names, name) != names.end()) continue;
+    const auto suggestion = closest(name, names);
     log(log_level::warning,
-        "unknown variable " + name + " is ignored" + (meant ? "; did you mean " + *meant + "?" : ""));
+        "unknown variable " + name + " is ignored" + (suggestion ? "; did you mean " + *suggestion + "?" : ""));
   }
 }
 
 }  // namespace
 
 std::string setting_info::variable() const {
-  std::string made = "MUSTER_";
-  for (const char letter : name) made += letter == '-' ? '_' : static_cast<char>(letter - 'a' + 'A');
-  return made;
+  std::string result = "MUSTER_";
+  for (const char letter : name) result += letter == '-' ? '_' : static_cast<char>(letter - 'a' + 'A');
+  return result;
 }
 
 bool detail::register_settings(setting_group group) {
@@ -95,92 +96,92 @@ settings::settings() {
   register_layers();
   for (const auto* row : setting_table()) {
     auto value = environment(row->variable().c_str());
-    const auto from = value ? source::variable : source::fallback;
-    entries_.push_back({row, value ? std::move(*value) : std::string(row->fallback), from});
+    const auto origin = value ? source::variable : source::fallback;
+    entries_.push_back({row, value ? std::move(*value) : std::string(row->fallback), origin});
   }
   warn_of_unknown_variables();
 }
 
 settings::settings(int& argc, char** argv) : settings() {
-  int kept = argc > 0 ? 1 : 0;
-  bool ours = true;
-  for (int i = kept; i < argc; ++i) {
+  int remaining_count = argc > 0 ? 1 : 0;
+  bool is_ours = true;
+  for (int i = remaining_count; i < argc; ++i) {
     const std::string_view argument(argv[i]);
-    if (argument == "--") ours = false;
-    if (ours && asks_ == question::none) asks_ = question_in(argument);
+    if (argument == "--") is_ours = false;
+    if (is_ours && asks_ == question::none) asks_ = question_in(argument);
     auto named = entries_.end();
-    if (ours && argument.starts_with("--")) {
+    if (is_ours && argument.starts_with("--")) {
       const std::string_view name = argument.substr(2, argument.find('=') - 2);
-      named = std::ranges::find(entries_, name, [](const entry& one) { return one.of->name; });
+      named = std::ranges::find(entries_, name, [](const entry& candidate) { return candidate.info->name; });
     }
     if (named == entries_.end()) {
-      argv[kept++] = argv[i];
+      argv[remaining_count++] = argv[i];
       continue;
     }
-    named->from = source::flag;
-    // Other users see arguments in the list of processes.
+    named->origin = source::flag;
+    // Hides secrets, since other users can read arguments in the list of processes.
     const auto hide = [&](char* value) {
-      if (named->of->placeholder == "SECRET") std::memset(value, 'x', std::strlen(value));
+      if (named->info->placeholder == "SECRET") std::memset(value, 'x', std::strlen(value));
     };
     const bool stands_alone = i + 1 == argc || argv[i + 1][0] == '-';
     if (const auto equals = argument.find('='); equals != std::string_view::npos) {
       named->value = argument.substr(equals + 1);
       hide(argv[i] + equals + 1);
-    } else if (named->of->fallback == "off" && named->of->placeholder == "WHEN" && stands_alone) {
+    } else if (named->info->fallback == "off" && named->info->placeholder == "WHEN" && stands_alone) {
       named->value = "on";
     } else if (i + 1 < argc) {
       named->value = argv[++i];
       hide(argv[i]);
     } else {
-      const std::string flag = "--" + std::string(named->of->name);
-      throw configuration_error(flag + " needs a value (it is the last word of the command line): write " + flag + " " +
-                                std::string(named->of->placeholder));
+      const std::string flag = "--" + std::string(named->info->name);
+      throw configuration_error(flag + " needs a value (it is the last word on the command line): write " + flag + " " +
+                                std::string(named->info->placeholder));
     }
   }
-  argc = kept;
+  argc = remaining_count;
   argv[argc] = nullptr;
 }
 
-const settings::entry& settings::at(const setting_info& which) const {
-  const auto found = std::ranges::find(entries_, which.name, [](const entry& one) { return one.of->name; });
+const settings::entry& settings::at(const setting_info& info) const {
+  const auto found =
+      std::ranges::find(entries_, info.name, [](const entry& candidate) { return candidate.info->name; });
   if (found != entries_.end()) return *found;
-  throw error(error_kind::other, "--" + std::string(which.name) + " has no value (its layer was loaded after the " +
-                                     "settings were read); load it before");
+  throw error(error_kind::other, "--" + std::string(info.name) + " has no value (its layer was loaded after the " +
+                                     "settings were read); load it earlier");
 }
 
-const std::string& settings::value(const setting_info& which) const { return at(which).value; }
-bool settings::is_default(const setting_info& which) const { return at(which).from == source::fallback; }
+const std::string& settings::value(const setting_info& info) const { return at(info).value; }
+bool settings::is_default(const setting_info& info) const { return at(info).origin == source::fallback; }
 
-std::string settings::origin(const setting_info& which) const {
-  const source from = at(which).from;
-  return from == source::flag       ? "--" + std::string(which.name)
-         : from == source::variable ? which.variable()
-                                    : "default";
+std::string settings::origin(const setting_info& info) const {
+  const source value_source = at(info).origin;
+  return value_source == source::flag       ? "--" + std::string(info.name)
+         : value_source == source::variable ? info.variable()
+                                            : "default";
 }
 
-long settings::integer(const setting_info& which) const {
-  return number_from<long>(origin(which), value(which),
-                           {static_cast<long>(which.numbers.low), static_cast<long>(which.numbers.high)});
+long settings::integer(const setting_info& info) const {
+  return number_from<long>(origin(info), value(info),
+                           {static_cast<long>(info.numbers.low), static_cast<long>(info.numbers.high)});
 }
 
-double settings::positive(const setting_info& which) const {
-  return number_from(origin(which), value(which), which.numbers);
+double settings::positive(const setting_info& info) const {
+  return number_from(origin(info), value(info), info.numbers);
 }
 
 void settings::check_numbers() const {
-  for (const auto& [of, given, from] : entries_) {
-    if (of->numbers.high == 0 || (!of->word.empty() && given == of->word)) continue;
-    (void)(of->fractions ? positive(*of) : static_cast<double>(integer(*of)));
+  for (const auto& [info, text, origin] : entries_) {
+    if (info->numbers.high == 0 || (!info->word.empty() && text == info->word)) continue;
+    (void)(info->fractions ? positive(*info) : static_cast<double>(integer(*info)));
   }
 }
 
-std::size_t settings::choice(const setting_info& which, const std::vector<std::string>& choices) const {
-  const auto found = std::ranges::find(choices, value(which));
+std::size_t settings::choice(const setting_info& info, const std::vector<std::string>& choices) const {
+  const auto found = std::ranges::find(choices, value(info));
   if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
-  const auto meant = closest(value(which), choices);
-  throw configuration_error(origin(which) + " cannot be '" + value(which) +
-                            "' (known: " + detail::joined(choices, ", ") + ")" +
-                            (meant ? "; did you mean " + *meant + "?" : "; choose one of these"));
+  const auto suggestion = closest(value(info), choices);
+  throw configuration_error(origin(info) + " cannot be '" + value(info) + "' (known: " + detail::joined(choices, ", ") +
+                            ")" + (suggestion ? "; did you mean " + *suggestion + "?" : "; choose one of these"));
 }
 
 std::string settings_help(bool all) {
@@ -190,22 +191,22 @@ std::string settings_help(bool all) {
     if (all) rows.insert(rows.end(), group.rows.begin(), group.rows.end());
     if (!rows.empty()) text += std::string(group.heading) + ":\n";
     for (const auto* row : rows) {
-      std::string left = "  --" + std::string(row->name) + " " + std::string(row->placeholder);
-      left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
+      std::string column = "  --" + std::string(row->name) + " " + std::string(row->placeholder);
+      column.resize(std::max<std::size_t>(column.size() + 1, 26), ' ');
       const auto range = row->numbers.high == 0 ? "" : " (" + to_string(row->numbers) + ")";
       text +=
-          left + std::string(row->help) + range + " [" + std::string(row->fallback) + ", " + row->variable() + "]\n";
+          column + std::string(row->help) + range + " [" + std::string(row->fallback) + ", " + row->variable() + "]\n";
     }
   }
   if (!all) text += "--help-all lists all flags, --version prints the version of muster\n";
   return text;
 }
 
-std::string answer_to(settings::question asked, std::string_view usage) {
-  if (asked == settings::question::none) return {};
-  if (asked == settings::question::version) return "muster " + library_version() + "\n";
+std::string answer_to(settings::question request, std::string_view usage) {
+  if (request == settings::question::none) return {};
+  if (request == settings::question::version) return "muster " + library_version() + "\n";
   return std::string(usage) + "\nFlags of every muster program [default, variable]:\n" +
-         settings_help(asked == settings::question::help_all);
+         settings_help(request == settings::question::help_all);
 }
 
 std::string library_version() {
@@ -216,10 +217,10 @@ std::string library_version() {
 configuration_error unknown_argument(std::string_view word, std::vector<std::string> own) {
   for (const auto* row : setting_table()) own.push_back("--" + std::string(row->name));
   for (const char* question : {"--help", "--help-all", "--version"}) own.emplace_back(question);
-  const auto meant = closest(word.substr(0, word.find('=')), own);
+  const auto suggestion = closest(word.substr(0, word.find('=')), own);
   return configuration_error("unknown argument '" + std::string(word) +
-                             "' (neither a flag of this program nor one of muster); " +
-                             (meant ? "did you mean " + *meant + "?" : "--help lists all"));
+                             "' (neither this program nor muster has such a flag); " +
+                             (suggestion ? "did you mean " + *suggestion + "?" : "--help lists all"));
 }
 
 }}  // namespace muster::v0

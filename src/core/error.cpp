@@ -17,7 +17,7 @@ std::string data_location::to_string() const {
 
 namespace {
 
-// Returns the beginning of an error's text: its place, or nothing if the place is not known.
+// Returns the begin of an error's text: its location, or nothing if the location is unknown.
 std::string before_problem(const data_location& where) {
   const std::string place = where.to_string();
   return place.empty() ? place : place + ": ";
@@ -40,7 +40,7 @@ std::string timeout_text(const std::string& operation, std::uint64_t sequence, c
   std::string text = operation + ", collective " + std::to_string(sequence) + " of its group, did not finish in " +
                      detail::printed("%g", seconds) + " s (";
   text += missing.empty() ? "every rank arrived, none failed" : "not seen in it: rank " + format_ranks(missing);
-  return text + "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT";
+  return text + "); check those ranks, or raise --timeout / MUSTER_TIMEOUT";
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ timeout_error::timeout_error(std::string operation, std::vector<int> missing, co
 int exit_status_of(std::exception_ptr failure) noexcept {
   try {
     std::rethrow_exception(failure);
-  } catch (const error& known) {
-    return known.exit_status();
+  } catch (const error& failed) {
+    return failed.exit_status();
   } catch (...) {
     return static_cast<int>(error_kind::other);
   }
@@ -68,9 +68,9 @@ std::string describe(std::exception_ptr failure) {
   std::string text = "unknown exception (not derived from std::exception)";
   try {
     std::rethrow_exception(failure);
-  } catch (const std::exception& known) {
-    text = known.what();
-  } catch (...) {  // the text above says it
+  } catch (const std::exception& failed) {
+    text = failed.what();
+  } catch (...) {  // the text above remains
   }
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;

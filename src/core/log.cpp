@@ -10,8 +10,8 @@ namespace muster { inline namespace v0 {
 namespace {
 
 struct logger {
-  std::mutex mutex;  // the callback runs under it: messages of threads do not mix
-  std::shared_ptr<const log_callback> callback;
+  std::mutex mutex;                              // held while the callback runs, so that messages of threads do not mix
+  std::shared_ptr<const log_callback> callback;  // guarded by mutex
   std::atomic<log_level> level{log_level::warning};
   std::atomic<bool> all_ranks{false};
 };
@@ -22,13 +22,14 @@ logger& instance() {
 }
 
 thread_local int rank_of_thread = -1;
-thread_local bool is_in_callback = false;  // which holds the mutex then
+thread_local bool is_in_callback = false;  // true while this thread's callback runs, which holds the mutex
 
 void write_to_stderr(const log_message& message) {
   std::string line = "muster";
   if (message.rank >= 0) line += "[" + std::to_string(message.rank) + "]";
   line.append(" ").append(to_string(message.level)).append(": ").append(message.text).append("\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);  // one write a line, so that lines of processes do not mix either
+  std::fwrite(line.data(), 1, line.size(),
+              stderr);  // one write per line, so that lines of several processes do not mix either
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ std::string_view to_string(log_level level) noexcept {
 
 void set_log_callback(log_callback callback) {
   auto next = callback ? std::make_shared<const log_callback>(std::move(callback)) : nullptr;
-  const auto held = is_in_callback ? std::unique_lock<std::mutex>() : std::unique_lock(instance().mutex);
+  const auto lock = is_in_callback ? std::unique_lock<std::mutex>() : std::unique_lock(instance().mutex);
   instance().callback.swap(next);
 }
 
@@ -54,20 +55,20 @@ void set_log_rank(int rank) noexcept { rank_of_thread = rank; }
 int log_rank() noexcept { return rank_of_thread; }
 
 void log(log_level level, std::string_view text) noexcept {
-  logger& to = instance();
-  if (level < to.level || level == log_level::off) return;
-  if (rank_of_thread > 0 && level < log_level::error && !to.all_ranks) return;
+  logger& target = instance();
+  if (level < target.level || level == log_level::off) return;
+  if (rank_of_thread > 0 && level < log_level::error && !target.all_ranks) return;
   const log_message message{level, rank_of_thread, text};
-  std::shared_ptr<const log_callback> callback;  // stays while it runs, also if it replaces itself
+  std::shared_ptr<const log_callback> callback;  // keeps the callback alive while it runs, even if it replaces itself
   try {
     if (is_in_callback) return write_to_stderr(message);
-    const std::lock_guard lock(to.mutex);
-    callback = to.callback;
+    const std::lock_guard lock(target.mutex);
+    callback = target.callback;
     if (!callback) return write_to_stderr(message);
     const auto leaves = [](bool* flag) { *flag = false; };
     const std::unique_ptr<bool, decltype(leaves)> inside(&(is_in_callback = true), leaves);
     (*callback)(message);
-  } catch (...) {  // a message that cannot be written must not stop the work it speaks of
+  } catch (...) {  // a failed message must not stop the work
   }
 }
 

@@ -1,4 +1,4 @@
-// Bytes that no other process can foresee, from the system.
+// Random bytes from the system that other processes cannot predict.
 #pragma once
 
 #include <sys/random.h>
@@ -14,20 +14,20 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// At most 256 bytes, which the system gives whole. Throws error where it gives none.
+/// Fills at most 256 bytes, which the system provides in a single call. Throws error where the system provides none.
 inline void fill_random(std::span<std::byte> bytes) {
   if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return;
-  throw error(error_kind::other, "the system gives no random bytes (" + std::string(std::strerror(errno)) +
-                                     "); check what denies this process getrandom(2)");
+  throw error(error_kind::other, "the system provides no random bytes (" + std::string(std::strerror(errno)) +
+                                     "); check why getrandom(2) fails for this process");
 }
 
-/// 256 random bits in hexadecimal digits.
+/// Returns 256 random bits as hexadecimal digits.
 [[nodiscard]] inline std::string random_token() {
   std::array<std::byte, 32> bytes;
   fill_random(bytes);
   std::string text;
-  for (const std::byte one : bytes) {
-    for (const unsigned shift : {4U, 0U}) text += "0123456789abcdef"[std::to_integer<unsigned>(one) >> shift & 15U];
+  for (const std::byte byte : bytes) {
+    for (const unsigned shift : {4U, 0U}) text += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> shift & 15U];
   }
   return text;
 }

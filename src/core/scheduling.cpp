@@ -9,20 +9,20 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Of a core that a rank computes on it gets a tenth: a step beside it takes as long as without, and where cores are
-// idle it takes all it can use.
+// On a core that a rank uses for computation, a background thread gets a tenth of the time: a step takes as long as
+// without the thread. On an idle core the thread uses as much time as it can.
 constexpr int background_nice_value = 10;
-constexpr std::uint64_t shortest_slice = 100'000;  // nanoseconds: Linux has none below
+constexpr std::uint64_t shortest_slice = 100'000;  // nanoseconds, Linux's minimum
 
-/// Linux's struct sched_attr in its first form: glibc 2.36 does not declare it, and the kernel's header cannot stand
-/// beside <sched.h>.
+/// Linux's struct sched_attr in its first version. glibc 2.36 does not declare the structure, and the kernel's header
+/// cannot be included together with <sched.h>.
 struct scheduling_attributes {
   std::uint32_t size = sizeof(scheduling_attributes);
   std::uint32_t policy = 0;
   std::uint64_t flags = 0;
   std::int32_t nice = 0;
   std::uint32_t priority = 0;
-  std::uint64_t runtime = 0;  // of SCHED_OTHER: the slice
+  std::uint64_t runtime = 0;  // for SCHED_OTHER: the slice
   std::uint64_t deadline = 0;
   std::uint64_t period = 0;
 };
@@ -39,13 +39,14 @@ void shorten_slices() noexcept {
 }  // namespace
 
 void lower_priority_of_this_thread() noexcept {
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), background_nice_value);  // on Linux of a thread
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()),
+                      background_nice_value);  // on Linux the call applies to a thread
 }
 
 void shorten_slices_of_this_thread() noexcept {
-  thread_local bool asked = false;
-  if (asked) return;
-  asked = true;
+  thread_local bool is_done = false;
+  if (is_done) return;
+  is_done = true;
   shorten_slices();
 }
 

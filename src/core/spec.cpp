@@ -27,7 +27,7 @@ std::string decoded(std::string_view text) {
 
 }  // namespace
 
-spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(what), text_(text) {
+spec_reader::spec_reader(std::string_view subject, std::string_view text) : subject_(subject), text_(text) {
   const auto words = detail::split(text, ',');
   const auto colon = words.front().find(':');
   name_ = words.front().substr(0, colon);
@@ -36,7 +36,7 @@ spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(w
   for (const auto word : std::span(words).subspan(1)) {
     const auto equals = word.find('=');
     const bool keyed = equals != std::string_view::npos;
-    if (valued && !keyed && given_.empty())
+    if (valued && !keyed && keys_.empty())
       values_.emplace_back(word);
     else
       add(std::string(word.substr(0, equals)), std::string(keyed ? word.substr(equals + 1) : ""));
@@ -44,15 +44,15 @@ spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(w
 }
 
 spec_reader spec_reader::of_source(std::string_view text) {
-  spec_reader made;
-  made.what_ = "source";
-  made.text_ = text;
+  spec_reader result;
+  result.subject_ = "source";
+  result.text_ = text;
   const auto colon = text.find(':');
-  made.name_ = text.substr(0, colon);
+  result.name_ = text.substr(0, colon);
   if (colon == std::string_view::npos || colon == 0) {
     const std::string path(text.substr(colon == 0 ? 1 : 0));
-    made.refuse("it does not say what kind of data it is: a source is SCHEME:PATH",
-                "write libsvm:" + (path.empty() ? "PATH" : path));
+    result.refuse("it does not name the kind of data: a source is SCHEME:PATH",
+                  "write libsvm:" + (path.empty() ? "PATH" : path));
   }
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
@@ -60,39 +60,40 @@ spec_reader spec_reader::of_source(std::string_view text) {
     for (const auto word : detail::split(path.substr(mark + 1), '&')) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
-        made.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & is between two of them",
-                    "write %26 for an ampersand in a value");
+        result.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & separates two keys",
+                      "write %26 for an ampersand in a value");
       }
-      made.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));
+      result.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));
     }
     path = path.substr(0, mark);
   }
-  if (path.empty()) made.refuse("nothing follows the colon", "write " + made.name_ + ":PATH");
-  made.values_.emplace_back(path);
-  return made;
+  if (path.empty()) result.refuse("nothing follows the colon", "write " + result.name_ + ":PATH");
+  result.values_.emplace_back(path);
+  return result;
 }
 
 void spec_reader::add(std::string key, std::string value) {
-  const auto is_same = [&](const auto& one) { return one.first == key; };
-  if (std::any_of(given_.begin(), given_.end(), is_same)) refuse("'" + key + "' is given twice", "give it once");
-  given_.emplace_back(std::move(key), std::move(value));
+  const auto is_same = [&](const auto& entry) { return entry.first == key; };
+  if (std::any_of(keys_.begin(), keys_.end(), is_same)) refuse("'" + key + "' is given twice", "give it once");
+  keys_.emplace_back(std::move(key), std::move(value));
 }
 
 void spec_reader::refuse(const std::string& why, const std::string& suggestion) const {
-  throw configuration_error(what_ + " '" + detail::without_password(text_) + "' cannot be used (" +
+  throw configuration_error(subject_ + " '" + detail::without_password(text_) + "' cannot be used (" +
                             detail::without_password(why) + "); " + detail::without_password(suggestion));
 }
 
-void spec_reader::refuse_word(const std::string& called, std::string_view word, const std::vector<std::string>& known,
-                              const std::string& otherwise) const {
-  const auto meant = closest(word, known);
-  const auto colon = std::min(word.find(':'), word.size());  // a key's value stands behind an equals sign
-  const bool is_key = colon < word.size() && meant && *meant == word.substr(0, colon);
-  refuse(called + "'" + std::string(word) + "' is " +
-             (known.empty() ? "one too many: it takes no keys" : "not one of " + detail::joined(known, ", ")),
-         is_key  ? "write " + *meant + '=' + std::string(word.substr(colon + 1))
-         : meant ? "did you mean '" + *meant + "'?"
-                 : otherwise);
+void spec_reader::refuse_word(const std::string& called, std::string_view word,
+                              const std::vector<std::string>& known_words, const std::string& otherwise) const {
+  const auto suggestion = closest(word, known_words);
+  const auto colon = std::min(word.find(':'), word.size());  // the value of a key follows an equals sign
+  const bool is_key = colon < word.size() && suggestion && *suggestion == word.substr(0, colon);
+  refuse(
+      called + "'" + std::string(word) + "' is " +
+          (known_words.empty() ? "one too many: it takes no keys" : "not one of " + detail::joined(known_words, ", ")),
+      is_key       ? "write " + *suggestion + '=' + std::string(word.substr(colon + 1))
+      : suggestion ? "did you mean '" + *suggestion + "'?"
+                   : otherwise);
 }
 
 std::string spec_reader::name(const std::vector<std::string>& names, const std::string& example) const {
@@ -129,11 +130,11 @@ double spec_reader::number(std::string_view called, double low, bool open) {
 }
 
 std::optional<std::string> spec_reader::take(const std::string& key) {
-  known_.push_back(key);
-  const auto found = std::find_if(given_.begin(), given_.end(), [&](const auto& one) { return one.first == key; });
-  if (found == given_.end()) return std::nullopt;
+  known_keys_.push_back(key);
+  const auto found = std::find_if(keys_.begin(), keys_.end(), [&](const auto& entry) { return entry.first == key; });
+  if (found == keys_.end()) return std::nullopt;
   std::optional<std::string> value = std::move(found->second);
-  given_.erase(found);
+  keys_.erase(found);
   return value;
 }
 
@@ -152,7 +153,7 @@ double spec_reader::read(std::string_view called, std::string_view word, double 
   if (!value) refuse(std::string(called) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
   if (*value < low || (open && *value == low)) {
     refuse(std::string(called) + " " + std::string(word) + " is out of range",
-           open ? "give a positive one" : "give one from 0 on");
+           open ? "give a positive one" : "give 0 or a larger number");
   }
   return *value;
 }
@@ -171,39 +172,39 @@ void spec_reader::finish(const std::string& example) const {
     refuse(
         "'" + name_ + "' takes " + (next_ == 0 ? "no value" : "no more values") + ", and not '" + values_[next_] + "'",
         "write such as " + example);
-  if (!given_.empty()) refuse_word("", given_.front().first, known_, "write such as " + example);
+  if (!keys_.empty()) refuse_word("", keys_.front().first, known_keys_, "write such as " + example);
 }
 
-void detail::require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
-                                 bool given) {
+void detail::require_registrable(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
+                                 bool has_factory) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789_";
   const auto refuse = [&](const std::string& why, const char* suggestion) {
-    throw configuration_error(std::string(what) + " '" + std::string(name) + "' cannot be registered (" + why + "); " +
-                              suggestion);
+    throw configuration_error(std::string(subject) + " '" + std::string(name) + "' cannot be registered (" + why +
+                              "); " + suggestion);
   };
   if (name.empty() || name.find_first_not_of(letters) != std::string_view::npos)
-    refuse("it is no name", "take lower-case letters, digits and underscores");
-  if (std::ranges::find(known, name) != known.end()) refuse("there is one of that name", "take another one");
-  if (!given) refuse("the function that makes it is null", "give one");
+    refuse("the name is invalid", "use lower-case letters, digits and underscores");
+  if (std::ranges::find(known, name) != known.end()) refuse("the name exists already", "use another name");
+  if (!has_factory) refuse("the function that creates it is null", "pass a function");
 }
 
 std::string detail::without_password(std::string_view text) {
   constexpr std::size_t none = std::string_view::npos;
-  const std::size_t of_url = text.find('@') != none ? text.find("://") : none;
-  const std::size_t end = std::min({text.find("password="), text.find("password "), of_url});
-  std::string made = std::string(text.substr(0, end)) + (end != none ? "..." : "");
-  // The query of an address that is signed is as good as a password.
-  std::string small(made);
+  const std::size_t url_mark = text.find('@') != none ? text.find("://") : none;
+  const std::size_t end = std::min({text.find("password="), text.find("password "), url_mark});
+  std::string result = std::string(text.substr(0, end)) + (end != none ? "..." : "");
+  // The query of a signed address is as secret as a password.
+  std::string small(result);
   std::ranges::transform(small, small.begin(), [](unsigned char letter) { return std::tolower(letter); });
   for (const std::string key : {"sig=", "signature=", "credential=", "token=", "secret="}) {
     for (std::size_t at = small.find(key); at != none; at = small.find(key, at)) {
       at += key.size();
       const std::size_t size = std::min(small.find_first_of("&' )", at), small.size()) - at;
-      made.replace(at, size, "...");
+      result.replace(at, size, "...");
       small.replace(at, size, "...");
     }
   }
-  return made;
+  return result;
 }
 
 }}  // namespace muster::v0

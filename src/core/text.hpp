@@ -1,4 +1,4 @@
-// Short texts that the library reads and writes.
+// Operations on short texts.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What is between the marks: one more word than there are marks.
+/// Returns the parts between the marks: one more part than there are marks.
 [[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char mark) {
   std::vector<std::string_view> words;
   for (;;) {
@@ -23,22 +23,22 @@ namespace muster { inline namespace v0 { namespace detail {
   }
 }
 
-/// What is between commas, of which one may stand at the end; of an empty text nothing.
+/// Returns the parts between commas, with an optional trailing comma; nothing for an empty text.
 [[nodiscard]] inline std::vector<std::string_view> listed(std::string_view text) {
   auto words = split(text, ',');
   if (words.back().empty()) words.pop_back();
   return words;
 }
 
-/// What is made of each, with a mark between two.
+/// Returns make(element) for each element, joined by the mark.
 template <class Make = std::identity>
 [[nodiscard]] std::string joined(const auto& all, std::string_view mark, const Make& make = {}) {
   std::string text;
-  for (const auto& one : all) text.append(text.empty() ? "" : mark).append(make(one));
+  for (const auto& element : all) text.append(text.empty() ? "" : mark).append(make(element));
   return text;
 }
 
-/// What printf would print, up to 255 characters.
+/// Returns a text formatted like printf, up to 255 characters.
 [[nodiscard, gnu::format(printf, 1, 2)]] inline std::string printed(const char* format, ...) {
   char text[256];
   std::va_list values;
@@ -48,13 +48,13 @@ template <class Make = std::identity>
   return text;
 }
 
-/// A number in hexadecimal digits, with zeros before it.
+/// Returns a number as hexadecimal digits with leading zeros.
 [[nodiscard]] inline std::string hex(std::uint64_t number, int digits = 16) {
   return printed("%0*llx", digits, static_cast<unsigned long long>(number));
 }
 
-/// Whether a name is as muster makes it: in the pattern '#' stands for decimal digits, '%' for the 16 of `hex`, and
-/// every other character for itself. Files of other names in a folder are the user's.
+/// Returns true if muster may have created the name. In the pattern '#' matches decimal digits, '%' the 16 digits of
+/// `hex`, and every other character itself. Files with other names in a folder belong to the user.
 [[nodiscard]] inline bool is_made_name(std::string_view name, std::string_view pattern) {
   for (const char expected : pattern) {
     const bool is_hex = expected == '%';

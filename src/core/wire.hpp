@@ -1,4 +1,4 @@
-// Numbers, texts and bytes one after the other, as files, stores and other ranks get them: one writer and one reader.
+// A writer and a reader for sequences of numbers, texts and bytes in files, stores and messages.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,19 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What is written as its bytes: a number, or a structure of numbers without gaps.
+/// A type that is written as its bytes: a number, or a structure of numbers without gaps.
 template <class T>
 concept wire_value = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>;
 
-/// The bytes of a number, little-endian whatever the machine; those of a structure are as the machine has them.
+/// Converts the bytes of a number between the machine's order and little-endian. The bytes of a structure keep the
+/// machine's order.
 template <wire_value T>
 void turn_to_wire(std::byte* bytes) noexcept {
   if constexpr (std::endian::native != std::endian::little && (std::is_arithmetic_v<T> || std::is_enum_v<T>))
     std::reverse(bytes, bytes + sizeof(T));
 }
 
-/// Puts each thing behind what is there.
+/// A writer that appends each value to a buffer.
 class wire_writer {
  public:
   wire_writer() = default;
@@ -44,19 +45,19 @@ class wire_writer {
   void add_bytes(std::span<const std::byte> bytes) {
     text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  /// Numbers or structures as they lie in memory, with their count before them, 64 bits.
+  /// Appends numbers or structures as their bytes in memory, after their count as 64 bits.
   template <wire_value T>
   void add_all(std::span<const T> values) {
     add(std::uint64_t{values.size()});
     add_bytes(std::as_bytes(values));
   }
-  /// With its length before it, 64 bits.
+  /// Appends a text after its length as 64 bits.
   void add_text(std::string_view text) {
     add(std::uint64_t{text.size()});
     text_.append(text);
   }
   [[nodiscard]] std::string take() noexcept { return std::move(text_); }
-  /// A copy.
+  /// Returns a copy of the buffer.
   [[nodiscard]] std::vector<std::byte> bytes() const {
     const auto all = std::as_bytes(std::span(text_));
     return {all.begin(), all.end()};
@@ -66,8 +67,8 @@ class wire_writer {
   std::string text_;
 };
 
-/// Reads what others wrote: until something is missing, and then nothing but zeros, so that the caller looks once, at
-/// the end, and throws the error that says what is wrong. Texts and bytes are those that were given.
+/// A reader of bytes from files or other processes. When data is missing, the reader returns zeros from then on. The
+/// caller therefore checks once, at the end, and throws the appropriate error. Texts and bytes are views of the input.
 class wire_reader {
  public:
   explicit wire_reader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}
@@ -77,25 +78,25 @@ class wire_reader {
   [[nodiscard]] T number() noexcept {
     T value{};
     std::byte read[sizeof(T)];
-    const auto from = bytes(sizeof(T));
-    if (from.empty()) return value;
-    std::memcpy(read, from.data(), sizeof(T));
+    const auto source = bytes(sizeof(T));
+    if (source.empty()) return value;
+    std::memcpy(read, source.data(), sizeof(T));
     turn_to_wire<T>(read);
     std::memcpy(&value, read, sizeof(T));
     return value;
   }
-  /// Numbers one after the other.
+  /// Reads several numbers.
   template <wire_value... T>
-  void read(T&... into) noexcept {
-    ((into = number<T>()), ...);
+  void read(T&... destination) noexcept {
+    ((destination = number<T>()), ...);
   }
-  /// As many numbers as there is room for, as they lie in memory.
+  /// Reads as many values as `destination` has, from their bytes in memory.
   template <wire_value T>
-  void read_all(std::span<T> into) noexcept {
-    const auto from = bytes(into.size_bytes());
-    if (!from.empty()) std::memcpy(into.data(), from.data(), from.size());
+  void read_all(std::span<T> destination) noexcept {
+    const auto source = bytes(destination.size_bytes());
+    if (!source.empty()) std::memcpy(destination.data(), source.data(), source.size());
   }
-  /// So many bytes, or none.
+  /// Returns the next n bytes, or nothing if fewer are left.
   [[nodiscard]] std::span<const std::byte> bytes(std::uint64_t n) noexcept {
     if (n > rest_.size()) {
       fail();
@@ -109,9 +110,10 @@ class wire_reader {
     const auto read = bytes(n);
     return {reinterpret_cast<const char*>(read.data()), read.size()};
   }
-  /// With its length before it.
+  /// Returns a text that follows its length.
   [[nodiscard]] std::string_view text() noexcept { return chars(number()); }
-  /// A count of things of which each takes so many bytes at least; 0 when they cannot all be there, or are too many.
+  /// Returns a count of elements with at least `least_bytes` bytes each. Returns 0 and fails if the rest is too short
+  /// for them, or if the count exceeds `most`.
   [[nodiscard]] std::size_t count(std::size_t least_bytes,
                                   std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) noexcept {
     const auto n = number();
@@ -120,7 +122,8 @@ class wire_reader {
     return 0;
   }
 
-  /// What add_all wrote; none when they cannot all be there, or are more than `most`.
+  /// Returns the values that add_all wrote. Returns nothing and fails if the rest is too short for them, or if they are
+  /// more than `most`.
   template <wire_value T>
   [[nodiscard]] std::vector<T> all(std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
     std::vector<T> read(count(sizeof(T), most));
@@ -129,10 +132,10 @@ class wire_reader {
   }
 
   [[nodiscard]] std::span<const std::byte> rest() const noexcept { return rest_; }
-  /// Whether all was there, and nothing is left.
+  /// Returns true if no data was missing, and no data is left.
   [[nodiscard]] bool whole() const noexcept { return good_ && rest_.empty(); }
   [[nodiscard]] bool good() const noexcept { return good_; }
-  /// What was read cannot be: the same as if something were missing.
+  /// Marks the input as invalid, as if data were missing.
   void fail() noexcept {
     good_ = false;
     rest_ = {};

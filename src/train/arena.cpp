@@ -12,24 +12,24 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
+constexpr std::size_t elements_per_line = buffer_alignment / sizeof(float);
 
-std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
+std::vector<block> place_tensors(const std::vector<tensor_shape>& shapes) {
   std::set<std::string_view> names;
   for (const auto& shape : shapes) {
     if (shape.name.empty()) {
       throw configuration_error("tensor " + std::to_string(names.size()) +
-                                " of the arena has no name (views and checkpoints go by it); name it");
+                                " of the arena has no name (views and checkpoints use the name); name it");
     }
     if (!names.insert(shape.name).second) {
       throw configuration_error("two tensors of the arena are named '" + shape.name +
-                                "' (views and checkpoints go by the name); rename one");
+                                "' (views and checkpoints use the name); rename one");
     }
   }
   std::vector<block> extents(shapes.size());
   std::size_t end = 0;
   for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
-    extents[tensor] = {end, detail::round_up(shapes[tensor].size(), elements_a_line)};
+    extents[tensor] = {end, detail::round_up(shapes[tensor].size(), elements_per_line)};
     end += extents[tensor].count;
   }
   return extents;
@@ -40,7 +40,7 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
 std::size_t tensor_shape::size() const {
   std::size_t size = 1;
   for (const std::size_t extent : extents) {
-    // A quarter of the range is left for rounding up and for the bytes of an element.
+    // A quarter of the range is reserved for rounding up and for the bytes of an element.
     if (extent != 0 && size > std::numeric_limits<std::size_t>::max() / 16 / extent) {
       throw configuration_error("tensor '" + name +
                                 "' is too large (its elements do not fit 64 bits); check its shape");
@@ -52,7 +52,7 @@ std::size_t tensor_shape::size() const {
 
 arena_base::arena_base(std::vector<tensor_shape> shapes)
     : shapes_(std::move(shapes)),
-      extents_(lay_out(shapes_)),
+      extents_(place_tensors(shapes_)),
       size_(extents_.empty() ? 0 : extents_.front().first + extents_.front().count) {}
 
 std::size_t arena_base::index(std::string_view name) const {
@@ -61,10 +61,10 @@ std::size_t arena_base::index(std::string_view name) const {
   if (found != shapes_.end()) return static_cast<std::size_t>(found - shapes_.begin());
   std::vector<std::string> names;
   for (const auto& shape : shapes_) names.push_back(shape.name);
-  const auto meant = closest(name, names);
-  throw configuration_error("no tensor is named '" + std::string(name) + "' (the arena has " +
-                            std::to_string(shapes_.size()) + ")" +
-                            (meant ? "; did you mean '" + *meant + "'?" : "; use a name that it was made with"));
+  const auto suggestion = closest(name, names);
+  throw configuration_error(
+      "no tensor is named '" + std::string(name) + "' (the arena has " + std::to_string(shapes_.size()) + ")" +
+      (suggestion ? "; did you mean '" + *suggestion + "'?" : "; use the name of an existing tensor"));
 }
 
 std::vector<std::string> arena_base::tensors() const {
@@ -80,7 +80,7 @@ std::vector<std::string> arena_base::tensors() const {
 void arena_base::describe(state_parts& parts) {
   const auto all = tensors();
   for (std::size_t k = 0; k < all.size(); ++k) parts.add_property("tensor " + std::to_string(k), all[k]);
-  // Nothing that changes: it is there to be compared.
+  // The part never changes. It is in the state to be compared.
   parts.add(
       "tensors", state_kind::replicated,
       [this] {
@@ -91,8 +91,8 @@ void arena_base::describe(state_parts& parts) {
       [this](std::span<const std::byte> bytes) {
         const std::string theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
         if (const std::string ours = detail::joined(tensors(), " "); theirs != ours) {
-          throw configuration_error("this state is of another model (its tensors are " + theirs +
-                                    " and this model's are " + ours + "); give it the model it was made with");
+          throw configuration_error("this state belongs to another model (its tensors are " + theirs +
+                                    " and this model's are " + ours + "); use the model that saved it");
         }
       });
   add_arrays(parts, sharing_);
@@ -109,11 +109,11 @@ void arena_base::describe(state_parts& parts) {
       [this] { in_step_ = true; });
 }
 
-void arena_base::share(arena_sharing how) {
+void arena_base::share(arena_sharing sharing) {
   if (sharing_.beside) {
     throw configuration_error("an arena cannot have two gradient_syncs (its gradients are reduced once); use one");
   }
-  sharing_ = std::move(how);
+  sharing_ = std::move(sharing);
 }
 
 void arena_base::update(std::function<void()> change) {

@@ -29,9 +29,9 @@ using detail::is_made_name;
 
 namespace {
 
-/// Calls `part` at every rank, with something that it calls whenever it has got on, and returns what went wrong at the
-/// first rank where something did. Files take as long as the disk does: ranks meet each time that one of them has got
-/// on, so that the deadline of a collective is for a piece of a file and not for all of it.
+/// Calls `part` at every rank, with a callback that `part` calls after each piece. Returns the error of the
+/// first rank that failed, or an empty text. Writing a file may take long. Ranks therefore synchronise each time that
+/// any rank has finished a piece, so that the deadline of a collective applies to a piece and not to the whole file.
 std::string first_problem(group& ranks, const std::function<void(const std::function<void()>&)>& part) {
   enum : std::uint8_t { done, troubled, busy };
   std::vector<std::uint8_t> all(static_cast<std::size_t>(ranks.size()));
@@ -42,7 +42,7 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   std::string mine;
   try {
     part([&] { (void)meet(busy); });
-  } catch (const error& failed) {  // where that is the group's failure, meeting once more throws it again
+  } catch (const error& failed) {  // if the group itself failed, the next collective throws that error again
     mine = failed.what();
   }
   while (meet(mine.empty() ? done : troubled)) {
@@ -54,31 +54,32 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
-/// Copies the parts of one kind, as they are now, into the memory of the last copy.
-void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vector<checkpoint_part>& to) {
+/// Copies the parts with the same kind, in their current state, into the memory of the last copy.
+void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vector<checkpoint_part>& copies) {
   std::size_t at = 0;
   for (const auto& part : parts) {
     if (part.kind != kind) continue;
-    if (at == to.size()) to.emplace_back();
-    auto& made = to[at++];
-    made.name = part.name;
+    if (at == copies.size()) copies.emplace_back();
+    auto& target = copies[at++];
+    target.name = part.name;
     if (part.save) {
-      made.kept = part.save();
+      target.copy = part.save();
     } else {
-      made.kept.resize(part.bytes.size());
-      if (!part.bytes.empty()) std::memcpy(made.kept.data(), part.bytes.data(), part.bytes.size());
+      target.copy.resize(part.bytes.size());
+      if (!part.bytes.empty()) std::memcpy(target.copy.data(), part.bytes.data(), part.bytes.size());
     }
-    made.bytes = made.kept;
+    target.bytes = target.copy;
   }
-  to.resize(at);
+  copies.resize(at);
 }
 
-/// Throws when a file is not of such a state; its parts come in the order of the state's, which is as it was.
+/// Throws when a file does not fit the state. The parts of the file are in the order of the state's parts. The state
+/// does not change.
 void require_fit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
                  const std::string& path) {
-  const auto refuse = [&](const std::string& what) {
+  const auto refuse = [&](const std::string& reason) {
     throw data_error({.file = path},
-                     "this checkpoint does not fit this state (" + what + "); give it the model it was made with");
+                     "this checkpoint does not fit this state (" + reason + "); use the model that saved it");
   };
   std::size_t at = 0;
   for (const auto& part : parts) {
@@ -89,7 +90,7 @@ void require_fit(const checkpoint_image& image, const std::vector<state_part>& p
                  : "it has '" + image.parts[at].name + "' where this state has '" + part.name + "'");
     }
     const auto& found = image.parts[at++];
-    if (part.load) {  // whether its owner can use them is the owner's to say
+    if (part.load) {  // only the part's owner knows which bytes are valid
       const auto present = part.save();
       try {
         part.load(found.bytes);
@@ -112,40 +113,42 @@ void put(const state_part& part, std::span<const std::byte> bytes) {
     std::memcpy(part.bytes.data(), bytes.data(), bytes.size());
 }
 
-// As in local SGD and gossip, where another number of ranks would begin with weights of no training.
+// Returns true for rank-local weights, as in local SGD and gossip. Another number of ranks would begin with untrained
+// weights.
 bool are_weights_of_ranks(const std::vector<state_part>& parts) {
   return std::ranges::any_of(
       parts, [](const auto& part) { return part.name == "parameters" && part.kind == state_kind::rank_local; });
 }
 
-/// The part of a file's name that all files of its checkpoint have; empty where it is no such name.
+/// Returns the part of a file's name that all files of its checkpoint share; empty for another name.
 std::string name_in(const std::string& file) {
   constexpr std::size_t fewest_digits = 12;
-  const std::string whole = file.substr(0, file.find('.', file.find('.') + 1));
-  const std::string ending = file.substr(whole.size());
-  const bool is_whole =
-      is_made_name(whole, "step-#.%") && whole.find('.') >= std::string_view("step-").size() + fewest_digits;
+  const std::string stem = file.substr(0, file.find('.', file.find('.') + 1));
+  const std::string ending = file.substr(stem.size());
+  const bool is_checkpoint =
+      is_made_name(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
   const auto ends = [&](const char* pattern) { return is_made_name(ending, pattern); };
-  return is_whole && (ends(".state") || ends(".rank-#") || ends(".state.#-#.tmp") || ends(".rank-#.#-#.tmp")) ? whole
-                                                                                                              : "";
+  return is_checkpoint && (ends(".state") || ends(".rank-#") || ends(".state.#-#.tmp") || ends(".rank-#.#-#.tmp"))
+             ? stem
+             : "";
 }
 
-/// In their order these are those of one number of steps, too: the ids are times.
+/// Returns the common name of a checkpoint's files. Names sort by steps, and then by id, which is a time.
 std::string checkpoint_name(const checkpoint_head& head) {
   return detail::printed("step-%012" PRIu64 ".%016" PRIx64, head.position.steps, head.id);
 }
 
-constexpr int of_all = checkpoint_head::all_ranks;
+constexpr int replicated_file = checkpoint_head::all_ranks;
 
 std::string file_of(const std::string& folder, const std::string& name, int rank) {
-  return folder + "/" + name + (rank == of_all ? ".state" : ".rank-" + std::to_string(rank));
+  return folder + "/" + name + (rank == replicated_file ? ".state" : ".rank-" + std::to_string(rank));
 }
 
-// Newest last.
+// Returns the names of all complete checkpoints, the newest last.
 std::vector<std::string> list(const std::string& folder) {
   std::vector<std::string> all;
-  std::error_code trouble;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string file = entry.path().filename().string();
     if (const auto name = name_in(file); !name.empty() && file == name + ".state") all.push_back(name);
   }
@@ -162,7 +165,7 @@ std::uint64_t newest_id(const std::string& folder) {
   return newest;
 }
 
-// All ranks have written what they had to: what is there of others is left over.
+// Removes old checkpoints. All ranks have written their files, so other checkpoints' remaining files are obsolete.
 void remove_old(const std::string& folder, const checkpoint_options& options, const std::string& newest) {
   const auto all = list(folder);
   std::set<std::string> keep = {newest};
@@ -171,7 +174,7 @@ void remove_old(const std::string& folder, const checkpoint_options& options, co
   for (std::size_t k = 0; k < all.size(); ++k) {
     if (k + options.keep >= all.size()) keep.insert(all[k]);
     try {
-      const double metric = detail::read_checkpoint_head(file_of(folder, all[k], of_all)).metric;
+      const double metric = detail::read_checkpoint_head(file_of(folder, all[k], replicated_file)).metric;
       if (std::isnan(metric) || (options.smaller_is_better ? metric > best_metric : metric < best_metric)) continue;
       best_metric = metric;
       best = all[k];
@@ -180,44 +183,45 @@ void remove_old(const std::string& folder, const checkpoint_options& options, co
   }
   keep.insert(best);
 
-  std::vector<std::filesystem::path> others;
-  std::error_code trouble;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, trouble)) {
+  std::vector<std::filesystem::path> other_files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string file = entry.path().filename().string();
     const auto name = name_in(file);
     if (name.empty() || (keep.contains(name) && !file.ends_with(".tmp"))) continue;
     if (file == name + ".state")
-      std::filesystem::remove(entry.path(), trouble);  // first, so that no checkpoint lacks a part
+      std::filesystem::remove(entry.path(), ignored);  // first, so that no complete checkpoint lacks a part
     else
-      others.push_back(entry.path());
+      other_files.push_back(entry.path());
   }
-  for (const auto& path : others) std::filesystem::remove(path, trouble);
+  for (const auto& path : other_files) std::filesystem::remove(path, ignored);
 }
 
 }  // namespace
 
-/// What was read of a checkpoint, and is not in the state yet.
+/// The contents of a checkpoint that were read and are not in the state yet.
 struct checkpoint::content {
   std::vector<std::byte> file, own_file;
-  checkpoint_image image, own;  // views of them
+  checkpoint_image image, own;  // views of `file` and `own_file`
 
-  void put_into(state& of) const {
+  void put_into(state& target) const {
     auto next = image.parts.begin(), next_own = own.parts.begin();
-    for (const auto& part : std::as_const(of).parts()) {
+    for (const auto& part : std::as_const(target).parts()) {
       if (part.kind == state_kind::replicated)
         put(part, (next++)->bytes);
       else if (!own.parts.empty())
         put(part, (next_own++)->bytes);
     }
-    of.move_to(place_in(of));
+    target.move_to(place_in(target));
   }
 
-  /// Where it was saved. What this start of the program has behind it stays.
-  [[nodiscard]] state_position place_in(const state& of) const {
-    state_position there = of.position();
-    there.steps = image.head.position.steps;
-    there.at = image.head.position.at;
-    return there;
+  /// Returns the position of the save. The part of the position that belongs to this start of the program does not
+  /// change.
+  [[nodiscard]] state_position place_in(const state& target) const {
+    state_position position = target.position();
+    position.steps = image.head.position.steps;
+    position.at = image.head.position.at;
+    return position;
   }
 };
 
@@ -225,7 +229,7 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
     : folder_(std::move(folder)), options_(options), writer_(std::make_unique<detail::checkpoint_writer>()) {
   if (options.keep == 0) {
     throw configuration_error(
-        "a store of checkpoints cannot keep none (a run resumes from the last one); keep at least 1");
+        "a store of checkpoints cannot keep none (a run resumes from the newest checkpoint); keep at least 1");
   }
   detail::require_checkpoint_folder(folder_);
   newest_ = newest_id(folder_);
@@ -235,124 +239,127 @@ checkpoint::checkpoint(checkpoint&&) noexcept = default;
 checkpoint& checkpoint::operator=(checkpoint&&) noexcept = default;
 checkpoint::~checkpoint() = default;
 
-void checkpoint::save(session& by, state& of, double metric, const std::function<save_kind(step&)>& due) {
-  by.evaluate(of, [&](step& now) {
-    const auto how = due ? due(now) : save_kind::and_wait;
-    if (how == save_kind::none) return;
-    if (const std::string lost = finish(now.group()); !lost.empty() && now.group().rank() == 0)
-      log(log_level::warning, "a checkpoint was not written: " + lost + "; those before it stay");
-    begin(now.group(), of, metric);
-    if (how == save_kind::in_background) return;
-    if (const std::string problem = finish(now.group()); !problem.empty()) throw configuration_error(problem);
+void checkpoint::save(session& current_session, state& saved_state, double metric,
+                      const std::function<save_kind(step&)>& due) {
+  current_session.evaluate(saved_state, [&](step& current) {
+    const auto kind = due ? due(current) : save_kind::and_wait;
+    if (kind == save_kind::none) return;
+    if (const std::string lost = finish(current.group()); !lost.empty() && current.group().rank() == 0)
+      log(log_level::warning, "a checkpoint was not written: " + lost + "; the earlier checkpoints remain");
+    begin(current.group(), saved_state, metric);
+    if (kind == save_kind::in_background) return;
+    if (const std::string problem = finish(current.group()); !problem.empty()) throw configuration_error(problem);
   });
 }
 
-void checkpoint::begin(group& ranks, const state& of, double metric) {
+void checkpoint::begin(group& ranks, const state& saved_state, double metric) {
   checkpoint_head head{.ranks = ranks.size(),
                        .id = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
                        .metric = metric,
-                       .position = of.position()};
-  std::vector<std::uint64_t> known(static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, std::span(&newest_, 1), known);  // a rank that joined may have missed some
-  newest_ = *std::ranges::max_element(known);
+                       .position = saved_state.position()};
+  std::vector<std::uint64_t> newest_ids(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, std::span(&newest_, 1), newest_ids);  // a rank that joined may have missed some checkpoints
+  newest_ = *std::ranges::max_element(newest_ids);
   if (ranks.rank() == 0 && newest_id(folder_) > newest_) head.id = 0;
   broadcast(ranks, std::span(&head.id, 1), 0);
   if (head.id == 0) {
     throw configuration_error(
         "the checkpoints in '" + folder_ +
-        "' are not of this training alone (another one, or a rank that it lost, has saved since it "
-        "did, and they would mix); give each training a folder of its own");
+        "' do not belong to this training alone (another training, or a rank that it lost, has saved since its "
+        "last save, and their checkpoints would mix); use a separate folder for each training");
   }
   newest_ = std::max(newest_, head.id);
   const std::string name = checkpoint_name(head);
-  copy_parts(of.parts(), state_kind::rank_local, writer_->own_parts);
+  copy_parts(saved_state.parts(), state_kind::rank_local, writer_->own_parts);
   detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};
   if (ranks.rank() == 0) {
-    copy_parts(of.parts(), state_kind::replicated, writer_->shared_parts);
-    files.shared = file_of(folder_, name, of_all);
+    copy_parts(saved_state.parts(), state_kind::replicated, writer_->shared_parts);
+    files.shared = file_of(folder_, name, replicated_file);
     for (int rank = 1; rank < ranks.size() && !writer_->own_parts.empty(); ++rank)
-      files.others.push_back(file_of(folder_, name, rank));
+      files.other_files.push_back(file_of(folder_, name, rank));
     files.completed = [=, folder = folder_, options = options_] { remove_old(folder, options, name); };
   }
   writer_->start(std::move(files));
 }
 
-/// Completes what was begun, or, where a rank has not written its part, leaves it; says why.
+/// Completes the current save, or abandons it where a rank has not written its file. Returns the error.
 std::string checkpoint::finish(group& ranks) {
   const auto own = first_problem(ranks, [&](const auto& on_piece) { writer_->wait_for_own(on_piece); });
-  const auto rest = first_problem(ranks, [&](const auto& on_piece) { writer_->wait_for_all(on_piece); });
-  return own.empty() ? rest : own;
+  const auto shared = first_problem(ranks, [&](const auto& on_piece) { writer_->wait_for_all(on_piece); });
+  return own.empty() ? shared : own;
 }
 
-// Until all ranks have all of it in memory it may fail, and nothing of the state has changed.
-bool checkpoint::load(session& by, state& of) {
+// Until all ranks have read the checkpoint into memory, loading may fail, and the state does not change.
+bool checkpoint::load(session& current_session, state& saved_state) {
   std::optional<content> newest;
-  by.evaluate(of, [&](step& now) { newest = read(now.group(), of); });
-  if (newest) newest->put_into(of);
-  return of.steps() > 0;
+  current_session.evaluate(saved_state, [&](step& current) { newest = read(current.group(), saved_state); });
+  if (newest) newest->put_into(saved_state);
+  return saved_state.steps() > 0;
 }
 
-std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) const {
-  std::vector<std::string> left;
-  if (ranks.rank() == 0) left = list(folder_);
+std::optional<checkpoint::content> checkpoint::read(group& ranks, state& saved_state) const {
+  std::vector<std::string> candidates;
+  if (ranks.rank() == 0) candidates = list(folder_);
   std::string newest;
   for (;;) {
-    const std::string name = detail::word_of(ranks, left.empty() ? "" : left.back(), 0);
+    const std::string name = detail::word_of(ranks, candidates.empty() ? "" : candidates.back(), 0);
     if (name.empty()) break;
-    content one;
-    const std::string why = read_one(ranks, of, name, one);
-    if (why.empty()) return one;
+    content loaded;
+    const std::string why = read_checkpoint(ranks, saved_state, name, loaded);
+    if (why.empty()) return loaded;
     if (ranks.rank() == 0) {
-      log(log_level::warning, "a checkpoint is left out: " + why);
-      left.pop_back();
+      log(log_level::warning, "a checkpoint is skipped: " + why);
+      candidates.pop_back();
     }
     if (newest.empty()) newest = why;
   }
   if (newest.empty()) return std::nullopt;
-  throw data_error({.file = folder_}, "no checkpoint of this folder can be used (the newest: " + newest +
+  throw data_error({.file = folder_}, "no checkpoint in this folder can be used (the newest: " + newest +
                                           "); remove them to start from the beginning");
 }
 
-/// Says what is wrong with it at the first rank where something is.
-std::string checkpoint::read_one(group& ranks, state& of, const std::string& name, content& to) const {
-  const std::string path = file_of(folder_, name, of_all), own_path = file_of(folder_, name, ranks.rank());
+/// Reads a checkpoint into `result`. Returns the error of the first rank that failed, or an empty text.
+std::string checkpoint::read_checkpoint(group& ranks, state& saved_state, const std::string& name,
+                                        content& result) const {
+  const std::string path = file_of(folder_, name, replicated_file), own_path = file_of(folder_, name, ranks.rank());
   std::string why = first_problem(ranks, [&](const auto& on_piece) {
-    if (ranks.rank() == 0) to.file = detail::read_whole_file(path, on_piece);
+    if (ranks.rank() == 0) result.file = detail::read_whole_file(path, on_piece);
   });
   if (!why.empty()) return why;
-  std::uint64_t size = to.file.size();
+  std::uint64_t size = result.file.size();
   broadcast(ranks, std::span(&size, 1), 0);
-  to.file.resize(static_cast<std::size_t>(size));
-  for (std::size_t at = 0; at < to.file.size(); at += detail::file_piece) {  // a deadline is for one
-    const auto left = std::span(to.file).subspan(at);
-    broadcast(ranks, left.first(std::min(left.size(), detail::file_piece)), 0);
+  result.file.resize(static_cast<std::size_t>(size));
+  for (std::size_t at = 0; at < result.file.size(); at += detail::file_piece) {  // a deadline applies to a piece
+    const auto remaining = std::span(result.file).subspan(at);
+    broadcast(ranks, remaining.first(std::min(remaining.size(), detail::file_piece)), 0);
   }
 
-  const auto& parts = std::as_const(of).parts();
+  const auto& parts = std::as_const(saved_state).parts();
   const auto parse = [&](std::span<const std::byte> file, const std::string& file_name, int rank, state_kind kind) {
     auto image = detail::parse_checkpoint(file, file_name);
     if (checkpoint_name(image.head) != name || image.head.rank != rank) {
-      throw data_error({.file = file_name},
-                       "this file is not of its checkpoint (it was saved as another one's); use another checkpoint");
+      throw data_error(
+          {.file = file_name},
+          "this file does not belong to its checkpoint (it was saved for another one); use another checkpoint");
     }
     require_fit(image, parts, kind, file_name);
     return image;
   };
   return first_problem(ranks, [&](const auto& on_piece) {
-    to.image = parse(to.file, path, of_all, state_kind::replicated);
-    const state_position before = of.position();
-    of.move_to(to.place_in(of));  // whether its data is this one
-    of.move_to(before);
-    const int saved_by = to.image.head.ranks;
+    result.image = parse(result.file, path, replicated_file, state_kind::replicated);
+    const state_position before = saved_state.position();
+    saved_state.move_to(result.place_in(saved_state));  // throws if the state's data does not fit
+    saved_state.move_to(before);
+    const int saved_by = result.image.head.ranks;
     if (saved_by != ranks.size() && are_weights_of_ranks(parts)) {
-      throw data_error({.file = path}, "this checkpoint is of another number of ranks (its weights are those of " +
-                                           std::to_string(saved_by) + " ranks, and here are " +
-                                           std::to_string(ranks.size()) + "); start as many");
+      throw data_error({.file = path}, "this checkpoint needs another number of ranks (it has separate weights for " +
+                                           std::to_string(saved_by) + " ranks, and this job has " +
+                                           std::to_string(ranks.size()) + " ranks); start as many");
     }
     if (saved_by != ranks.size() || std::ranges::find(parts, state_kind::rank_local, &state_part::kind) == parts.end())
       return;
-    to.own_file = detail::read_whole_file(own_path, on_piece);
-    to.own = parse(to.own_file, own_path, ranks.rank(), state_kind::rank_local);
+    result.own_file = detail::read_whole_file(own_path, on_piece);
+    result.own = parse(result.own_file, own_path, ranks.rank(), state_kind::rank_local);
   });
 }
 

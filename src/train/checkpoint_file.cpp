@@ -17,10 +17,10 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// As in PNG: a transfer that takes it for text damages the magic already.
+// The magic number, designed like PNG's: a transfer that converts line ends already damages the magic.
 constexpr std::string_view checkpoint_magic = "\x89MST\r\n\x1a\n";
 constexpr std::uint32_t current_version = 4;
-struct byte_order {  // its bytes are as the machine has them
+struct byte_order {  // its bytes have the order of the machine
   std::uint32_t mark = 0x01020304;
 };
 constexpr std::size_t head_bytes = 8 + 4 + 4 + 4 + 4 + 8 + 8 + sizeof(state_position) + 4;
@@ -34,30 +34,30 @@ std::string head_text(const checkpoint_head& head) {
   return with_crc.take();
 }
 
-/// Of a file that begins with these bytes.
+/// Parses the head of a file that begins with these bytes.
 checkpoint_head parse_head(std::span<const std::byte> begin, const std::string& name) {
   const auto refuse = [&](std::size_t offset, const std::string& text) {
     throw data_error({.file = name, .offset = offset}, text);
   };
   wire_reader text(begin);
   if (text.chars(checkpoint_magic.size()) != checkpoint_magic)
-    refuse(0, "this is no checkpoint (it does not begin with the magic number); check the folder");
+    refuse(0, "this is not a checkpoint (the file does not begin with the magic number); check the folder");
   if (begin.size() < head_bytes) refuse(begin.size(), "this checkpoint is cut off (in its head); use another one");
   const auto version = text.number<std::uint32_t>();
   if (text.number<byte_order>().mark != byte_order().mark) {
-    refuse(
-        12,
-        "this checkpoint cannot be read (it is of a machine of another byte order); use one of this kind of machine");
+    refuse(12,
+           "this checkpoint cannot be read (it was saved on a machine with another byte order); use a checkpoint from "
+           "a machine with the same byte order");
   }
   if (version != current_version) {
-    refuse(8, "this checkpoint cannot be read (it is of version " + std::to_string(version) +
-                  ", and this muster knows version " + std::to_string(current_version) +
-                  "); use the muster it was written with");
+    refuse(8, "this checkpoint cannot be read (it has format version " + std::to_string(version) +
+                  ", and this muster reads version " + std::to_string(current_version) +
+                  "); use the version of muster that wrote it");
   }
   checkpoint_head head;
   text.read(head.rank, head.ranks, head.id, head.metric, head.position);
   if (text.number<std::uint32_t>() != crc32c(begin.first(head_bytes - sizeof(std::uint32_t))))
-    refuse(0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
+    refuse(0, "this checkpoint is damaged (its head has a wrong checksum); use another one");
   return head;
 }
 
@@ -99,8 +99,8 @@ void require_checkpoint_folder(const std::string& folder) {
   std::error_code trouble;
   std::filesystem::create_directories(folder, trouble);
   if (trouble) {
-    throw configuration_error("cannot make the folder of checkpoints '" + folder + "' (" + trouble.message() +
-                              "); choose one in a folder that may be written");
+    throw configuration_error("cannot create the folder of checkpoints '" + folder + "' (" + trouble.message() +
+                              "); choose a folder whose parent is writable");
   }
   require_writable(folder + "/step");
 }

@@ -11,18 +11,19 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Rank 0 looks so often for the files of the others: no message tells it, so that a rank may die at any moment.
-constexpr std::chrono::milliseconds between_looks(5);
+// Interval at which rank 0 polls for the files of the other ranks. No message announces a file, so a rank may die at
+// any moment.
+constexpr std::chrono::milliseconds poll_interval(5);
 
-// Long enough for a rank that lives to write its part; so long an error of rank 0 may take to be told where a rank has
-// died amid a save.
-constexpr std::chrono::seconds for_others_at_the_end(2);
+// Time that suffices for a living rank to write its part. Also the delay of an error at rank 0 when another rank has
+// died during a save.
+constexpr std::chrono::seconds timeout_at_the_end(2);
 
-// The first one that is not there yet; empty where all are.
-std::string missing_of(const std::vector<std::string>& files) {
+// Returns the first file that does not exist; empty if all exist.
+std::string first_missing(const std::vector<std::string>& files) {
   const auto missing = std::ranges::find_if_not(files, [](const std::string& file) {
-    std::error_code trouble;
-    return std::filesystem::exists(file, trouble);
+    std::error_code ignored;
+    return std::filesystem::exists(file, ignored);
   });
   return missing == files.end() ? std::string() : *missing;
 }
@@ -31,17 +32,17 @@ std::string missing_of(const std::vector<std::string>& files) {
 
 checkpoint_writer::~checkpoint_writer() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return at_ > stage::own; });
-  changed_.wait_for(lock, for_others_at_the_end, [this] { return at_ == stage::idle; });
+  changed_.wait(lock, [this] { return stage_ > stage::own; });
+  changed_.wait_for(lock, timeout_at_the_end, [this] { return stage_ == stage::idle; });
 }
 
 void checkpoint_writer::start(checkpoint_files files) {
-  at_ = stage::own;
+  stage_ = stage::own;
   problem_.clear();
-  thread_ = std::jthread([this, files = std::move(files)](const std::stop_token& given_up) { write(given_up, files); });
+  thread_ = std::jthread([this, files = std::move(files)](const std::stop_token& stop) { write(stop, files); });
 }
 
-void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_files& files) {
+void checkpoint_writer::write(const std::stop_token& stop, const checkpoint_files& files) {
   const auto on_piece = [this] {
     const std::lock_guard lock(mutex_);
     ++pieces_;
@@ -54,16 +55,17 @@ void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_
     if (!own_parts.empty()) write_checkpoint(files.own, head, own_parts, on_piece);
     reach(stage::shared);
     if (!files.shared.empty()) {
-      while (!missing_of(files.others).empty() && !given_up.stop_requested()) {
+      while (!first_missing(files.other_files).empty() && !stop.stop_requested()) {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, given_up, between_looks, [] { return false; });
+        changed_.wait_for(lock, stop, poll_interval, [] { return false; });
       }
-      // NFS may go on saying that a file is missing, for up to a minute, until its folder is opened anew.
+      // NFS may report a file as missing for up to a minute, until its folder is opened again.
       std::error_code ignored;
       (void)std::filesystem::directory_iterator(std::filesystem::path(files.shared).parent_path(), ignored);
-      if (const std::string missing = missing_of(files.others); !missing.empty()) {
-        throw configuration_error("the part of another rank is not in the folder (there is no '" + missing +
-                                  "': that rank has another folder, or has ended); let all ranks see one folder");
+      if (const std::string missing = first_missing(files.other_files); !missing.empty()) {
+        throw configuration_error(
+            "the part of another rank is missing in the folder (there is no '" + missing +
+            "': that rank uses another folder, or has ended); use one folder that all ranks share");
       }
       head.rank = checkpoint_head::all_ranks;
       write_checkpoint(files.shared, head, shared_parts, on_piece);
@@ -78,7 +80,7 @@ void checkpoint_writer::write(const std::stop_token& given_up, const checkpoint_
 
 void checkpoint_writer::reach(stage next) {
   const std::lock_guard lock(mutex_);
-  at_ = next;
+  stage_ = next;
   changed_.notify_all();
 }
 
@@ -91,9 +93,9 @@ void checkpoint_writer::wait_for_all(const std::function<void()>& on_piece) {
 
 void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_piece) {
   std::unique_lock lock(mutex_);
-  while (at_ <= last) {
+  while (stage_ <= last) {
     const std::size_t seen = pieces_;
-    changed_.wait(lock, [&] { return at_ > last || pieces_ != seen; });
+    changed_.wait(lock, [&] { return stage_ > last || pieces_ != seen; });
     if (pieces_ == seen) continue;
     lock.unlock();
     on_piece();
@@ -101,5 +103,4 @@ void checkpoint_writer::wait_beyond(stage last, const std::function<void()>& on_
   }
   if (!problem_.empty()) throw configuration_error(problem_);
 }
-
 }}}  // namespace muster::v0::detail

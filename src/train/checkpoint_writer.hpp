@@ -1,4 +1,4 @@
-// Writes the files of checkpoints beside the training.
+// Writes the files of checkpoints in the background of the training.
 #pragma once
 
 #include <condition_variable>
@@ -13,44 +13,51 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank's files of a checkpoint.
+/// A rank's files of a checkpoint.
 struct checkpoint_files {
-  checkpoint_head head{};  ///< but for its rank
+  checkpoint_head head{};  ///< without the rank
   int rank = 0;
-  std::string own;                    ///< of the rank-local parts, if there are any
-  std::string shared{};               ///< at rank 0: of the replicated parts, which makes the checkpoint complete
-  std::vector<std::string> others{};  ///< at rank 0: files that have to be there before
-  std::function<void()> completed{};  ///< at rank 0: called when it is complete
+  std::string own;       ///< path of the rank-local parts' file; no such parts: not written
+  std::string shared{};  ///< at rank 0: path of the replicated parts' file, which completes the checkpoint
+  std::vector<std::string> other_files{};  ///< at rank 0: files that must exist before
+  std::function<void()> completed{};       ///< at rank 0: called when the checkpoint is complete
 };
 
-/// Writes one checkpoint after another, each from copies and on a thread of its own.
+/// A writer of checkpoints, one at a time, from copies and on its own thread.
+///
+/// A save has these stages. In `own` this rank writes its file. In `shared` rank 0 waits for the other ranks' files,
+/// writes the replicated parts, and renames that file, which completes the checkpoint. In `idle` no write is in
+/// progress. `start` sets `own`, and only the thread advances the stage.
 class checkpoint_writer {
  public:
-  /// Waits for this rank's files, and at rank 0 some seconds for those of the others, which may be at their end too.
+  /// Waits for this rank's files, and at rank 0 at most some seconds for the other ranks' files, since these ranks may
+  /// be ending too.
   ~checkpoint_writer();
 
-  /// What is written: to be changed while nothing is. Their memory is used again.
+  /// The parts to write. The caller may change them only while no write is in progress. Their memory is reused.
   std::vector<checkpoint_part> own_parts, shared_parts;
 
   void start(checkpoint_files files);
-  /// Waits until the file of the own parts is written; calls `on_piece` after each piece of it. Throws what went wrong.
+  /// Waits until the file of the rank-local parts is written. Calls `on_piece` after each piece of the file. Throws the
+  /// error of the write.
   void wait_for_own(const std::function<void()>& on_piece);
-  /// All ranks have their own: waits until rank 0 has completed the checkpoint, in the same way.
+  /// Waits until rank 0 has completed the checkpoint, with `on_piece` and errors as above. Precondition: the rank-local
+  /// file of every rank is written.
   void wait_for_all(const std::function<void()>& on_piece);
 
  private:
-  enum class stage { own, shared, idle };
+  enum class stage { own, shared, idle };  // in their order
 
-  void write(const std::stop_token& given_up, const checkpoint_files& files);
+  void write(const std::stop_token& stop, const checkpoint_files& files);
   void reach(stage next);
   void wait_beyond(stage last, const std::function<void()>& on_piece);
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  stage at_ = stage::idle;  // of mutex_, as what follows
-  std::size_t pieces_ = 0;
-  std::string problem_;
-  std::jthread thread_;  // the last member: it ends before the others do
+  stage stage_ = stage::idle;  // guarded by mutex_
+  std::size_t pieces_ = 0;     // guarded by mutex_
+  std::string problem_;        // guarded by mutex_
+  std::jthread thread_;        // the last member, so that the thread ends before the other members are destroyed
 };
 
 }}}  // namespace muster::v0::detail

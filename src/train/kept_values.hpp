@@ -1,4 +1,4 @@
-// A copy of all that an update may read and change, to call it a second time.
+// A copy of all values that an update may read and change, for a second call of the update.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The gradients of an arena and the parts of a state, its parameters among them, as they are when it is made. Refers
-/// to both.
+/// A copy of the gradients of an arena and the parts of a state, including its parameters. Refers to arena and state.
 class kept_values {
  public:
-  kept_values(arena& of, const std::vector<state_part>& parts) : gradients_(of.gradients()), parts_(&parts) {
+  kept_values(arena& values, const std::vector<state_part>& parts) : gradients_(values.gradients()), parts_(&parts) {
     kept_gradients_.assign(gradients_.begin(), gradients_.end());
-    for (const auto& part : parts) kept_.push_back(now(part));
+    for (const auto& part : parts) kept_.push_back(current(part));
   }
 
-  void put_back() const {
+  void restore() const {
     std::ranges::copy(kept_gradients_, gradients_.begin());
     for (std::size_t k = 0; k < kept_.size(); ++k) {
       const auto& part = (*parts_)[k];
@@ -30,16 +29,16 @@ class kept_values {
         part.load(kept_[k]);
     }
   }
-  /// Whether the parts are as they were then.
+  /// Returns true if the parts have the same values as at construction.
   [[nodiscard]] bool is_same() const {
     for (std::size_t k = 0; k < kept_.size(); ++k) {
-      if (now((*parts_)[k]) != kept_[k]) return false;
+      if (current((*parts_)[k]) != kept_[k]) return false;
     }
     return true;
   }
 
  private:
-  static std::vector<std::byte> now(const state_part& part) {
+  static std::vector<std::byte> current(const state_part& part) {
     return part.save ? part.save() : std::vector<std::byte>(part.bytes.begin(), part.bytes.end());
   }
 

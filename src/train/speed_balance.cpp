@@ -10,12 +10,13 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// A window is several periods of a cgroup's quota (0.1 s), in which a rank runs and stands still; of its own time.
+// Length of a window of the rank's own time. A window contains several periods of a cgroup's quota (0.1 s), within
+// which a rank runs and is throttled.
 constexpr double window_seconds = 0.5;
-// So much is left of a measurement when the next window counts. A window that is so many times faster or slower than
-// what is known is no noise: the rank has got another speed, and what was before tells nothing of it.
-constexpr double left_of_older = 0.75;
-constexpr double other_speed = 1.5;
+// Weight of the older measurements when the next window is added. A window that is faster or slower than the history by
+// a factor of `changed_speed` is not noise: the rank's speed has changed, and the older measurements are dropped.
+constexpr double weight_of_history = 0.75;
+constexpr double changed_speed = 1.5;
 
 }  // namespace
 
@@ -23,23 +24,23 @@ rank_weights weights_by(const std::vector<double>& speeds) {
   const auto known = std::ranges::count_if(speeds, [](double speed) { return speed > 0; });
   if (known == 0) return nullptr;
   const double mean = std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(known);
-  std::vector<std::uint32_t> made;
+  std::vector<std::uint32_t> weights;
   for (const double speed : speeds) {
     const double share = (speed > 0 ? speed : mean) / (mean * static_cast<double>(speeds.size()));
-    made.push_back(static_cast<std::uint32_t>(std::max(1.0, std::round(1e4 * share))));
+    weights.push_back(static_cast<std::uint32_t>(std::max(1.0, std::round(1e4 * share))));
   }
-  return std::make_shared<const std::vector<std::uint32_t>>(std::move(made));
+  return std::make_shared<const std::vector<std::uint32_t>>(std::move(weights));
 }
 
-bool differ(const rank_weights& one, const rank_weights& other) {
-  if (!other || (one && one->size() != other->size())) return one != other;
-  const auto share = [](const rank_weights& of, std::size_t rank) {
-    return (*of)[rank] / std::accumulate(of->begin(), of->end(), 0.0);
+bool differ(const rank_weights& current, const rank_weights& ideal) {
+  if (!ideal || (current && current->size() != ideal->size())) return current != ideal;
+  const auto share = [](const rank_weights& weights, std::size_t rank) {
+    return (*weights)[rank] / std::accumulate(weights->begin(), weights->end(), 0.0);
   };
-  const auto ranks = other->size();
+  const auto ranks = ideal->size();
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const double now = one ? share(one, rank) : 1.0 / static_cast<double>(ranks);
-    if (now > 1.02 * share(other, rank)) return true;
+    const double share_now = current ? share(current, rank) : 1.0 / static_cast<double>(ranks);
+    if (share_now > 1.02 * share(ideal, rank)) return true;
   }
   return false;
 }
@@ -53,30 +54,31 @@ void speed_estimate::note(std::uint64_t samples, double seconds) noexcept {
 
 double speed_estimate::rate() noexcept {
   if (std::exchange(idle_, true)) {
-    known_.samples *= 1.25;
+    history_.samples *= 1.25;
     window_.samples *= 1.25;
   }
-  const sums all{known_.samples + window_.samples, known_.seconds + window_.seconds};
+  const sums all{history_.samples + window_.samples, history_.seconds + window_.seconds};
   if (window_.seconds < window_seconds) return all.rate();
-  const double change = known_.seconds > 0 ? window_.rate() / known_.rate() : 1.0;
-  if (change > other_speed || change * other_speed < 1)
-    known_ = window_;
+  const double change = history_.seconds > 0 ? window_.rate() / history_.rate() : 1.0;
+  if (change > changed_speed || change * changed_speed < 1)
+    history_ = window_;
   else
-    known_ = {left_of_older * known_.samples + window_.samples, left_of_older * known_.seconds + window_.seconds};
+    history_ = {weight_of_history * history_.samples + window_.samples,
+                weight_of_history * history_.seconds + window_.seconds};
   window_ = {};
-  return known_.rate();
+  return history_.rate();
 }
 
-void speed_balance::meet(step& with) {
-  const bool is_new = with.generation() != generation_;
-  if (is_new) first_ = with.number();
-  if (!meet_after(with.number() - first_)) return;
+void speed_balance::exchange_speeds(step& current) {
+  const bool is_new = current.generation() != generation_;
+  if (is_new) first_ = current.number();
+  if (!exchanges_speeds_after(current.number() - first_)) return;
   const double own = own_.rate();
-  std::vector<double> all(static_cast<std::size_t>(with.group().size()));
-  allgather(with.group(), std::span(&own, 1), all);
+  std::vector<double> all(static_cast<std::size_t>(current.group().size()));
+  allgather(current.group(), std::span(&own, 1), all);
   auto next = weights_by(all);
   if (is_new || differ(weights_, next)) weights_ = std::move(next);
-  generation_ = with.generation();
+  generation_ = current.generation();
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// How much of each batch every rank gets, by its speed.
+// The shares of ranks in each batch according to their speeds.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,24 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The weights by these speeds, of which 0 is not known and counts as their mean: in ten-thousandths, none of them 0.
-/// Null where none is known.
+/// Returns weights proportional to these speeds, in ten-thousandths and never 0. A speed of 0 is unknown and counts as
+/// the mean of the known speeds. Returns null where no speed is known.
 [[nodiscard]] rank_weights weights_by(const std::vector<double>& speeds);
-/// Whether a step with the first takes a fiftieth longer than with the second, which are by speed; null is equal parts.
-[[nodiscard]] bool differ(const rank_weights& one, const rank_weights& other);
+/// Returns true if a step with the weights `current` takes more than a fiftieth longer than with `ideal`, the weights
+/// by speed. Null means equal parts.
+[[nodiscard]] bool differ(const rank_weights& current, const rank_weights& ideal);
 
-/// Whether ranks tell one another their speeds so many steps after the group formed.
-[[nodiscard]] constexpr bool meet_after(std::uint64_t steps) noexcept {
-  return steps % 10 == 0 || steps == 2 || steps == 5;  // equal parts no longer than it takes to measure
+/// Returns true if ranks exchange their speeds after this number of steps since the group formed.
+[[nodiscard]] constexpr bool exchanges_speeds_after(std::uint64_t steps) noexcept {
+  return steps % 10 == 0 || steps == 2 || steps == 5;  // equal parts only until a first measurement
 }
 
-/// Samples a second of one rank, from what its steps took.
+/// An estimate of a rank's speed in samples per second, from the durations of its steps.
 class speed_estimate {
  public:
   void note(std::uint64_t samples, double seconds) noexcept;
-  /// 0 where nothing was noted yet. Called every few steps; when none of them had samples it grows each time, so that
-  /// the rank gets some again.
+  /// Returns the rate; 0 before the first step with samples. Called every few steps. When no step since the last call
+  /// had samples the rate grows with each call, so that the rank gets samples again.
   [[nodiscard]] double rate() noexcept;
 
  private:
@@ -37,17 +38,18 @@ class speed_estimate {
     double seconds = 0;
     [[nodiscard]] double rate() const noexcept { return seconds > 0 ? samples / seconds : 0.0; }
   };
-  sums window_;  // the last steps
-  sums known_;   // what was before, older steps less
+  sums window_;   // the latest steps
+  sums history_;  // the steps before, weighted less the older they are
   bool idle_ = true;
 };
 
-/// Measures this rank and agrees with the others. Used by the thread that is the rank.
+/// A balance of the ranks' shares: measures this rank's speed and agrees on weights with the other ranks. Use it on the
+/// thread that is the rank.
 class speed_balance {
  public:
-  /// Collective, before a step.
-  void meet(step& with);
-  /// Calls `f`, which returns how many samples of this rank it has worked on.
+  /// Exchanges the ranks' speeds. Collective, before a step.
+  void exchange_speeds(step& current);
+  /// Calls `f`, which returns how many samples this rank has processed, and measures the duration.
   template <class F>
   void measure(F&& f) {
     const waiting_time waited;
@@ -55,14 +57,14 @@ class speed_balance {
     const std::uint64_t samples = f();
     own_.note(samples, seconds(clock::now() - began - waited.sum()).count());
   }
-  /// Of the ranks of that generation; null where these have not met.
+  /// Returns the weights for the ranks of that generation; null where these ranks have not exchanged speeds.
   [[nodiscard]] rank_weights weights(std::uint64_t generation) const noexcept {
     return generation == generation_ ? weights_ : nullptr;
   }
 
  private:
   std::uint64_t generation_ = ~std::uint64_t{0};
-  std::uint64_t first_ = 0;  // its first step
+  std::uint64_t first_ = 0;  // the group's first step
   rank_weights weights_;
   speed_estimate own_;
 };

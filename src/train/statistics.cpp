@@ -14,17 +14,17 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// Texts that one rank each has, and the others have empty: all of them at all ranks.
-std::vector<std::string> texts_of_all(group& among, const std::vector<std::string>& mine, std::exception_ptr failure) {
+// Gathers texts at all ranks. Each text is set at a single rank and empty at the other ranks.
+std::vector<std::string> gather_texts(group& ranks, const std::vector<std::string>& mine, std::exception_ptr failure) {
   detail::wire_writer writer;
   for (const std::string& text : mine) writer.add_text(text);
-  const auto of_all = detail::words_of_all(among, failure ? "" : writer.take());
+  const auto rank_texts = detail::words_of_all(ranks, failure ? "" : writer.take());
   if (failure) std::rethrow_exception(failure);
   std::vector<std::string> texts(mine.size());
-  for (const std::string& said : of_all) {
-    if (said.empty())
-      throw data_error({"statistics"}, "cannot be had (another rank cannot read its part); see what that rank says");
-    detail::wire_reader reader(said);
+  for (const std::string& rank_text : rank_texts) {
+    if (rank_text.empty())
+      throw data_error({"statistics"}, "are not available (another rank cannot read its part); see that rank's error");
+    detail::wire_reader reader(rank_text);
     for (std::string& text : texts) text += reader.text();
   }
   return texts;
@@ -32,31 +32,31 @@ std::vector<std::string> texts_of_all(group& among, const std::vector<std::strin
 
 }  // namespace
 
-source_statistics statistics(const loader& of, group& among) {
-  const any_record_source& source = of.source();
-  const std::string name(of.name());
+source_statistics statistics(const loader& data, group& ranks) {
+  const any_record_source& source = data.source();
+  const std::string name(data.name());
   std::vector<std::string> texts(1);
   std::exception_ptr failure;
-  const auto tried = [&](const auto& what) {
+  const auto guarded = [&](const auto& f) {
     try {
-      what();
+      f();
     } catch (...) {
       failure = std::current_exception();
     }
   };
-  tried([&] {
-    if (among.rank() == 0) texts[0] = detail::to_text(detail::kept_statistics(source));
+  guarded([&] {
+    if (ranks.rank() == 0) texts[0] = detail::to_text(detail::kept_statistics(source));
   });
-  source_statistics all = detail::statistics_from_text(texts_of_all(among, texts, failure).front(), name);
+  source_statistics all = detail::statistics_from_text(gather_texts(ranks, texts, failure).front(), name);
   const std::uint64_t first = all.records + all.left_out;
   if (first == source.size()) return all;
   texts.assign(detail::statistics_parts, "");
-  const index_range mine = part_of(detail::statistics_parts, {among.rank(), among.size()});
-  tried([&] {
+  const index_range mine = part_of(detail::statistics_parts, {ranks.rank(), ranks.size()});
+  guarded([&] {
     for (std::uint64_t part = mine.first; part < mine.last; ++part)
       texts[part] = detail::to_text(detail::statistics_of_part(source, first, static_cast<int>(part)));
   });
-  for (const std::string& text : texts_of_all(among, texts, failure))
+  for (const std::string& text : gather_texts(ranks, texts, failure))
     all.merge(detail::statistics_from_text(text, name));
   return all;
 }

@@ -21,12 +21,12 @@ struct row {
   const char* name;
   const char* category;
 };
-// Of what there may be several at a time each needs a row, from this number on.
-constexpr int several = 100;
+// First row of activities that may overlap themselves. Concurrent events use consecutive rows from this number.
+constexpr int first_concurrent_row = 100;
 
-// The rows of a rank, in the order in which they are drawn.
-row row_of(activity what) {
-  switch (what) {
+// Returns the row of an activity. Rows are drawn in the order of their numbers.
+row row_of(activity kind) {
+  switch (kind) {
     case activity::step:
       return {0, "steps", "step"};
     case activity::rebuild:
@@ -38,9 +38,9 @@ row row_of(activity what) {
     case activity::communication:
       return {2, "collectives", "communication"};
     case activity::transfer:
-      return {several, "collectives under way", "transfer"};
+      return {first_concurrent_row, "collectives under way", "transfer"};
     case activity::bucket:
-      return {2 * several, "buckets", "bucket"};
+      return {2 * first_concurrent_row, "buckets", "bucket"};
     case activity::data_wait:
     case activity::cache_hit:
     case activity::cache_miss:
@@ -58,22 +58,22 @@ timeline::timeline(group& world, std::string path, std::size_t most) : path_(std
   events_.reserve(std::min<std::size_t>(most_, 4096));
   barrier(world);
   origin_ = clock::now();
-  listens_.emplace(*this);
+  registration_.emplace(*this);
 }
 
-timeline::timeline(context& of) : timeline(of.world(), of.configuration().value(setting::trace)) {}
+timeline::timeline(context& ctx) : timeline(ctx.world(), ctx.configuration().value(setting::trace)) {}
 
 void timeline::record(const event& event) noexcept {
-  if (event_sink* const other = listens_->former()) other->record(event);
+  if (event_sink* const former = registration_->former()) former->record(event);
   if (event.what == activity::cache_hit || event.what == activity::cache_miss || event.what == activity::push_age)
-    return;  // no time of their own
+    return;  // these events have no duration
   if (events_.size() == most_) {
     ++dropped_;
     return;
   }
   try {
     events_.push_back(event);
-  } catch (...) {  // no memory
+  } catch (...) {  // out of memory
     ++dropped_;
   }
 }
@@ -85,36 +85,36 @@ std::string timeline::events_of(int rank) const {
                 "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n", rank, rank);
   text += line.data();
   const auto microseconds = [this](clock::time_point at) { return seconds(at - origin_).count() * 1e6; };
-  // What is under way at the same time goes to rows of its own: each to the first that is free when it begins.
+  // Concurrent events use separate rows: each event uses the first row that is free at its begin.
   std::vector<const event*> in_order;
-  for (const auto& one : events_) in_order.push_back(&one);
-  std::ranges::stable_sort(in_order, {}, [](const event* one) { return one->begin; });
+  for (const auto& entry : events_) in_order.push_back(&entry);
+  std::ranges::stable_sort(in_order, {}, [](const event* entry) { return entry->begin; });
   std::map<int, clock::time_point> busy_until;
-  for (const event* const one : in_order) {
-    auto [number, name, category] = row_of(one->what);
-    while (number >= several && busy_until.contains(number) && busy_until[number] > one->begin) ++number;
+  for (const event* const entry : in_order) {
+    auto [number, name, category] = row_of(entry->what);
+    while (number >= first_concurrent_row && busy_until.contains(number) && busy_until[number] > entry->begin) ++number;
     if (!busy_until.contains(number)) {
       std::snprintf(line.data(), line.size(),
                     "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank,
                     number, name);
       text += line.data();
     }
-    busy_until[number] = one->end;
-    const bool counts = one->what == activity::step || one->what == activity::rebuild;
+    busy_until[number] = entry->end;
+    const bool counts = entry->what == activity::step || entry->what == activity::rebuild;
     const char* const measure = counts ? "number" : "bytes";
     std::snprintf(line.data(), line.size(),
                   "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
                   "\"args\":{\"%s\":%" PRIu64 "}},\n",
-                  static_cast<int>(std::min<std::size_t>(one->name.size(), 64)), one->name.data(), category,
-                  microseconds(one->begin), microseconds(one->end) - microseconds(one->begin), rank, number, measure,
-                  one->bytes);
+                  static_cast<int>(std::min<std::size_t>(entry->name.size(), 64)), entry->name.data(), category,
+                  microseconds(entry->begin), microseconds(entry->end) - microseconds(entry->begin), rank, number,
+                  measure, entry->bytes);
     text += line.data();
   }
   return text;
 }
 
 void timeline::write(group& world) {
-  if (!listens_) return;
+  if (!registration_) return;
   if (dropped_ > 0) {
     log(log_level::warning, "the timeline lacks the last " + std::to_string(dropped_) + " events of rank " +
                                 std::to_string(world.rank()) + " (it keeps " + std::to_string(most_) +
@@ -133,7 +133,7 @@ void timeline::write(group& world) {
   file.write("{\"traceEvents\":[\n");
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
     auto text = std::string_view(all).substr(rank * longest, static_cast<std::size_t>(sizes[rank]));
-    if (rank + 1 == sizes.size()) text.remove_suffix(2);  // no comma behind the last
+    if (rank + 1 == sizes.size()) text.remove_suffix(2);  // no comma after the last event
     file.write(text);
   }
   file.write("\n],\"displayTimeUnit\":\"ms\"}\n");

@@ -22,44 +22,44 @@ constexpr std::array<std::string_view, phase_count> phase_names = {"batch_load",
 struct goal_metric {
   std::string_view name;
   double epoch_metrics::*value;
-  bool at_least;  // the goal; else it is at most that
+  bool at_least;  // direction of the goal; false: at most
 };
 constexpr std::array<goal_metric, 4> goal_metrics = {{{"accuracy", &epoch_metrics::val_accuracy, true},
                                                       {"val_loss", &epoch_metrics::val_loss, false},
                                                       {"train_loss", &epoch_metrics::train_loss, false},
                                                       {"train_accuracy", &epoch_metrics::train_accuracy, true}}};
 
-bool is_computation(phase which) {
-  return which == phase::forward || which == phase::loss || which == phase::backward || which == phase::optimizer_step;
+bool is_computation(phase kind) {
+  return kind == phase::forward || kind == phase::loss || kind == phase::backward || kind == phase::optimizer_step;
 }
 
 const goal_metric& metric_named(const std::string& name) {
   const auto found = std::ranges::find(goal_metrics, name, &goal_metric::name);
   if (found != goal_metrics.end()) return *found;
-  std::vector<std::string> known;
-  for (const auto& one : goal_metrics) known.emplace_back(one.name);
-  const auto meant = closest(name, known);
+  std::vector<std::string> names;
+  for (const auto& metric : goal_metrics) names.emplace_back(metric.name);
+  const auto suggestion = closest(name, names);
   throw configuration_error("no goal is named '" + name + "' (known: accuracy, val_loss, train_loss, train_accuracy)" +
-                            (meant ? "; did you mean '" + *meant + "'?" : "; write such as accuracy=0.85"));
+                            (suggestion ? "; did you mean '" + *suggestion + "'?" : "; write such as accuracy=0.85"));
 }
 
-// A system call for each rank, once an epoch.
+// Measures this rank's connections: a system call for each rank, once an epoch.
 rank_report describe_rank(group& world, double samples, double own_seconds) {
-  rank_report made{.samples = samples, .own_seconds = own_seconds, .links = {}};
+  rank_report report{.samples = samples, .own_seconds = own_seconds, .links = {}};
   std::vector<std::pair<link_quality, int>> all;
   for (int peer = 0; peer < world.size(); ++peer) {
-    const auto seen = world.transport().quality(peer);
-    if (seen.sent > 0 && seen.bandwidth > 0) all.emplace_back(seen, peer);
+    const auto link = world.transport().quality(peer);
+    if (link.sent > 0 && link.bandwidth > 0) all.emplace_back(link, peer);
   }
-  std::ranges::sort(all, std::greater(), [](const auto& one) { return one.first.sent; });
-  for (std::size_t i = 0; i < std::min(all.size(), made.links.size()); ++i)
-    made.links[i] = {static_cast<double>(all[i].second), all[i].first.bandwidth, all[i].first.latency};
-  return made;
+  std::ranges::sort(all, std::greater(), [](const auto& entry) { return entry.first.sent; });
+  for (std::size_t i = 0; i < std::min(all.size(), report.links.size()); ++i)
+    report.links[i] = {static_cast<double>(all[i].second), all[i].first.bandwidth, all[i].first.latency};
+  return report;
 }
 
 }  // namespace
 
-std::string_view to_string(phase which) noexcept { return phase_names[static_cast<std::size_t>(which)]; }
+std::string_view to_string(phase kind) noexcept { return phase_names[static_cast<std::size_t>(kind)]; }
 
 goal parse_goal(std::string_view text) {
   const auto refuse = [&](const std::string& why) {
@@ -86,29 +86,29 @@ tracker::tracker(const group& world, tracker_options options)
 }
 
 void tracker::record(const event& event) noexcept {
-  if (event_sink* const other = installed_.former()) other->record(event);
+  if (event_sink* const former = installed_.former()) former->record(event);
   const double span = seconds(event.end - event.begin).count();
-  const auto add_to = [&](muster::phase which) { here_.phases[static_cast<std::size_t>(which)] += span; };
+  const auto add_to = [&](muster::phase kind) { local_.phases[static_cast<std::size_t>(kind)] += span; };
   if (event.what == activity::phase) {
     const auto found = std::ranges::find(phase_names, event.name);
     if (found != phase_names.end()) {
-      const auto which = static_cast<muster::phase>(found - phase_names.begin());
-      add_to(which);
-      if (in_batches_ && is_computation(which))
-        here_.spent.compute += std::max(0.0, span - (waited() - waited_before_phase_));
+      const auto kind = static_cast<muster::phase>(found - phase_names.begin());
+      add_to(kind);
+      if (in_batches_ && is_computation(kind))
+        local_.spent.compute += std::max(0.0, span - (waited() - waited_before_phase_));
     }
   }
   if (!in_batches_) return;
   switch (event.what) {
     case activity::communication:
-      here_.spent.communication += span;
-      here_.bytes += static_cast<double>(event.bytes);
+      local_.spent.communication += span;
+      local_.bytes += static_cast<double>(event.bytes);
       break;
     case activity::rebuild:
-      here_.spent.communication += span;
+      local_.spent.communication += span;
       break;
     case activity::data_wait:
-      here_.spent.data_wait += span;
+      local_.spent.data_wait += span;
       add_to(phase::batch_load);
       break;
     case activity::aggregate:
@@ -116,17 +116,17 @@ void tracker::record(const event& event) noexcept {
       break;
     case activity::update:
       add_to(phase::optimizer_step);
-      here_.spent.compute += span;
+      local_.spent.compute += span;
       break;
-    case activity::bucket:  // what of it was waited for is told by itself
-      here_.bytes += static_cast<double>(event.bytes);
+    case activity::bucket:  // the waiting for a bucket has its own event
+      local_.bytes += static_cast<double>(event.bytes);
       break;
     case activity::push_age:
-      here_.push_ages.add(event.bytes);
+      local_.push_ages.add(event.bytes);
       break;
     case activity::phase:     // above
-    case activity::transfer:  // as a bucket
-    case activity::step:      // made of others
+    case activity::transfer:  // counted as a bucket
+    case activity::step:      // consists of other events
     case activity::cache_hit:
     case activity::cache_miss:
       break;
@@ -134,20 +134,21 @@ void tracker::record(const event& event) noexcept {
 }
 
 const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metrics) {
-  measured total = std::exchange(here_, {});  // now: where this fails, an elastic session ends the epoch once more
-  const auto here = describe_rank(world, total.samples, total.spent.train - total.spent.communication);
-  measured slowest = total;
-  slowest.spent.compute = 0;  // of whole phases, with what they communicated
+  measurements total =
+      std::exchange(local_, {});  // exchanged first: if the rest fails, an elastic session calls `end_epoch` again
+  const auto own_report = describe_rank(world, total.samples, total.spent.train - total.spent.communication);
+  measurements slowest = total;
+  slowest.spent.compute = 0;  // computed from whole phases, including their communication
   for (std::size_t i = 0; i < phase_count; ++i)
     slowest.spent.compute += is_computation(static_cast<muster::phase>(i)) ? slowest.phases[i] : 0.0;
-  const auto numbers = [](measured& of) {
-    static_assert(sizeof of % sizeof(double) == 0 && std::is_trivially_copyable_v<measured>);
-    return std::span(reinterpret_cast<double*>(&of), sizeof of / sizeof(double));
+  const auto numbers = [](measurements& values) {
+    static_assert(sizeof values % sizeof(double) == 0 && std::is_trivially_copyable_v<measurements>);
+    return std::span(reinterpret_cast<double*>(&values), sizeof values / sizeof(double));
   };
   allreduce(world, numbers(slowest), max);
   allreduce(world, numbers(total), sum);
   std::vector<rank_report> all(static_cast<std::size_t>(world.size()));
-  allgather(world, std::span(&here, 1), std::span(all));
+  allgather(world, std::span(&own_report, 1), std::span(all));
   ranks_ = std::move(all);
   world_size_ = world.size();
   transport_ = world.abilities().name;
@@ -163,13 +164,13 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
                      .mean = {total.spent.train / ranks, total.spent.compute / ranks, total.spent.communication / ranks,
                               total.spent.data_wait / ranks}});
   for (std::size_t i = 0; i < phase_count; ++i) {
-    course_.slowest[i] += slowest.phases[i];
-    course_.mean[i] += total.phases[i] / ranks;
+    totals_.slowest[i] += slowest.phases[i];
+    totals_.mean[i] += total.phases[i] / ranks;
   }
-  course_.push_ages += total.push_ages;
+  totals_.push_ages += total.push_ages;
   if (!time_to_goal() && reaches_goal(metrics)) {
-    course_.time_to_goal = 0.0;
-    for (const auto& epoch : epochs_) course_.time_to_goal += epoch.train_seconds;
+    totals_.time_to_goal = 0.0;
+    for (const auto& epoch : epochs_) totals_.time_to_goal += epoch.train_seconds;
   }
   if (world.rank() == 0 && !options_.metrics.empty() && options_.metrics != "none") export_metrics();
   return epochs_.back();
@@ -180,31 +181,32 @@ void tracker::describe(state_parts& parts) {
       "tracker", state_kind::replicated,
       [this] {
         detail::wire_writer writer;
-        writer.add(course_);
+        writer.add(totals_);
         for (const auto& epoch : epochs_) writer.add(epoch);
         return writer.bytes();
       },
       [this](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);
-        const auto read = reader.number<course>();
+        const auto read = reader.number<totals>();
         std::vector<epoch_report> epochs;
         while (reader.good() && !reader.rest().empty()) epochs.push_back(reader.number<epoch_report>());
         if (!reader.good()) {
           throw configuration_error(
-              "this state of a tracker cannot be used (it is of another version); use the muster it was written with");
+              "this state of a tracker cannot be used (another version wrote it); use the version of muster that wrote "
+              "it");
         }
-        course_ = read;
+        totals_ = read;
         epochs_ = std::move(epochs);
-        here_ = {};
+        local_ = {};
       });
 }
 
 bool tracker::reaches_goal(const epoch_metrics& metrics) const {
-  const goal& wanted = options_.goal;
-  if (wanted.metric.empty()) return false;
-  const goal_metric& metric = metric_named(wanted.metric);
+  const goal& target = options_.goal;
+  if (target.metric.empty()) return false;
+  const goal_metric& metric = metric_named(target.metric);
   const double value = metrics.*metric.value;
-  return metric.at_least ? value >= wanted.value : value <= wanted.value;
+  return metric.at_least ? value >= target.value : value <= target.value;
 }
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// What a tracker says of a training: its report, and the figures up to now.
+// The outputs of a tracker: its report, and the figures so far.
 #include <muster/train/tracker.hpp>
 
 #include <cmath>
@@ -15,19 +15,19 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-nlohmann::ordered_json figures_of(const epoch_report& of) {
-  return {{"samples", of.samples},
-          {"train_seconds", of.train_seconds},
-          {"samples_per_second", of.samples_per_second()},
-          {"compute_seconds", of.compute_seconds},
-          {"communication_seconds", of.communication_seconds},
-          {"communication_bytes", of.communication_bytes},
-          {"data_wait_seconds", of.data_wait_seconds},
-          {"mean_train_seconds", of.mean.train},
-          {"mean_compute_seconds", of.mean.compute},
-          {"mean_communication_seconds", of.mean.communication},
-          {"mean_data_wait_seconds", of.mean.data_wait},
-          {"mean_other_seconds", of.mean.other()}};
+nlohmann::ordered_json figures_of(const epoch_report& epoch) {
+  return {{"samples", epoch.samples},
+          {"train_seconds", epoch.train_seconds},
+          {"samples_per_second", epoch.samples_per_second()},
+          {"compute_seconds", epoch.compute_seconds},
+          {"communication_seconds", epoch.communication_seconds},
+          {"communication_bytes", epoch.communication_bytes},
+          {"data_wait_seconds", epoch.data_wait_seconds},
+          {"mean_train_seconds", epoch.mean.train},
+          {"mean_compute_seconds", epoch.mean.compute},
+          {"mean_communication_seconds", epoch.mean.communication},
+          {"mean_data_wait_seconds", epoch.mean.data_wait},
+          {"mean_other_seconds", epoch.mean.other()}};
 }
 
 epoch_report total_of(const std::vector<epoch_report>& epochs) {
@@ -49,7 +49,8 @@ epoch_report total_of(const std::vector<epoch_report>& epochs) {
 
 }  // namespace
 
-// Readers see it whole, but nothing waits for the disk: the next epoch writes it anew. What fails costs no training.
+// Replaces the file atomically for readers, without waiting for the disk, since the next epoch writes the file again. A
+// failure does not end the training.
 void tracker::export_metrics() const {
   auto figures = figures_of(total_of(epochs_));
   const auto& last = epochs_.back().metrics;
@@ -59,23 +60,23 @@ void tracker::export_metrics() const {
                   {"val_loss", last.val_loss},
                   {"val_accuracy", last.val_accuracy},
                   {"train_accuracy", last.train_accuracy}});
-  const std::string beside = options_.metrics + ".tmp";
-  std::ofstream file(beside);
+  const std::string temporary = options_.metrics + ".tmp";
+  std::ofstream file(temporary);
   for (const auto& [name, value] : figures.items()) {
     const bool is_known = std::isfinite(value.get<double>());
     file << "# TYPE muster_" << name << " gauge\nmuster_" << name << ' ' << (is_known ? value.dump() : "NaN") << '\n';
   }
   file.close();
   std::error_code error;
-  if (file) std::filesystem::rename(beside, options_.metrics, error);
+  if (file) std::filesystem::rename(temporary, options_.metrics, error);
   if (!file || error) {
-    log(log_level::warning,
-        "no metrics of this epoch in '" + options_.metrics + "' (it cannot be written); the training goes on");
+    log(log_level::warning, "this epoch's metrics are missing in '" + options_.metrics +
+                                "' (the file cannot be written); the training continues");
   }
 }
 
 std::string tracker::json() const {
-  using nlohmann::ordered_json;  // NaN becomes null, which is what JSON has for it
+  using nlohmann::ordered_json;  // NaN becomes null, its representation in JSON
   ordered_json epochs = ordered_json::array();
   for (const auto& epoch : epochs_) {
     epochs.push_back({{"epoch", epochs.size() + 1},
@@ -87,41 +88,41 @@ std::string tracker::json() const {
   }
   ordered_json phases = ordered_json::object();
   for (std::size_t i = 0; i < phase_count; ++i) {
-    phases[std::string(to_string(static_cast<muster::phase>(i)))] = {{"max_seconds", course_.slowest[i]},
-                                                                     {"mean_seconds", course_.mean[i]}};
+    phases[std::string(to_string(static_cast<muster::phase>(i)))] = {{"max_seconds", totals_.slowest[i]},
+                                                                     {"mean_seconds", totals_.mean[i]}};
   }
   ordered_json report = {{"format", 1}, {"world_size", world_size_}, {"transport", transport_}};
   report["goal"] = nullptr;
-  if (const goal& wanted = options_.goal; !wanted.metric.empty()) {
-    report["goal"] = {{"metric", wanted.metric}, {"value", wanted.value}};
+  if (const goal& target = options_.goal; !target.metric.empty()) {
+    report["goal"] = {{"metric", target.metric}, {"value", target.value}};
   }
   report["time_to_goal_seconds"] = time_to_goal() ? ordered_json(*time_to_goal()) : ordered_json();
   report.update(figures_of(total_of(epochs_)));
   report["phases"] = std::move(phases);
   report["push_ages"] = nullptr;
-  if (const double pushes = course_.push_ages.count(); pushes > 0) {
+  if (const double pushes = totals_.push_ages.count(); pushes > 0) {
     report["push_ages"] = {{"pushes", static_cast<std::uint64_t>(pushes)},
-                           {"mean", course_.push_ages.mean()},
-                           {"half_at_most", course_.push_ages.at_most(0.5)},
-                           {"most_at_most", course_.push_ages.at_most(0.95)},
-                           {"all_at_most", course_.push_ages.at_most(1.0)}};
+                           {"mean", totals_.push_ages.mean()},
+                           {"half_at_most", totals_.push_ages.at_most(0.5)},
+                           {"most_at_most", totals_.push_ages.at_most(0.95)},
+                           {"all_at_most", totals_.push_ages.at_most(1.0)}};
   }
   report["ranks"] = ordered_json::array();
-  for (const auto& one : ranks_) {
+  for (const auto& entry : ranks_) {
     ordered_json links = ordered_json::array();
-    for (const auto& link : one.links) {
+    for (const auto& link : entry.links) {
       if (link.to < 0) break;
       links.push_back({{"to", static_cast<int>(link.to)},
                        {"bytes_per_second", link.bandwidth},
                        {"round_trip_seconds", link.latency}});
     }
-    const double rate = one.own_seconds > 0 ? one.samples / one.own_seconds : 0;
+    const double rate = entry.own_seconds > 0 ? entry.samples / entry.own_seconds : 0;
     report["ranks"].push_back(
         {{"rank", report["ranks"].size()}, {"own_samples_per_second", rate}, {"links", std::move(links)}});
   }
   report["epochs"] = std::move(epochs);
   report["annotations"] = annotations_;
-  // Annotations may hold any bytes, such as those of a file name; what is not UTF-8 is replaced.
+  // Annotations may contain any bytes, for example in a file name. Bytes that are not UTF-8 are replaced.
   return report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

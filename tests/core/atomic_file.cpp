@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder that lives as long as the test.
+/// A folder that exists during the test.
 struct folder {
   folder() {
     std::string name = (fs::temp_directory_path() / "muster-test-XXXXXX").string();
@@ -37,25 +37,26 @@ std::string read(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("a file is replaced as a whole and nothing is left beside it") {
-  const folder here;
-  const auto file = (here.path / "out.json").string();
+  const folder test_folder;
+  const auto file = (test_folder.path / "out.json").string();
   muster::require_writable(file);
-  CHECK(here.entries() == 0);
+  CHECK(test_folder.entries() == 0);
   muster::write_atomically(file, "first, and longer than what follows");
   muster::write_atomically(file, "second");
   muster::require_writable(file);
   CHECK(read(file) == "second");
-  CHECK(here.entries() == 1);
+  CHECK(test_folder.entries() == 1);
 }
 
 TEST_CASE("a place that cannot be written is refused before and at the writing") {
-  const folder here;
-  for (const auto& path : {(here.path / "none" / "out.json").string(), here.path.string(), std::string()}) {
+  const folder test_folder;
+  for (const auto& path :
+       {(test_folder.path / "none" / "out.json").string(), test_folder.path.string(), std::string()}) {
     CAPTURE(path);
     CHECK_THROWS_AS(muster::require_writable(path), muster::configuration_error);
     CHECK_THROWS_AS(muster::write_atomically(path, "text"), muster::configuration_error);
   }
-  CHECK(here.entries() == 0);
+  CHECK(test_folder.entries() == 0);
 }
 
 TEST_CASE("a device is written to and stays one") {
@@ -65,8 +66,8 @@ TEST_CASE("a device is written to and stays one") {
 }
 
 TEST_CASE("a file written in pieces is there once committed, and not before") {
-  const folder here;
-  const auto file = (here.path / "out.bin").string();
+  const folder test_folder;
+  const auto file = (test_folder.path / "out.bin").string();
   muster::write_atomically(file, "before");
   std::string all;
   {
@@ -76,29 +77,30 @@ TEST_CASE("a file written in pieces is there once committed, and not before") {
       out.write(piece);
       all += piece;
     }
-    out.write(std::span<const std::byte>());  // a null pointer: UndefinedBehaviorSanitizer sees whether fwrite gets it
+    out.write(
+        std::span<const std::byte>());  // a null pointer: UndefinedBehaviorSanitizer detects whether fwrite gets it
     CHECK(out.size() == all.size());
     CHECK(read(file) == "before");
     muster::atomic_file moved(std::move(out));
     moved.commit();
   }
   CHECK(read(file) == all);
-  CHECK(here.entries() == 1);
+  CHECK(test_folder.entries() == 1);
   { muster::atomic_file(file).write("never committed"); }
   CHECK(read(file) == all);
-  CHECK(here.entries() == 1);
-  CHECK_THROWS_AS(muster::atomic_file((here.path / "none" / "file").string()), muster::configuration_error);
-  CHECK_THROWS_AS(muster::atomic_file(here.path.string()), muster::configuration_error);
+  CHECK(test_folder.entries() == 1);
+  CHECK_THROWS_AS(muster::atomic_file((test_folder.path / "none" / "file").string()), muster::configuration_error);
+  CHECK_THROWS_AS(muster::atomic_file(test_folder.path.string()), muster::configuration_error);
 }
 
 TEST_CASE("a folder for temporary files that is not there is refused in words") {
   const char* const before = std::getenv("TMPDIR");
-  const std::string kept = before == nullptr ? "" : before;
+  const std::string former = before == nullptr ? "" : before;
   ::setenv("TMPDIR", "/nowhere/at-all", 1);
   CHECK_THROWS_WITH(muster::temporary_folder(), contains("TMPDIR is '/nowhere/at-all'") && contains("unset it"));
   if (before == nullptr)
     ::unsetenv("TMPDIR");
   else
-    ::setenv("TMPDIR", kept.c_str(), 1);
+    ::setenv("TMPDIR", former.c_str(), 1);
   CHECK_FALSE(muster::temporary_folder().empty());
 }

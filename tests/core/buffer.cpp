@@ -1,4 +1,4 @@
-// Memory with one owner.
+// Memory with a single owner.
 #include <muster/core/buffer.hpp>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 template <class T>
 bool is_zero(const muster::buffer<T>& all) {
-  return std::ranges::all_of(all, [](const T& one) { return one == T{}; });
+  return std::ranges::all_of(all, [](const T& element) { return element == T{}; });
 }
 
 struct not_zero {
@@ -29,18 +29,18 @@ TEST_CASE("a buffer of any size is zeros, aligned, and its owner's to write") {
   for (const std::size_t size : {std::size_t{1}, std::size_t{63}, std::size_t{100000}, mapped / 8 - 1, mapped / 8,
                                  mapped / 8 + 1, mapped / 8 + 300001}) {
     CAPTURE(size);
-    for (int again = 0; again < 3; ++again) {  // also in memory that was another's
+    for (int again = 0; again < 3; ++again) {  // also in memory that another buffer used before
       muster::buffer<double> values(size);
       REQUIRE(values.size() == size);
       CHECK(reinterpret_cast<std::uintptr_t>(values.data()) % muster::buffer_alignment == 0);
       CHECK(is_zero(values));
       std::ranges::fill(values, 1.5);
       const double* const place = values.data();
-      muster::buffer<double> other = std::move(values);
-      CHECK(other.data() == place);
-      CHECK(other[size - 1] == 1.5);
-      other = muster::buffer<double>(size);
-      CHECK(is_zero(other));
+      muster::buffer<double> moved = std::move(values);
+      CHECK(moved.data() == place);
+      CHECK(moved[size - 1] == 1.5);
+      moved = muster::buffer<double>(size);
+      CHECK(is_zero(moved));
     }
   }
   CHECK(muster::buffer<int>(0).data() == nullptr);
@@ -48,7 +48,7 @@ TEST_CASE("a buffer of any size is zeros, aligned, and its owner's to write") {
 
 TEST_CASE("a buffer of what does not begin as zeros begins as that does") {
   const muster::buffer<not_zero> values(mapped / sizeof(not_zero) + 1);
-  CHECK(std::ranges::all_of(values, [](const not_zero& one) { return one.value == 7; }));
+  CHECK(std::ranges::all_of(values, [](const not_zero& value) { return value.value == 7; }));
 }
 
 TEST_CASE("a buffer of a resource is given back to it, however large") {

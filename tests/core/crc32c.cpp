@@ -8,7 +8,7 @@
 
 namespace {
 
-// The definition, bit by bit.
+// Computes the definition, bit by bit.
 std::uint32_t naive(std::span<const std::byte> bytes, std::uint32_t before = 0) {
   std::uint32_t crc = ~before;
   for (const std::byte byte : bytes) {

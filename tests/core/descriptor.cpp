@@ -1,4 +1,4 @@
-// Descriptors of a process whose standard streams are closed.
+// Descriptors in a process whose standard streams are closed.
 #include "core/descriptor.hpp"
 
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@ namespace {
 
 using muster::detail::descriptor;
 
-// Runs `body` in a child without the standard streams, and returns its status.
+// Runs `body` in a child process without the standard streams, and returns the child's status.
 template <class Body>
 int status_without_streams(const Body& body) {
   const pid_t child = ::fork();
@@ -65,10 +65,10 @@ TEST_CASE("a file that a process without standard streams writes has no printed 
 
 TEST_CASE("standard streams that are closed are held by the null device, and the others stay") {
   CHECK(status_without_streams([] {
-          const int kept = ::open("/dev/full", O_RDWR);  // as standard input
+          const int full = ::open("/dev/full", O_RDWR);  // as standard input
           muster::detail::prepare_process();
           const int next = ::open("/dev/null", O_RDWR);
-          const bool is_full = ::write(kept, "x", 1) < 0;
+          const bool is_full = ::write(full, "x", 1) < 0;
           return next > STDERR_FILENO && is_full && ::write(STDOUT_FILENO, "x", 1) == 1 ? 0 : 1;
         }) == 0);
 }

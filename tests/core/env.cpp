@@ -44,7 +44,7 @@ TEST_CASE("what is off by default is on where its flag stands alone, and takes n
 
   test::command_line wrong({"app", "--elastic", "onn"});
   const muster::settings typed(wrong.argc, wrong.argv());
-  CHECK(typed.value(muster::setting::elastic) == "onn");  // which its reader refuses
+  CHECK(typed.value(muster::setting::elastic) == "onn");  // its reader rejects the value
 }
 
 TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
@@ -77,19 +77,19 @@ TEST_CASE("values that cannot be used are refused by name") {
 TEST_CASE("what a command line asks for instead of a run is told, and stays on it") {
   using question = muster::settings::question;
   using words = std::vector<std::string>;
-  const auto [given, asked, left] = GENERATE(table<words, question, std::size_t>({
+  const auto [arguments, request, remaining] = GENERATE(table<words, question, std::size_t>({
       {{"app", "file"}, question::none, 2},
       {{"app", "file", "--help"}, question::help, 3},
       {{"app", "-h", "--version"}, question::help, 3},
       {{"app", "--ranks", "2", "--help-all"}, question::help_all, 2},
       {{"app", "--elastic", "--version"}, question::version, 2},
       {{"app", "--", "--version"}, question::none, 3},
-      {{"app", "--job", "--version"}, question::none, 1},  // the job is called so
+      {{"app", "--job", "--version"}, question::none, 1},  // the job has this name
   }));
-  test::command_line line(given);
+  test::command_line line(arguments);
   const muster::settings settings(line.argc, line.argv());
-  CHECK(settings.asks() == asked);
-  CHECK(line.rest().size() == left);
+  CHECK(settings.asks() == request);
+  CHECK(line.rest().size() == remaining);
 }
 
 TEST_CASE("a question is answered with the version, or with the program's own usage and the settings below it") {

@@ -24,8 +24,8 @@ TEST_CASE("an error knows its kind, its place and the status to exit with") {
   CHECK(late.missing() == std::vector<int>{1, 3});
   CHECK(std::string(late.what()).find("rank 1 and 3") != std::string::npos);
 
-  const muster::peer_failure left({2}, "rank 2 left", 3);
-  CHECK(muster::exit_status_of(std::make_exception_ptr(left)) == 3);
+  const muster::peer_failure departed({2}, "rank 2 left", 3);
+  CHECK(muster::exit_status_of(std::make_exception_ptr(departed)) == 3);
   CHECK(muster::exit_status_of(std::make_exception_ptr(std::runtime_error("x"))) == 1);
   CHECK(muster::exit_status_of(std::make_exception_ptr(42)) == 1);
   CHECK(muster::describe(std::make_exception_ptr(std::runtime_error("two\nlines"))) == "two lines");

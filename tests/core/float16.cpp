@@ -18,7 +18,7 @@ TEST_CASE("every float16 and bfloat16 survives the way to float and back") {
   }
 }
 
-// The oracle: the nearest of all representable values, the even one of two equally near.
+// The oracle: returns the nearest representable value, and in a tie the even value.
 template <class Half>
 std::uint16_t nearest(float value, std::uint16_t guess) {
   std::uint16_t best = guess;

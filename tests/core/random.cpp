@@ -8,12 +8,12 @@
 TEST_CASE("streams repeat for a key and differ between keys") {
   muster::random_stream first(1, 2);
   muster::random_stream again(1, 2);
-  muster::random_stream other(1, 3);
+  muster::random_stream second_stream(1, 3);
   int equal = 0;
   for (int i = 0; i < 1000; ++i) {
     const auto value = first();
     REQUIRE(value == again());
-    equal += value == other() ? 1 : 0;
+    equal += value == second_stream() ? 1 : 0;
   }
   CHECK(equal == 0);
 }
@@ -26,8 +26,7 @@ TEST_CASE("below() is even over its range") {
     const double expected = 20000.0 / static_cast<double>(bound);
     double chi_squared = 0;
     for (const int count : counts) chi_squared += (count - expected) * (count - expected) / expected;
-    CHECK(chi_squared <
-          30.0);  // 9 degrees of freedom at the most: passed by all but 0.05 % of seeds, and the seed is fixed
+    CHECK(chi_squared < 30.0);  // at most 9 degrees of freedom: all but 0.05 % of seeds pass, and the seed is fixed
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace {
 
-/// Of the calling thread, as the system has it.
+/// The schedule of the calling thread according to the system.
 struct schedule {
   std::uint32_t policy = 0;
   std::uint64_t slice = 0;  // nanoseconds; 0 before Linux 6.12
@@ -27,16 +27,16 @@ schedule of_this_thread() {
           ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()))};
 }
 
-/// What `change` makes of a new thread.
+/// Returns the schedules of a new thread before and after `change`.
 template <class Change>
 std::array<schedule, 2> around(Change change) {
-  std::array<schedule, 2> seen;
+  std::array<schedule, 2> schedules;
   std::thread([&] {
-    seen[0] = of_this_thread();
+    schedules[0] = of_this_thread();
     change();
-    seen[1] = of_this_thread();
+    schedules[1] = of_this_thread();
   }).join();
-  return seen;
+  return schedules;
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ TEST_CASE("a thread of short slices keeps its policy and its priority") {
     WARN("SKIPPED: this system has no slices that a thread can choose (before Linux 6.12)");
     return;
   }
-  CHECK(before.slice > 100'000);  // it was not inherited
+  CHECK(before.slice > 100'000);  // the setting was not inherited
   CHECK(after.slice == 100'000);
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("a text is a name, values in their order and keys in any") {
   CHECK(spec.choice_of<int>("of", 0, {{"all", 1}, {"weights", 2}}) == 2);
   CHECK(spec.number_of("decay", 0.0, 0.0, false) == 1e-4);
   CHECK(spec.number_of("else", 0.5, 0.0, false) == 0.5);
-  CHECK_FALSE(spec.take("decay").has_value());  // taken
+  CHECK_FALSE(spec.take("decay").has_value());  // already read
   spec.finish("momentum:0.1,0.9");
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("values and keys may be empty, and a name alone has neither") {
 }
 
 TEST_CASE("whatever is wrong is said in one form: the text, why, and what would do") {
-  const auto of = [](const std::string& text, auto&& use) {
+  const auto error_of = [](const std::string& text, auto&& use) {
     return refusal([&] {
       spec_reader spec("thing", text);
       use(spec);
@@ -62,32 +62,33 @@ TEST_CASE("whatever is wrong is said in one form: the text, why, and what would 
     });
   };
   const auto nothing = [](spec_reader&) {};
-  const auto one = [](spec_reader& spec) { (void)spec.number("rate", 0.0, true); };
+  const auto read_rate = [](spec_reader& spec) { (void)spec.number("rate", 0.0, true); };
   const auto beta = [](spec_reader& spec) { (void)spec.whole_of("beta", 1); };
-  for (const std::string& said :
-       {of("adam:2", nothing), of("adam", one), of("adam:", one), of("adam:x", one), of("adam:0", one),
-        of("adam:-1", one), of("adam:nan", one), of("adam:01", one), of("adam:1,2", one), of("adam,2", nothing),
-        of("adam,betta=1", beta), of("adam,beta", beta), of("adam,beta=", beta), of("adam,beta=-1", beta),
-        of("adam,beta=1.5", beta), of("adam,beta=1,beta=2", beta), of("adam,beta=1,", beta),
-        of("adam:1,beta=1,2", beta)}) {
-    INFO(said);
-    CHECK(said.starts_with("thing 'adam"));
-    CHECK(said.find("' cannot be used (") != std::string::npos);
-    CHECK(said.find("); ") != std::string::npos);
+  for (const std::string& message :
+       {error_of("adam:2", nothing), error_of("adam", read_rate), error_of("adam:", read_rate),
+        error_of("adam:x", read_rate), error_of("adam:0", read_rate), error_of("adam:-1", read_rate),
+        error_of("adam:nan", read_rate), error_of("adam:01", read_rate), error_of("adam:1,2", read_rate),
+        error_of("adam,2", nothing), error_of("adam,betta=1", beta), error_of("adam,beta", beta),
+        error_of("adam,beta=", beta), error_of("adam,beta=-1", beta), error_of("adam,beta=1.5", beta),
+        error_of("adam,beta=1,beta=2", beta), error_of("adam,beta=1,", beta), error_of("adam:1,beta=1,2", beta)}) {
+    INFO(message);
+    CHECK(message.starts_with("thing 'adam"));
+    CHECK(message.find("' cannot be used (") != std::string::npos);
+    CHECK(message.find("); ") != std::string::npos);
   }
-  CHECK(of("adam", one) == "thing 'adam' cannot be used (it has no rate); write adam:RATE");
-  CHECK_THAT(of("sgd:1,k=2", [](auto& spec) { (void)spec.value("rate"), (void)spec.value("momentum"); }),
+  CHECK(error_of("adam", read_rate) == "thing 'adam' cannot be used (it has no rate); write adam:RATE");
+  CHECK_THAT(error_of("sgd:1,k=2", [](auto& spec) { (void)spec.value("rate"), (void)spec.value("momentum"); }),
              contains("(it has no momentum); write sgd:1,MOMENTUM"));
-  CHECK_THAT(of("adam:1,2", one), contains("'adam' takes no more values, and not '2'"));
-  CHECK_THAT(of("adam:1", nothing), contains("'adam' takes no value, and not '1'"));
-  CHECK_THAT(of("adam,betta=1", beta), contains("did you mean 'beta'?"));
-  CHECK_THAT(of("adam,a=1", nothing), contains("'a' is one too many: it takes no keys"));
-  CHECK_THAT(of("adam,beta=9", [](auto& spec) { (void)spec.read_whole("beta", *spec.take("beta"), 1, 8); }),
+  CHECK_THAT(error_of("adam:1,2", read_rate), contains("'adam' takes no more values, and not '2'"));
+  CHECK_THAT(error_of("adam:1", nothing), contains("'adam' takes no value, and not '1'"));
+  CHECK_THAT(error_of("adam,betta=1", beta), contains("did you mean 'beta'?"));
+  CHECK_THAT(error_of("adam,a=1", nothing), contains("'a' is one too many: it takes no keys"));
+  CHECK_THAT(error_of("adam,beta=9", [](auto& spec) { (void)spec.read_whole("beta", *spec.take("beta"), 1, 8); }),
              contains("beta '9' is not a whole number from 1 to 8"));
-  CHECK_THAT(of("adma",
-                [](auto& spec) {
-                  (void)spec.name({"adam", "sgd"}, "adam");
-                }),
+  CHECK_THAT(error_of("adma",
+                      [](auto& spec) {
+                        (void)spec.name({"adam", "sgd"}, "adam");
+                      }),
              contains("'adma' is not one of adam, sgd); did you mean 'adam'?"));
 }
 
@@ -113,8 +114,8 @@ TEST_CASE("whatever is written is read or refused in one line") {
       (void)spec.paths(1, 2);
       spec.finish("a:PATH");
     });
-    for (const auto& said : {plain, source})
-      if (said != "accepted") CHECK(said.find("'" + text + "' cannot be used (") != std::string::npos);
+    for (const auto& message : {plain, source})
+      if (message != "accepted") CHECK(message.find("'" + text + "' cannot be used (") != std::string::npos);
   }
 }
 

@@ -15,8 +15,8 @@ std::vector<float> draw(muster::random_stream& stream, std::size_t size) {
   return values;
 }
 
-// torch.optim.SGD with dampening 0, transcribed from its documentation and kept in double precision: its velocity is
-// the first gradient at the first step instead of zeros.
+// torch.optim.SGD with dampening 0, transcribed from its documentation, in double precision. Its velocity is the first
+// gradient at the first step instead of zeros.
 struct pytorch_sgd {
   muster::sgd_step<double> step;
   std::vector<double> parameters;

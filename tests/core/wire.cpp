@@ -14,15 +14,15 @@ struct pair_of_numbers {
 };
 
 std::string example() {
-  wire_writer to(std::string("~"));
-  to.add(std::uint8_t{7});
-  to.add(std::uint64_t{0x0102030405060708});
-  to.add(1.5f);
-  to.add_text("text");
-  to.add(pair_of_numbers{1, 2});
-  to.add_all<std::uint32_t>(std::vector<std::uint32_t>{3, 4});
-  to.add_bytes(std::as_bytes(std::span("ab", 2)));
-  return to.take();
+  wire_writer writer(std::string("~"));
+  writer.add(std::uint8_t{7});
+  writer.add(std::uint64_t{0x0102030405060708});
+  writer.add(1.5f);
+  writer.add_text("text");
+  writer.add(pair_of_numbers{1, 2});
+  writer.add_all<std::uint32_t>(std::vector<std::uint32_t>{3, 4});
+  writer.add_bytes(std::as_bytes(std::span("ab", 2)));
+  return writer.take();
 }
 
 bool read_example(wire_reader& in) {
@@ -46,8 +46,9 @@ TEST_CASE("what is written is little-endian, and read as it was written") {
 TEST_CASE("of a text that was cut anywhere, or has something behind it, nothing is whole") {
   const auto text = example();
   for (std::size_t size = 0; size < text.size(); ++size) {
-    const std::vector<char> cut(text.begin(),
-                                text.begin() + static_cast<std::ptrdiff_t>(size));  // sanitizers see its end
+    const std::vector<char> cut(
+        text.begin(),
+        text.begin() + static_cast<std::ptrdiff_t>(size));  // so that sanitizers detect reads beyond its end
     wire_reader in(std::string_view(cut.data(), cut.size()));
     CHECK_FALSE(read_example(in));
     CHECK_FALSE(in.good());
@@ -63,10 +64,10 @@ TEST_CASE("of a text that was cut anywhere, or has something behind it, nothing 
 
 TEST_CASE("lengths and counts that cannot be are refused before anything is reserved for them") {
   for (const std::uint64_t wrong : {std::uint64_t{17}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
-    wire_writer to;
-    to.add(wrong);
-    to.add_bytes(std::vector<std::byte>(16));
-    const auto text = to.take();
+    wire_writer writer;
+    writer.add(wrong);
+    writer.add_bytes(std::vector<std::byte>(16));
+    const auto text = writer.take();
     wire_reader as_text(text), as_bytes(text), as_count(text);
     CHECK(as_text.text().empty());
     CHECK_FALSE(as_text.good());
@@ -74,10 +75,10 @@ TEST_CASE("lengths and counts that cannot be are refused before anything is rese
     CHECK(as_count.count(1) == 0);
     CHECK_FALSE(as_count.good());
   }
-  wire_writer to;
-  to.add(std::uint64_t{2});
-  to.add_bytes(std::vector<std::byte>(16));
-  const auto text = to.take();
+  wire_writer writer;
+  writer.add(std::uint64_t{2});
+  writer.add_bytes(std::vector<std::byte>(16));
+  const auto text = writer.take();
   CHECK(wire_reader(text).count(8) == 2);
   CHECK(wire_reader(text).count(9) == 0);
   CHECK(wire_reader(text).count(8, 1) == 0);

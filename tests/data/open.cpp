@@ -85,7 +85,7 @@ TEST_CASE("errors say what is wrong with a connection or an address, and never i
       {"postgres:" + url + "?query=SELECT 1&2", "'2' is not KEY=VALUE"},
       {"postgres:postgresql://db/x?password=secret&query=SELECT 1", "'password' is not one of"},
       {url + "?query=SELECT 1", "did you mean 'postgres'?"},
-      {"host=db password=secret", "does not say what kind of data"},
+      {"host=db password=secret", "does not name the kind of data"},
       {"csv:https://server/x.csv?sv=1&sig=secret", "is not one of"},
       {"csv:https://server/x.csv?X-Amz-Credential=secret&X-Amz-Signature=secret", "is not one of"},
       {"mix:postgres:" + url + "?query=SELECT 1,records:/a=0.5", "has no weight"}};

@@ -148,8 +148,8 @@ class halving final : public ps::update_function {
 TEST_CASE("an update function that no text could name, or that nothing makes, is not registered") {
   const auto make = [](muster::spec_reader&) { return std::make_shared<halving>(); };
   for (const char* const name : {"", "Half", "half:1", "half,1"})
-    CHECK_THROWS_WITH(ps::register_update(name, make), contains("it is no name"));
-  CHECK_THROWS_WITH(ps::register_update("sgd", make), contains("there is one of that name"));
+    CHECK_THROWS_WITH(ps::register_update(name, make), contains("the name is invalid"));
+  CHECK_THROWS_WITH(ps::register_update("sgd", make), contains("the name exists already"));
   CHECK_THROWS_WITH(ps::register_update("made_by_nothing", nullptr), contains("is null"));
   CHECK_THROWS_WITH(ps::make_update("made_by_nothing"), contains("is not one of"));
 }

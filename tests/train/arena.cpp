@@ -21,7 +21,7 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   CHECK(arena.parameter(2).size() == 1);
   CHECK(arena.gradient("line").size() == 16);
   CHECK(arena.index("bias") == 2);
-  // From the last tensor to the first, as a backward pass has them.
+  // The tensors are in reverse order, the order of a backward pass.
   CHECK(arena.parameter("line").data() == arena.parameters().data());
   CHECK(arena.gradient("bias").data() == arena.gradient("line").data() + 16);
   CHECK(arena.gradient("weight").data() == arena.gradient("bias").data() + 16);
@@ -31,7 +31,7 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
     for (const auto view : {arena.parameter(tensor), arena.gradient(tensor)}) {
       CHECK(reinterpret_cast<std::uintptr_t>(view.data()) % 64 == 0);
-      for (float& value : view) value += 1.0f;  // an overlap would be counted twice
+      for (float& value : view) value += 1.0f;  // an overlap would count twice
     }
   }
   CHECK(std::accumulate(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 21 + 1 + 16);

@@ -70,28 +70,29 @@ TEST_CASE("weights by speed: an unknown one is a mean one, none is 0, and small 
 
 namespace {
 
-// A rank that works on so many samples a second, in one of three ways: evenly; under a quota, which lets it run at full
-// speed and then stand still until its period is over; or with times that vary.
+// A rank that processes this number of samples per second, in three ways: evenly, with random times, or under a
+// quota, which runs the rank at full speed and then stops it until its period ends.
 struct simulated_rank {
   double speed;
-  double period = 0;  // seconds of a quota's period, of which it runs a quarter; 0: none
+  double period = 0;  // period of a quota in seconds, a quarter of which the rank runs; 0: no quota
   double noise = 0;
 
   double time_of(std::uint64_t samples, muster::random_stream& draw) const {
     const double even = static_cast<double>(samples) / speed;
     if (period <= 0) return even * std::exp(noise * draw.normal() - noise * noise / 2);
-    double work = even / 4, took = 0, left = period / 4 * draw.uniform();
-    for (; work > left; work -= std::exchange(left, period / 4)) took += left + period * 3 / 4;
+    double work = even / 4, took = 0, until_stop = period / 4 * draw.uniform();
+    for (; work > until_stop; work -= std::exchange(until_stop, period / 4)) took += until_stop + period * 3 / 4;
     return took + work;
   }
 };
 
-// The ranks' time for steps of 600 samples, against that of a step with parts by their speeds.
+// The ranks' time for steps of 600 samples, compared to steps with parts by the ranks' speeds.
 class simulated_job {
  public:
-  explicit simulated_job(std::vector<simulated_rank> of) : ranks(std::move(of)), estimates_(ranks.size()) {}
+  explicit simulated_job(std::vector<simulated_rank> simulated)
+      : ranks(std::move(simulated)), estimates_(ranks.size()) {}
 
-  // How much longer the mean step of these takes.
+  // Returns how much longer a step takes in the mean.
   double steps(int count) {
     double sum = 0;
     for (int k = 0; k < count; ++k) sum += step();
@@ -102,9 +103,9 @@ class simulated_job {
 
  private:
   double step() {
-    if (muster::detail::meet_after(step_++)) {
+    if (muster::detail::exchanges_speeds_after(step_++)) {
       std::vector<double> rates;
-      for (auto& one : estimates_) rates.push_back(one.rate());
+      for (auto& estimate : estimates_) rates.push_back(estimate.rate());
       auto next = muster::detail::weights_by(rates);
       if (muster::detail::differ(weights_, next)) weights_ = std::move(next);
     }
@@ -141,7 +142,7 @@ TEST_CASE("parts are by speed within 20 steps and stay so, also when a rank's sp
   CHECK(job.steps(18) < 0.15);  // equal parts: 0.67
   CHECK(job.steps(20) < most);
   CHECK(job.steps(300) < most);
-  job.ranks[1].speed = 100;  // no measurement before this one may hold the next parts up
+  job.ranks[1].speed = 100;  // measurements before this point must not delay the next parts
   job.steps(20);
   CHECK(job.steps(20) < most);
   job.ranks[1].speed = 400;
@@ -155,17 +156,18 @@ TEST_CASE("a rank that takes longer for a sample gets fewer of them, and each is
   std::atomic<std::uint64_t> all{0};
   test::as_ranks(3,
                  [&](muster::context& context, muster::group& world) {
-                   test::trained here(context);
-                   here.training.run({.epochs = 10, .log = nullptr}, [&](muster::training_step& step) {
-                     const auto batch = step.next(here.loader);
+                   test::trained fixture(context);
+                   fixture.training.run({.epochs = 10, .log = nullptr}, [&](muster::training_step& step) {
+                     const auto batch = step.next(fixture.loader);
                      const auto each = std::chrono::milliseconds(world.rank() == 2 ? 10 : 1);
                      std::this_thread::sleep_for(each * static_cast<int>(batch.samples.size()));
-                     step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
-                     step.update(here.optimizer, 0.5);
+                     step.backward(batch, [&](const auto& part, auto& backward) { fixture.gradient(part, backward); });
+                     step.update(fixture.optimizer, 0.5);
                      all += batch.samples.size();
                      if (world.rank() == 2) slow += batch.samples.size();
                    });
-                   for (const auto& one : here.training.epochs()) test::require(one.samples == 40, "each sample once");
+                   for (const auto& epoch : fixture.training.epochs())
+                     test::require(epoch.samples == 40, "each sample once");
                  },
                  {"--balance", "speed"});
   CHECK(all == 400);
@@ -177,7 +179,7 @@ TEST_CASE("ranks that do not exchange gradients do not share by speed") {
   test::as_ranks(2,
                  [&](muster::context& context, muster::group&) {
                    try {
-                     test::trained here(context);
+                     test::trained fixture(context);
                    } catch (const muster::configuration_error& error) {
                      return test::require(std::string(error.what()).starts_with("--balance"), error.what());
                    }

@@ -1,13 +1,13 @@
-// One rank of a training whose ranks get killed amid their backward passes: tests/train/bereaved.py kills them and
-// reads what the survivors say. It says "trains" when it does, and when another rank has failed, "alone KIND same" if
-// its state is that of the last step that was committed, else "alone KIND changed".
+// A rank of a training whose ranks are killed during their backward passes: tests/train/bereaved.py kills them and
+// reads the survivors' output. The rank prints "trains" when it trains. When another rank has failed it prints "alone
+// KIND same" if its state is the state after the last committed step, else "alone KIND changed".
 #include <muster/muster.hpp>
 
 #include <cstdio>
 
 namespace {
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   std::puts(line.c_str());
   std::fflush(stdout);
 }
@@ -30,8 +30,8 @@ int main(int argc, char** argv) {
     try {
       for (std::uint64_t step = 1;; ++step) {
         session.run(state,
-                    [&](muster::step& now) {
-                      auto backward = sync.begin(now.group());
+                    [&](muster::step& current) {
+                      auto backward = sync.begin(current.group());
                       backward.add_samples(1);
                       for (std::size_t tensor = layers; tensor-- > 0;) {
                         const auto gradient = backward.gradient(tensor);
@@ -47,12 +47,12 @@ int main(int argc, char** argv) {
                     },
                     {.steps = step});
         committed = state.digest();
-        if (step == 3) say("trains");
+        if (step == 3) print_line("trains");
       }
     } catch (const muster::error& failure) {
       const bool of_peer = failure.kind() == muster::error_kind::peer_failure;
-      say(std::string("alone ") + (of_peer ? "peer_failure" : failure.what()) +
-          (state.digest() == committed ? " same" : " changed"));
+      print_line(std::string("alone ") + (of_peer ? "peer_failure" : failure.what()) +
+                 (state.digest() == committed ? " same" : " changed"));
       throw;
     }
   });

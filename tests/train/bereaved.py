@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills a rank of a training at a random moment, again and again: each survivor must soon say that a peer failed and that
-its state is as it was after the last step that was committed.
+"""Kills a rank of a training at a random moment, repeatedly: each survivor must soon report that a peer failed and that
+its state is the state after the last committed step.
 
 usage: bereaved.py --program PATH --transport NAME --rounds N
 """
@@ -45,9 +45,9 @@ def one_round(number, meetings):
         for rank in ranks:
             if rank.rank == victim:
                 continue
-            said = rank.expect("alone")
-            if said != "alone peer_failure same":
-                raise Failure(f"rank {rank.rank} says '{said}'")
+            line = rank.expect("alone")
+            if line != "alone peer_failure same":
+                raise Failure(f"rank {rank.rank} says '{line}'")
             status = rank.end()
             if status != PEER_FAILURE:
                 raise Failure(f"rank {rank.rank} ends with {status} ({rank.errors})")

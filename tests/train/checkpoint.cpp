@@ -40,9 +40,9 @@ TEST_CASE("a training that goes on from a checkpoint is bit for bit one that nev
   CAPTURE(ranks, muster::to_string(mode));
   const temporary_folder folder;
   test::run_ranks(ranks, [&](muster::group& world) {
-    training whole(200, 50, mode);
-    whole.chance = muster::random_stream(3, static_cast<std::uint64_t>(world.rank()));
-    whole.run_to(world, 47);  // into the third epoch
+    training uninterrupted(200, 50, mode);
+    uninterrupted.chance = muster::random_stream(3, static_cast<std::uint64_t>(world.rank()));
+    uninterrupted.run_to(world, 47);  // into the third epoch
     muster::checkpoint store(folder / "of the test");
     std::uint64_t saved = 0;
     {
@@ -54,17 +54,19 @@ TEST_CASE("a training that goes on from a checkpoint is bit for bit one that nev
       first.run_to(world, 31);
       save(store, world, first.state);
       saved = first.state.digest();
-      first.run_to(world, 36);  // and this is lost
+      first.run_to(world, 36);  // lost after the last save
     }
     training second(200, 50, mode);
     require(load(store, world, second.state), "there is one");
     require(second.state.steps() == 31, "the newest");
     require(second.state.digest() == saved, "what was saved");
     second.run_to(world, 47);
-    require(second.state.digest() == whole.state.digest(), "all that is replicated");
-    require(std::ranges::equal(second.arena.parameters(), whole.arena.parameters()), "parameters, whosever they are");
-    require(second.mean == whole.mean && second.chance() == whole.chance(), "and what is of this rank alone");
-    require(std::equal(second.used.rbegin(), second.used.rend(), whole.used.rbegin()), "the same samples");
+    require(second.state.digest() == uninterrupted.state.digest(), "all that is replicated");
+    require(std::ranges::equal(second.arena.parameters(), uninterrupted.arena.parameters()),
+            "parameters, whosever they are");
+    require(second.mean == uninterrupted.mean && second.chance() == uninterrupted.chance(),
+            "and what is of this rank alone");
+    require(std::equal(second.used.rbegin(), second.used.rend(), uninterrupted.used.rbegin()), "the same samples");
   });
 }
 
@@ -77,8 +79,8 @@ TEST_CASE("in another world the data goes on at its place, and no sample is lost
       training job;
       muster::checkpoint store(folder / "store");
       const bool goes_on = load(store, world, job.state);
-      const auto begun = job.state.steps();
-      require(goes_on == (begun > 0), "all but the first go on");
+      const auto steps_before = job.state.steps();
+      require(goes_on == (steps_before > 0), "all but the first go on");
       job.run_to(world, to);
       save(store, world, job.state);
       const std::lock_guard lock(mutex);
@@ -90,7 +92,7 @@ TEST_CASE("in another world the data goes on at its place, and no sample is lost
   train(1, 18);
   train(3, 20);
   CHECK(times.size() == 200);
-  CHECK(std::ranges::all_of(times, [](const auto& one) { return one.second == 1; }));
+  CHECK(std::ranges::all_of(times, [](const auto& entry) { return entry.second == 1; }));
 }
 
 TEST_CASE("weights that each rank has of its own are of no use to another number of ranks") {
@@ -109,9 +111,9 @@ TEST_CASE("weights that each rank has of its own are of no use to another number
       training job(200, 50, mode);
       (void)load(muster::checkpoint(folder / "store"), world, job.state);
     });
-    for (const auto& one : thrown) {
-      REQUIRE(one);
-      CHECK_THAT(muster::describe(one), contains("its weights are those of 2 ranks"));
+    for (const auto& failure : thrown) {
+      REQUIRE(failure);
+      CHECK_THAT(muster::describe(failure), contains("it has separate weights for 2 ranks"));
     }
   }
   muster::set_log_level(muster::log_level::warning, false);
@@ -131,14 +133,14 @@ TEST_CASE("the last checkpoints and the best one stay") {
     require(saved_steps(folder / "store") == std::vector<std::uint64_t>{smaller ? 6u : 4u, 10u, 12u},
             "the best and the last two");
   });
-  CHECK(files_in(folder / "store").size() == 9);  // three of two ranks and what is replicated
+  CHECK(files_in(folder / "store").size() == 9);  // three of two ranks and the replicated part
 }
 
 TEST_CASE("a save removes checkpoints and what was left of them, and no file of another name") {
   const temporary_folder folder;
   const std::string where = folder / "store";
   std::filesystem::create_directories(where);
-  const std::string whole = "step-000000000000.0000000000000001";  // older than the checkpoint that is saved
+  const std::string stem = "step-000000000000.0000000000000001";  // older than the checkpoint that is saved
   const std::vector<std::string> foreign = {"step-1000.ckpt",
                                             "step-1000.best.pt",
                                             "step-20.bin",
@@ -146,13 +148,13 @@ TEST_CASE("a save removes checkpoints and what was left of them, and no file of 
                                             "step-7.adapter.safetensors",
                                             "step-9.e",
                                             "notes.txt",
-                                            whole,
-                                            whole + ".state.bak",
-                                            whole + ".rank-0.tmp",
-                                            whole + "0.state",
+                                            stem,
+                                            stem + ".state.bak",
+                                            stem + ".rank-0.tmp",
+                                            stem + "0.state",
                                             "step-1.0123456789abcdef.state"};
-  const std::vector<std::string> left = {whole + ".state", whole + ".rank-1", whole + ".rank-0.12-3.tmp"};
-  for (const auto& names : {foreign, left}) {
+  const std::vector<std::string> leftovers = {stem + ".state", stem + ".rank-1", stem + ".rank-0.12-3.tmp"};
+  for (const auto& names : {foreign, leftovers}) {
     for (const auto& name : names) overwrite(where + "/" + name, "mine");
   }
   muster::set_log_level(muster::log_level::error, true);
@@ -162,7 +164,7 @@ TEST_CASE("a save removes checkpoints and what was left of them, and no file of 
   });
   muster::set_log_level(muster::log_level::warning, false);
   for (const auto& name : foreign) CHECK(content_of(where + "/" + name) == "mine");
-  for (const auto& name : left) CHECK_FALSE(std::filesystem::exists(where + "/" + name));
+  for (const auto& name : leftovers) CHECK_FALSE(std::filesystem::exists(where + "/" + name));
 }
 
 TEST_CASE("a save reads of the checkpoints before no more than their heads") {
@@ -191,13 +193,13 @@ TEST_CASE("what is torn, damaged or of something else is refused, and the one be
     test::run_ranks(2, [&](muster::group& world) {
       training job;
       muster::checkpoint store(where);
-      bool there = false;
+      bool is_loaded = false;
       try {
-        there = load(store, world, job.state);
+        is_loaded = load(store, world, job.state);
       } catch (const muster::data_error&) {
         require(job.state.steps() == 0, "nothing was moved");
       }
-      check(job, there);
+      check(job, is_loaded);
     });
   };
   test::run_ranks(2, [&](muster::group& world) {
@@ -214,33 +216,41 @@ TEST_CASE("what is torn, damaged or of something else is refused, and the one be
     const std::string good = content_of(newest);
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{39}, good.size() / 2, good.size() - 1}) {
       overwrite(newest, std::string_view(good).substr(0, size));
-      look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a torn one"); });
+      look([](training& job, bool is_loaded) {
+        require(is_loaded && job.state.steps() == 3, "the one before a torn one");
+      });
     }
     std::string bad = good;
     bad[good.size() / 2] = static_cast<char>(bad[good.size() / 2] ^ 4);
     overwrite(newest, bad);
-    look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a damaged one"); });
+    look([](training& job, bool is_loaded) {
+      require(is_loaded && job.state.steps() == 3, "the one before a damaged one");
+    });
     std::filesystem::remove(newest);
-    look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a lost one"); });
+    look([](training& job, bool is_loaded) {
+      require(is_loaded && job.state.steps() == 3, "the one before a lost one");
+    });
     overwrite(newest, good);
-    look([](training& job, bool there) { require(there && job.state.steps() == 5, "the newest"); });
+    look([](training& job, bool is_loaded) { require(is_loaded && job.state.steps() == 5, "the newest"); });
   }
-  // One that is whole in itself, of another save.
+  // A file that is valid, but belongs to another save.
   const auto of_rank = files_in(where, ".rank-1");
   const std::string good = content_of(of_rank.back());
   overwrite(of_rank.back(), content_of(of_rank.front()));
   REQUIRE(content_of(of_rank.back()).size() == good.size());
-  look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before another's file"); });
+  look([](training& job, bool is_loaded) {
+    require(is_loaded && job.state.steps() == 3, "the one before another's file");
+  });
   for (const auto& path : of_rank) std::filesystem::remove(path);
-  look([](training& job, bool there) {
-    require(!there && job.loader.cursor().position == 0, "nothing was moved by those that lack a file");
+  look([](training& job, bool is_loaded) {
+    require(!is_loaded && job.loader.cursor().position == 0, "nothing was moved by those that lack a file");
   });
   for (const auto& state : files_in(where, ".state")) overwrite(state, "nothing of the kind");
-  look([](training&, bool there) { require(!there, "none at all"); });
+  look([](training&, bool is_loaded) { require(!is_loaded, "none at all"); });
   test::run_ranks(1, [&](muster::group& world) {
     training job;
     CHECK_THROWS_WITH(load(muster::checkpoint(where), world, job.state),
-                      contains("no checkpoint of this folder can be used") && contains("is no checkpoint"));
+                      contains("no checkpoint in this folder can be used") && contains("is not a checkpoint"));
   });
   muster::set_log_level(muster::log_level::warning, false);
 }
@@ -256,8 +266,8 @@ TEST_CASE("a checkpoint of another model or of other data is refused with what d
     training wider(200, 51);
     CHECK_THROWS_WITH(load(store, world, wider.state),
                       contains("its tensors are w[50] b and this model's are w[51] b"));
-    training other(201);
-    CHECK_THROWS_WITH(load(store, world, other.state), contains("the number of samples is 200 there and 201 here"));
+    training larger(201);
+    CHECK_THROWS_WITH(load(store, world, larger.state), contains("the number of samples is 200 there and 201 here"));
     muster::arena plain(job.memory, {{"w", {50}}, {"b", {}}});
     muster::state less{plain};
     CHECK_THROWS_WITH(load(store, world, less), contains("has 'optimizer velocity' and this state does not"));
@@ -309,7 +319,7 @@ TEST_CASE("parts with the right checksum that make no sense are refused") {
       bad[random.below(parts.size())] = static_cast<char>(random.below(4) == 0 ? 0xff : random.below(256));
     accepted += fuzz::check_checkpoint(fuzz::sealed(bad)) ? 1 : 0;
   }
-  CHECK(accepted > 0);  // names and values may be anything
+  CHECK(accepted > 0);  // names and values may contain any bytes
   CHECK(accepted < 15000);
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The page of tests/train/program.cpp as an elastic job: what it saves is gone on with, to the bit where the ranks are as
-many, and it comes to its end whatever becomes of its ranks.
+"""Runs the program of tests/train/program.cpp as an elastic job. A later job resumes from its checkpoint, bitwise for the
+same number of ranks, and the job reaches its end although ranks are killed and join.
 
 usage: elastic_program.py --launcher PATH --program PATH [--rounds N] [--seed S] [--first I]
 
-In each round ranks are killed by SIGKILL, and started again by the launcher, and others join, at moments drawn by the
-seed: all that are left must end with 0 and the same state, and the next job must go on from what was saved.
+In each round ranks are killed by SIGKILL and started again by the launcher, and others join, at moments drawn by the
+seed. All remaining ranks must end with 0 and the same state, and the next job must resume from the checkpoint.
 """
 import argparse
 import os
@@ -33,8 +33,8 @@ class Job:
     def __init__(self, ranks, folder, epochs, *more):
         words = [options.launcher, "-n", str(ranks), *more, options.program, folder, str(epochs)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.said = []
-        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self.output = []
+        self.listener = threading.Thread(target=lambda: self.output.extend(self.process.stdout))
         self.listener.start()
 
     def ranks(self):
@@ -42,17 +42,17 @@ class Job:
             return [int(child) for child in children.read().split()]
 
     def joined(self):
-        """Processes that the others have taken in."""
-        return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.said)))
+        """Returns the number of processes that have joined."""
+        return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.output)))
 
     def trains(self):
         return self.process.poll() is None
 
     def end(self):
-        """The states that its ranks ended with, of which each must have ended with 0 or by SIGKILL."""
+        """Returns the final states of the job's ranks, which must all have ended with 0 or by SIGKILL."""
         self.process.wait(120)
         self.listener.join()
-        text = "".join(self.said)
+        text = "".join(self.output)
         if self.process.returncode != 0 or re.search(r"ended with \d|by signal (?!9)", text):
             sys.exit(f"seed {options.seed}: the job ends with {self.process.returncode}:\n{text[-4000:]}")
         states = re.findall(r"^accuracy .*, state (\w+)$", text, re.M)
@@ -62,7 +62,7 @@ class Job:
 
 
 def disturb(job, draw):
-    """Kills and joins, the next when the one before is over; returns how many there were of each."""
+    """Kills and adds ranks, each when the previous change is over; returns the number of kills and joins."""
     kills = joins = 0
     while job.trains() and job.joined() == 0 and not os.path.isdir(job.folder):
         time.sleep(0.01)
@@ -78,7 +78,7 @@ def disturb(job, draw):
         else:
             os.kill(draw.choice(ranks), signal.SIGKILL)
             kills += 1
-        while job.trains() and job.joined() == before:  # where all die that have the state it is lost
+        while job.trains() and job.joined() == before:  # the state is lost if all ranks that have it die
             time.sleep(0.01)
     return kills, joins
 
@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as folder:
     resumed = Job(2, f"{folder}/resumed", 6).end()
     if len(straight) != 2 or straight != resumed:
         sys.exit(f"a job that was resumed ends with {resumed}, one that never stopped with {straight}")
-    # SIGTERM to all: the last rank saves where no checkpoint of an epoch is, and the same command goes on to the same end.
+    # SIGTERM to all: the last rank saves if no checkpoint of an epoch exists, and the same command reaches the same end.
     for ranks in (1, 2):
         ended = Job(ranks, f"{folder}/ended-{ranks}", 1000, "--min", "1")
         saved = pathlib.Path(f"{folder}/ended-{ranks}")
@@ -98,9 +98,9 @@ with tempfile.TemporaryDirectory() as folder:
         ended.process.send_signal(signal.SIGTERM)
         status = ended.process.wait(120)
         ended.listener.join()
-        steps = re.findall(r"saved after step (\d+) in", "".join(ended.said))
+        steps = re.findall(r"saved after step (\d+) in", "".join(ended.output))
         if status != 143 or len(steps) != 1:
-            sys.exit(f"{ranks} ranks that get SIGTERM end with {status}, and say:\n{''.join(ended.said)}")
+            sys.exit(f"{ranks} ranks that get SIGTERM end with {status}, and say:\n{''.join(ended.output)}")
         if not any(f"step-{int(steps[0]):012}" in name for name in os.listdir(f"{folder}/ended-{ranks}")):
             sys.exit(f"step {steps[0]} is not there: {os.listdir(f'{folder}/ended-{ranks}')}")
         Job(ranks, f"{folder}/ended-{ranks}", max(6, int(steps[0]) // 7 + 2)).end()

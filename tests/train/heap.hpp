@@ -1,4 +1,4 @@
-// Memory for arenas in tests that need no context.
+// Memory for arenas in tests without a context.
 #pragma once
 
 #include <muster/train/arena.hpp>

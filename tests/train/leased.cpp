@@ -1,16 +1,16 @@
-// A training that can tell how often it used each sample. Its model has an element for each sample, and a sample's
-// gradient is one there: so in the end each element is as many steps of the rate as the sample has epochs. By default
-// these are rows that the workers of servers pull and push; with --hidden there is a small network beside them, for any
-// mode and for elastic jobs.
+// A training that counts each sample's uses. Its model has an element for each sample, and the gradient of a
+// sample is 1 at its element. At the end each element is therefore the rate times the number of steps in which its
+// sample was used. By default these elements are rows that the workers of servers pull and push. With --hidden the
+// model also has a small network, for any mode and for elastic jobs.
 //
 // usage: test_leased [--samples N] [--epochs N] [--batch N] [--hidden N] [--sample-time MILLISECONDS]
 //   [--step-time MILLISECONDS] [--tables FOLDER] [--die-at-end FILE]
-//   --step-time    what a step takes beside its arithmetic: a rank then waits, and needs no processor (2)
-//   --sample-time  the same for a sample, instead
+//   --step-time    duration of a step besides its arithmetic: the rank waits without using a processor (2)
+//   --sample-time  the same for each sample, instead
 //   --tables       checkpoints, every 40 steps
-//   --die-at-end   the first process that comes to the end makes this file and is killed
-// It says "ready" when it has its data, "begins NANOSECONDS" at its first step, "step N" now and then, and in the end
-// how often samples were used, and the accuracy of the network.
+//   --die-at-end   the first process that reaches the end creates this file and is killed
+// It prints "ready" when it has its data, "begins NANOSECONDS" at its first step, "step N" now and then, and at the end
+// the number of uses of samples, and the accuracy of the network.
 #include <muster/train/training.hpp>
 
 #include <fcntl.h>
@@ -64,7 +64,7 @@ words read_words(int argc, char** argv) {
   return read;
 }
 
-void say(const std::string& line) { std::printf("%s\n", line.c_str()), std::fflush(stdout); }
+void print_line(const std::string& line) { std::printf("%s\n", line.c_str()), std::fflush(stdout); }
 
 void count_uses(std::span<const float> table, std::uint64_t epochs) {
   std::size_t wrong = 0;
@@ -74,33 +74,34 @@ void count_uses(std::span<const float> table, std::uint64_t epochs) {
     const double more = uses - static_cast<double>(epochs);
     used += uses;
     more > 0 ? doubled += more : lost -= more;
-    if (more != 0 && wrong++ < 5) say("sample " + std::to_string(id) + " was used " + std::to_string(uses) + " times");
+    if (more != 0 && wrong++ < 5)
+      print_line("sample " + std::to_string(id) + " was used " + std::to_string(uses) + " times");
   }
-  say(wrong == 0 ? "each sample was used once an epoch"
-                 : std::to_string(wrong) + " samples were not, and all " + std::to_string(used) +
-                       " times: " + std::to_string(lost) + " uses lost, " + std::to_string(doubled) + " doubled");
+  print_line(wrong == 0 ? "each sample was used once an epoch"
+                        : std::to_string(wrong) + " samples were not, and all " + std::to_string(used) + " times: " +
+                              std::to_string(lost) + " uses lost, " + std::to_string(doubled) + " doubled");
 }
 
-// What the network learns from: the batches of the loader have ids alone.
+// The data of the network, since the loader's batches contain ids only.
 class drawn_data {
  public:
   explicit drawn_data(std::size_t samples) : values_(samples * inputs), labels_(samples) {
     muster::random_stream draw(5);
     for (float& value : values_) value = static_cast<float>(draw.normal());
-    // Not to be learnt wholly, so that its accuracy tells how well it was trained.
+    // The labels contain noise, so that the accuracy depends on the quality of the training.
     for (std::size_t id = 0; id < samples; ++id)
       labels_[id] = values_[id * inputs] + 0.5 * draw.normal() > 0 ? 1.0f : 0.0f;
   }
   [[nodiscard]] double accuracy(const test::small_model& network, muster::arena& arena) const {
     return network.accuracy(arena, values_, labels_);
   }
-  // Valid until the next call.
+  // Adds the values to a batch. The result is valid until the next call.
   [[nodiscard]] muster::minibatch with_values(muster::minibatch batch) {
     rows_.clear();
     of_rows_.clear();
     for (const auto id : batch.samples) {
-      const auto from = values_.begin() + static_cast<std::ptrdiff_t>(id * inputs);
-      rows_.insert(rows_.end(), from, from + inputs);
+      const auto first = values_.begin() + static_cast<std::ptrdiff_t>(id * inputs);
+      rows_.insert(rows_.end(), first, first + inputs);
       of_rows_.push_back(labels_[id]);
     }
     batch.labels = of_rows_;
@@ -114,64 +115,65 @@ class drawn_data {
   muster::record_schema schema_{.fields = {{.name = "row", .shape = {inputs}}}, .labels = {"label"}};
 };
 
-void train(muster::context& context, const words& asked) {
-  auto made = muster::dataset_builder::dense("numbers", asked.samples, 1);
-  const auto data = made.finish();
-  drawn_data drawn(asked.samples);
-  auto loader = data | muster::shuffle(3) | muster::batch(asked.batch);
-  test::small_model network(asked.hidden, inputs, 2);
-  auto shapes = asked.hidden == 0 ? std::vector<muster::tensor_shape>{} : network.shapes();
+void train(muster::context& context, const words& arguments) {
+  auto builder = muster::dataset_builder::dense("numbers", arguments.samples, 1);
+  const auto data = builder.finish();
+  drawn_data drawn(arguments.samples);
+  auto loader = data | muster::shuffle(3) | muster::batch(arguments.batch);
+  test::small_model network(arguments.hidden, inputs, 2);
+  auto shapes = arguments.hidden == 0 ? std::vector<muster::tensor_shape>{} : network.shapes();
   const auto table = shapes.size();
-  shapes.push_back({"uses", {asked.samples}});
+  shapes.push_back({"uses", {arguments.samples}});
   muster::arena arena(context, shapes);
-  if (asked.hidden > 0) network.initialise(arena, 7);
+  if (arguments.hidden > 0) network.initialise(arena, 7);
   muster::sgd optimizer(arena);
-  auto how = muster::training::sync_of_job(context);
-  how.sparse = asked.hidden == 0;
-  muster::training training(context, how, arena, optimizer, loader, network.batch_norm());
-  say("ready");
+  auto sync_options = muster::training::sync_of_job(context);
+  sync_options.sparse = arguments.hidden == 0;
+  muster::training training(context, sync_options, arena, optimizer, loader, network.batch_norm());
+  print_line("ready");
   std::vector<std::uint64_t> elements;
-  std::uint64_t taken = 0;
+  std::uint64_t steps_taken = 0;
   training.run(
-      {.epochs = asked.epochs,
-       .checkpoint = asked.tables,
+      {.epochs = arguments.epochs,
+       .checkpoint = arguments.tables,
        .checkpoint_every = "40 steps",
        .at_end =
            [&](muster::training_step& step) {
-             if (!asked.die_at_end.empty() && ::open(asked.die_at_end.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0666) >= 0)
+             if (!arguments.die_at_end.empty() &&
+                 ::open(arguments.die_at_end.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0666) >= 0)
                ::raise(SIGKILL);
-             elements.resize(asked.samples);
+             elements.resize(arguments.samples);
              std::iota(elements.begin(), elements.end(), 0);
-             if (how.sparse) step.pull(elements);
-             if (asked.hidden > 0) say("accuracy " + std::to_string(drawn.accuracy(network, arena)));
-             count_uses(arena.parameter(table), asked.epochs);
+             if (sync_options.sparse) step.pull(elements);
+             if (arguments.hidden > 0) print_line("accuracy " + std::to_string(drawn.accuracy(network, arena)));
+             count_uses(arena.parameter(table), arguments.epochs);
            },
        .log = nullptr},
       [&](muster::training_step& step) {
-        if (taken == 0) say("begins " + std::to_string(muster::clock::now().time_since_epoch().count()));
+        if (steps_taken == 0) print_line("begins " + std::to_string(muster::clock::now().time_since_epoch().count()));
         const auto batch = step.next(loader);
         elements.assign(batch.samples.begin(), batch.samples.end());
         std::sort(elements.begin(), elements.end());
-        if (how.sparse) step.pull(elements);
-        step.backward(batch, [&](const auto& part, auto& to) {
-          if (!how.sparse) {
-            std::ranges::fill(to.gradient(table), 0.0f);
-            network.forward_backward(drawn.with_values(part), to);
+        if (sync_options.sparse) step.pull(elements);
+        step.backward(batch, [&](const auto& part, auto& backward) {
+          if (!sync_options.sparse) {
+            std::ranges::fill(backward.gradient(table), 0.0f);
+            network.forward_backward(drawn.with_values(part), backward);
           }
-          to.divided_by(static_cast<double>(part.global_size));
-          for (const auto element : elements) to.gradient(table)[element] += 1.0f;
+          backward.divided_by(static_cast<double>(part.global_size));
+          for (const auto element : elements) backward.gradient(table)[element] += 1.0f;
         });
         step.update(optimizer, rate);
-        if (taken++ % 50 == 0) say("step " + std::to_string(taken - 1));
-        const double time = asked.sample_time * static_cast<double>(elements.size());
-        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time > 0 ? time : asked.step_time));
+        if (steps_taken++ % 50 == 0) print_line("step " + std::to_string(steps_taken - 1));
+        const double time = arguments.sample_time * static_cast<double>(elements.size());
+        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(time > 0 ? time : arguments.step_time));
       });
-  say("trained " + std::to_string(taken));
+  print_line("trained " + std::to_string(steps_taken));
 }
 
 }  // namespace
 
-// It ends by _exit, amid threads that would be joined: that is no leak.
+// The program ends by _exit while threads run that would be joined, which is not a leak.
 extern "C" const char* __tsan_default_options();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }  // NOLINT
 
@@ -179,9 +181,9 @@ int main(int argc, char** argv) {
   try {
     muster::context context(argc, argv);
     train(context, read_words(argc, argv));
-    say("done");
+    print_line("done");
     std::fflush(nullptr);
-    ::_exit(0);  // the group of all ranks may not be whole any more
+    ::_exit(0);  // the world group may be incomplete
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "rank %s: %s\n", std::getenv("RANK") == nullptr ? "?" : std::getenv("RANK"), failure.what());
     std::fflush(nullptr);

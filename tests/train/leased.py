@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kills and stops workers and servers of a training with --mode ps: each sample must be used once an epoch, by whatever
-workers are left. With --elastic others join meanwhile. The store is a muster-store of the test's own: any rank may die. In about half
-of the rounds a small network is trained too: its accuracy must be that of a round without faults, within noise. With --transport hosts each rank
-has a host of its own, a network namespace, and may also be cut off for good.
+"""Kills and stops workers and servers of a training with --mode ps: the remaining workers must use each sample once an
+epoch. With --elastic ranks join meanwhile. The test starts its own muster-store, so any rank may die. About half of the
+rounds also train a small network: its accuracy must equal the accuracy of a round without faults, within noise. With
+--transport hosts each rank has its own host, a network namespace, and may also be disconnected for good.
 
 usage: leased.py --program PATH --store-program PATH [--transport tcp|shm|hosts] [--elastic] [--rounds N] [--seed S]
-Ends with 77 and says why where there can be no such hosts.
+Ends with 77 and the reason where such hosts are not available.
 """
 import argparse
 import contextlib
@@ -23,8 +23,8 @@ from muster_bench import hosts  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
-FENCED = 4  # the status of a rank that the others went on without
-LATE = [0, 13]  # of one that joins when the job may be over
+FENCED = 4  # exit status of a rank that the other ranks fenced
+LATE = [0, 13]  # exit statuses of a rank that joins when the job may be over
 parser = argparse.ArgumentParser()
 parser.add_argument("--transport", choices=["tcp", "shm", "hosts"], default="tcp")
 parser.add_argument("--program", required=True)
@@ -36,9 +36,9 @@ options = parser.parse_args()
 if options.transport == "hosts" and hosts.missing():
     print(hosts.missing())
     sys.exit(hosts.SKIP)
-MOST = 14   # ranks, those included that join
+MOST = 14   # ranks, including joining ranks
 CUT = "cut off"
-NOISE = 0.03  # of the accuracy: asynchronous workers see others' steps in another order each time
+NOISE = 0.03  # of the accuracy: asynchronous workers apply other workers' steps in a different order each time
 
 
 class Rank:
@@ -50,105 +50,106 @@ class Rank:
         if options.elastic:
             environment["MUSTER_ELASTIC"] = "on"
             words = [*words, "--step-time", "6"]
-        self.rank, self.says, self.harm, self.joins = rank, "", None, False
+        self.rank, self.output, self.harm, self.joins = rank, "", None, False
         self.process = subprocess.Popen(at(host, options.program, *words), env=environment, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def listen(self):
-        self.says += (self.process.stdout.read() or b"").decode()
+        self.output += (self.process.stdout.read() or b"").decode()
 
     def is_over(self):
         return self.process.poll() is not None
 
     def statuses(self):
-        """How it may end. An elastic job kills a rank of its own host that stands still."""
+        """Returns the permitted exit statuses. An elastic job kills a stopped rank on its own host."""
         if self.harm == signal.SIGKILL:
             return [-signal.SIGKILL, *LATE]
         if self.harm == signal.SIGSTOP:
             return [*LATE, FENCED, 5, 10, -signal.SIGKILL] if options.elastic else [0, FENCED]
         if self.harm == CUT:
             return [*LATE, FENCED, 5, 10, 12, 16]
-        return LATE if self.joins and "step" not in self.says else [0]
+        return LATE if self.joins and "step" not in self.output else [0]
 
 
 def at(host, *words):
     return host.inside(*words) if host else list(words)
 
 
-def harm(draw, ranks, one, until):
-    """Kills it, or stops it for a while: perhaps for longer than the others wait for it. Or cuts its host off."""
-    one.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if one.host else []))
-    if one.harm == CUT:
-        return one.host.cut()
-    one.process.send_signal(one.harm)
-    if one.harm == signal.SIGSTOP:
+def harm(draw, ranks, member, until):
+    """Kills a rank, or stops it for a while, perhaps for longer than the other ranks wait. Or disconnects its host."""
+    member.harm = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP] + ([CUT] if member.host else []))
+    if member.harm == CUT:
+        return member.host.cut()
+    member.process.send_signal(member.harm)
+    if member.harm == signal.SIGSTOP:
         wait_for(ranks, lambda: False, min(until, time.monotonic() + draw.choice([0.3, 1, 6])))
-        one.process.send_signal(signal.SIGCONT)
+        member.process.send_signal(signal.SIGCONT)
 
 
 def keeps_majority(ranks):
-    """Whether one more rank may be lost. Of a process of another host there is no proof that it died, so a majority has to live."""
-    members = [one for one in ranks if "ready" in one.says]
-    return options.transport != "hosts" or 2 * (1 + sum(one.harm is not None for one in members)) < len(members)
+    """Returns True if one more rank may be lost. No rank can prove the death of a process on another host, so a majority
+    must live."""
+    members = [member for member in ranks if "ready" in member.output]
+    return options.transport != "hosts" or 2 * (1 + sum(member.harm is not None for member in members)) < len(members)
 
 
 def harm_and_join(draw, ranks, workers, start, until):
-    """Some rank that works stays as it is; one server may be killed."""
+    """Harms ranks and lets ranks join. A rank that trains is spared; a single server may be killed."""
     spared = None
     for _ in range(draw.randrange(2, 8)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.3))
-        works = [one for one in ranks if one.harm is None and not one.is_over() and (one.joins or one.rank < workers)]
-        what = draw.choice(["join", "join", "worker", "worker", "server"])
-        if what == "join" and len(ranks) < MOST:
+        works = [member for member in ranks if member.harm is None and not member.is_over() and (member.joins or member.rank < workers)]
+        action = draw.choice(["join", "join", "worker", "worker", "server"])
+        if action == "join" and len(ranks) < MOST:
             ranks.append(start(draw.randrange(workers)))
             ranks[-1].joins = True
-        spared = spared if spared in works else next((one for one in works if "ready" in one.says), None)
+        spared = spared if spared in works else next((member for member in works if "ready" in member.output), None)
         if not keeps_majority(ranks):
             continue
-        if what == "worker" and spared is not None and len(works) > 1:
-            harm(draw, ranks, draw.choice([one for one in works if one is not spared]), until)
-        serve = [one for one in ranks if one.rank >= workers]
-        if what == "server" and all(one.harm is None for one in serve):  # replicas allow for one
+        if action == "worker" and spared is not None and len(works) > 1:
+            harm(draw, ranks, draw.choice([member for member in works if member is not spared]), until)
+        serve = [member for member in ranks if member.rank >= workers]
+        if action == "server" and all(member.harm is None for member in serve):  # the replicas tolerate one
             harm(draw, ranks, draw.choice(serve), until)
 
 
 def problem_of(draw, ranks, workers, start, is_quiet):
     until = time.monotonic() + LIMIT
-    if not wait_for(ranks, lambda: all("ready" in one.says or one.is_over() for one in ranks), until):
+    if not wait_for(ranks, lambda: all("ready" in member.output or member.is_over() for member in ranks), until):
         return "the job does not begin"
     if options.elastic and not is_quiet:
         harm_and_join(draw, ranks, workers, start, until)
         if draw.random() < 0.25 and options.transport != "hosts":  # the servers wait for a worker
-            for one in ranks:
-                if one.harm is None and not one.is_over() and (one.joins or one.rank < workers):
-                    one.harm = signal.SIGKILL
-                    one.process.kill()
+            for member in ranks:
+                if member.harm is None and not member.is_over() and (member.joins or member.rank < workers):
+                    member.harm = signal.SIGKILL
+                    member.process.kill()
             ranks.append(start(0))
             ranks[-1].joins = True
     chosen = draw.sample(ranks[:workers], draw.randrange(1, workers)) if not (options.elastic or is_quiet) else []
-    if chosen and draw.random() < 0.5:  # replicas allow for one
+    if chosen and draw.random() < 0.5:  # the replicas tolerate one
         chosen.append(draw.choice(ranks[workers:]))
-    for one in draw.sample(chosen, len(chosen)):
+    for member in draw.sample(chosen, len(chosen)):
         wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0, 0.6))
-        if not one.is_over():
-            harm(draw, ranks, one, until)
-    if not wait_for(ranks, lambda: all(one.is_over() for one in ranks), until):
-        return f"it hangs: {[one.rank for one in ranks if not one.is_over()]} are still there"
-    for one in ranks:
-        one.listen()
-        if one.process.returncode not in one.statuses():
-            return f"rank {one.rank} ends with {one.process.returncode}"
-    told = [line for one in ranks for line in one.says.splitlines() if "sample" in line]
-    if options.elastic:  # one that says it may be killed before the servers know that it has finished
-        told = told[:1] + [line for line in told[1:] if line != told[0]]
-    if told != ["each sample was used once an epoch"]:
-        return f"a worker should say that each sample was used once an epoch, not {told}"
+        if not member.is_over():
+            harm(draw, ranks, member, until)
+    if not wait_for(ranks, lambda: all(member.is_over() for member in ranks), until):
+        return f"it hangs: {[member.rank for member in ranks if not member.is_over()]} are still there"
+    for member in ranks:
+        member.listen()
+        if member.process.returncode not in member.statuses():
+            return f"rank {member.rank} ends with {member.process.returncode}"
+    reports = [line for member in ranks for line in member.output.splitlines() if "sample" in line]
+    if options.elastic:  # a worker may be killed after it printed the line and before the servers know that it has finished
+        reports = reports[:1] + [line for line in reports[1:] if line != reports[0]]
+    if reports != ["each sample was used once an epoch"]:
+        return f"a worker should say that each sample was used once an epoch, not {reports}"
     return ""
 
 
 def run(draw, words, is_quiet=False):
-    """The ranks of a job with these words, all over, and what is wrong with it."""
+    """Runs a job with these words until all ranks are over; returns the ranks and the problem."""
     with tempfile.TemporaryDirectory(prefix="muster-leased-") as folder, contextlib.ExitStack() as stack:
         apart, *places = (stack.enter_context(hosts.Network(MOST + 1)).hosts if options.transport == "hosts" else
                           [None] * (MOST + 1))
@@ -162,16 +163,16 @@ def run(draw, words, is_quiet=False):
         try:
             problem = problem_of(draw, ranks, workers, start, is_quiet)
         finally:
-            for one in ranks:
-                if one.process.poll() is None:
-                    one.process.kill()
-                one.process.wait()
-                one.listen()
+            for member in ranks:
+                if member.process.poll() is None:
+                    member.process.kill()
+                member.process.wait()
+                member.listen()
         return ranks, problem
 
 
 def accuracy_of(ranks):
-    return max(float(line.split()[1]) for one in ranks for line in one.says.splitlines() if line.startswith("accuracy "))
+    return max(float(line.split()[1]) for member in ranks for line in member.output.splitlines() if line.startswith("accuracy "))
 
 
 harms = joined = 0
@@ -196,11 +197,11 @@ for turn in range(options.rounds):
         accuracies.append(accuracy_of(ranks))
         if abs(accuracies[-1] - undisturbed) > NOISE:
             problem = f"the accuracy is {accuracies[-1]}, and {undisturbed} without faults"
-    harms += sum(one.harm is not None for one in ranks)
-    joined += sum(one.joins and "step" in one.says for one in ranks)
+    harms += sum(member.harm is not None for member in ranks)
+    joined += sum(member.joins and "step" in member.output for member in ranks)
     if problem:
-        for one in ranks:
-            print(f"--- rank {one.rank}{' joins' if one.joins else ''} {one.harm or ''}: {one.process.returncode}\n{one.says[-1500:]}")
+        for member in ranks:
+            print(f"--- rank {member.rank}{' joins' if member.joins else ''} {member.harm or ''}: {member.process.returncode}\n{member.output[-1500:]}")
         sys.exit(f"{' '.join(words)}, {workers} workers: {problem} (seed {options.seed + turn}; again: --seed "
                  f"{options.seed + turn} --rounds 1)")
 print(f"{options.rounds} rounds, {harms} ranks killed, stopped or cut off, {joined} joined, seed {options.seed}: each sample was "

@@ -1,4 +1,4 @@
-// A training on the rows of a real PostgreSQL that is killed meanwhile.
+// A training on rows of a PostgreSQL server that is killed meanwhile.
 #ifdef MUSTER_HAS_POSTGRES
 
 #include <chrono>
@@ -21,12 +21,12 @@ TEST_CASE("a training goes on when its database is killed and comes back, and is
   if (!postgres.started()) return;
   const temporary_folder folder;
   constexpr std::uint64_t amid_an_epoch = 27, never = 1000;
-  // Rows of 4 KB in their order: a range has 262 of them, and of the eight half are read when the database is lost.
+  // Rows of 4 KB in their order. A range has 262 rows, and half of the eight ranges are read when the database is lost.
   std::string query = "SELECT i AS id, i % 5 AS y, i AS x0";
   for (int column = 1; column < 1000; ++column) query += ", " + std::to_string(column);
   query += " FROM generate_series(1, 2000) AS i";
   const auto run = [&](int ranks, const std::string& timeout, const std::string& checkpoint, std::uint64_t lost_at,
-                       bool comes_back, std::vector<float>& to) {
+                       bool comes_back, std::vector<float>& parameters) {
     test::as_ranks(ranks, [&](muster::context& context, muster::group& world) {
       auto loader = muster::open_source("postgres:" + postgres.connection() + "?query=" + query +
                                         "&label=y&key=id&timeout=" + timeout) |
@@ -55,7 +55,7 @@ TEST_CASE("a training goes on when its database is killed and comes back, and is
         });
         step.update(optimizer, 1.0);
       });
-      if (world.rank() == 0) to.assign(arena.parameters().begin(), arena.parameters().end());
+      if (world.rank() == 0) parameters.assign(arena.parameters().begin(), arena.parameters().end());
     });
   };
   for (const int ranks : {1, 2}) {

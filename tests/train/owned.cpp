@@ -1,4 +1,4 @@
-// What a step changes and no owner has, gradients that never arrive, and replicas that part.
+// State that a step changes and no owner has, gradients that are never written, and replicas that diverge.
 #include <muster/train/training.hpp>
 
 #include <algorithm>
@@ -21,25 +21,26 @@ using test::trained;
 
 namespace {
 
-// A step of an optimizer that is not muster's: of a momentum of 0.5.
-void foreign_step(muster::arena& of, std::vector<float>& velocity) {
+// Performs a step of an optimizer outside muster, with a momentum of 0.5.
+void foreign_step(muster::arena& values, std::vector<float>& velocity) {
   for (std::size_t i = 0; i < 2; ++i) {
-    velocity[i] = 0.5f * velocity[i] + of.gradient(0)[i];
-    of.parameter(0)[i] -= velocity[i];
+    velocity[i] = 0.5f * velocity[i] + values.gradient(0)[i];
+    values.parameter(0)[i] -= velocity[i];
   }
 }
 
 struct user_training {
   template <class... Owners>
   explicit user_training(muster::context& context, Owners&&... owners)
-      : of(context),
+      : fixture(context),
         arena(context, {{"w", {2}}}),
-        training(context, arena, of.loader, std::forward<Owners>(owners)...) {}
+        training(context, arena, fixture.loader, std::forward<Owners>(owners)...) {}
   void backward(muster::training_step& step) {
-    step.backward(step.next(of.loader), [&](const auto& part, auto& to) { of.gradient(part, to); });
+    step.backward(step.next(fixture.loader),
+                  [&](const auto& part, auto& backward) { fixture.gradient(part, backward); });
   }
 
-  trained of;
+  trained fixture;
   muster::arena arena;
   muster::training training;
 };
@@ -56,30 +57,32 @@ TEST_CASE("an update that keeps something that no owner has is refused where ste
     as_ranks(2, [&](muster::context& context, muster::group& world) {
       std::vector<float> velocity(2);
       const std::string at = folder / (owned ? "owned" : "foreign");
-      const auto train = [&](user_training& here) {
-        here.training.run({.epochs = 2, .checkpoint = saved ? at : "", .log = nullptr},
-                          [&](muster::training_step& step) {
-                            here.backward(step);
-                            step.update([&] {
-                              if (!uses_gradients_up) return foreign_step(here.arena, velocity);
-                              for (std::size_t i = 0; i < 2; ++i)
-                                here.arena.parameter(0)[i] -= std::exchange(here.arena.gradient(0)[i], 0.0f);
-                            });
-                          });
-        if (world.rank() == 0) ended.assign(here.arena.parameters().begin(), here.arena.parameters().end());
+      const auto train = [&](user_training& user_fixture) {
+        user_fixture.training.run(
+            {.epochs = 2, .checkpoint = saved ? at : "", .log = nullptr}, [&](muster::training_step& step) {
+              user_fixture.backward(step);
+              step.update([&] {
+                if (!uses_gradients_up) return foreign_step(user_fixture.arena, velocity);
+                for (std::size_t i = 0; i < 2; ++i)
+                  user_fixture.arena.parameter(0)[i] -= std::exchange(user_fixture.arena.gradient(0)[i], 0.0f);
+              });
+            });
+        if (world.rank() == 0)
+          ended.assign(user_fixture.arena.parameters().begin(), user_fixture.arena.parameters().end());
       };
       if (owned) {
-        user_training here(context, muster::restored_values{"velocity", std::span(velocity)});
-        return train(here);
+        user_training user_fixture(context, muster::restored_values{"velocity", std::span(velocity)});
+        return train(user_fixture);
       }
-      user_training here(context);
-      train(here);
+      user_training user_fixture(context);
+      train(user_fixture);
     });
     return ended;
   };
   if (saved && !owned) {
-    CHECK_THROWS_WITH(run(false), contains("an update gives other parameters when it is called again with the same"));
-    CHECK_NOTHROW(run(true));  // gradients are put back, too
+    CHECK_THROWS_WITH(run(false),
+                      contains("an update gives different parameters when it is called again with the same"));
+    CHECK_NOTHROW(run(true));  // gradients are restored, too
     return;
   }
   const auto ended = run(false);
@@ -89,25 +92,26 @@ TEST_CASE("an update that keeps something that no owner has is refused where ste
 TEST_CASE("an optimizer that keeps something and that the training was not given is refused where steps are saved") {
   const temporary_folder folder;
   const bool saved = GENERATE(false, true);
-  const bool given = GENERATE(false, true);
-  CAPTURE(saved, given);
+  const bool is_passed = GENERATE(false, true);
+  CAPTURE(saved, is_passed);
   const auto run = [&] {
     as_ranks(2, [&](muster::context& context, muster::group&) {
-      trained of(context);
+      trained fixture(context);
       muster::arena arena(context, {{"w", {2}}});
       muster::adam first(arena), second(arena);
       const auto train = [&](muster::training& training) {
         training.run({.epochs = 1, .checkpoint = saved ? folder / "saved" : "", .log = nullptr},
                      [&](muster::training_step& step) {
-                       step.backward(step.next(of.loader), [&](const auto& part, auto& to) { of.gradient(part, to); });
-                       step.update(given ? first : second, 0.1);
+                       step.backward(step.next(fixture.loader),
+                                     [&](const auto& part, auto& backward) { fixture.gradient(part, backward); });
+                       step.update(is_passed ? first : second, 0.1);
                      });
       };
-      muster::training training(context, arena, first, of.loader);
+      muster::training training(context, arena, first, fixture.loader);
       train(training);
     });
   };
-  if (saved && !given)
+  if (saved && !is_passed)
     CHECK_THROWS_WITH(run(), contains("its 'steps of adam' would be lost"));
   else
     CHECK_NOTHROW(run());
@@ -121,13 +125,13 @@ TEST_CASE("a rank that has samples and writes no gradient ends the training at a
   std::vector<std::string> ends;
   CHECK_THROWS_WITH(as_ranks(ranks,
                              [&](muster::context& context, muster::group& world) {
-                               trained here(context);
+                               trained fixture(context);
                                try {
-                                 here.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
-                                   step.backward(step.next(here.loader), [&](const auto& part, auto& to) {
-                                     if (world.rank() != ranks - 1) here.gradient(part, to);
+                                 fixture.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+                                   step.backward(step.next(fixture.loader), [&](const auto& part, auto& backward) {
+                                     if (world.rank() != ranks - 1) fixture.gradient(part, backward);
                                    });
-                                   step.update(here.optimizer, 1.0);
+                                   step.update(fixture.optimizer, 1.0);
                                  });
                                } catch (const std::exception& thrown) {
                                  const std::lock_guard lock(mutex);
@@ -143,32 +147,32 @@ TEST_CASE("a rank that has samples and writes no gradient ends the training at a
 
 TEST_CASE("gradients that a model adds to cleared ones are those of the pass, however it found their place") {
   as_ranks(2, [](muster::context& context, muster::group&) {
-    trained here(context);
-    const auto bound = here.arena.gradient(0);  // once, as `.grad` of LibTorch is
-    here.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
-      step.backward(step.next(here.loader), [&](const auto& part, auto& pass) {
+    trained fixture(context);
+    const auto bound = fixture.arena.gradient(0);  // bound once, like `.grad` of LibTorch
+    fixture.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+      step.backward(step.next(fixture.loader), [&](const auto& part, auto& pass) {
         pass.clear();
         for ([[maybe_unused]] const auto id : part.samples) bound[1] += 1;
       });
-      step.update(here.optimizer, 1.0);
+      step.update(fixture.optimizer, 1.0);
     });
-    require(here.arena.parameter(0)[1] == -5.0f, "a mean gradient of 1 in each of five steps");
+    require(fixture.arena.parameter(0)[1] == -5.0f, "a mean gradient of 1 in each of five steps");
   });
 }
 
 TEST_CASE("gradients of zeros in the first step are told, once") {
-  const test::heard_log heard;
+  const test::heard_log captured;
   as_ranks(2, [](muster::context& context, muster::group&) {
-    trained here(context);
-    here.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
-      step.backward(step.next(here.loader), [&](const auto&, auto& pass) { pass.clear(); });
-      step.update(here.optimizer, 1.0);
+    trained fixture(context);
+    fixture.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+      step.backward(step.next(fixture.loader), [&](const auto&, auto& pass) { pass.clear(); });
+      step.update(fixture.optimizer, 1.0);
     });
   });
   const std::string line = "all gradients of the first step are 0";
-  const auto at = heard.text().find(line);
+  const auto at = captured.text().find(line);
   CHECK(at != std::string::npos);
-  CHECK(heard.text().find(line, at + 1) == std::string::npos);
+  CHECK(captured.text().find(line, at + 1) == std::string::npos);
 }
 
 TEST_CASE("replicas that have parted end the training with the epoch, and are not saved") {
@@ -179,17 +183,18 @@ TEST_CASE("replicas that have parted end the training with the epoch, and are no
   std::vector<std::string> ends;
   CHECK_THROWS_AS(as_ranks(3,
                            [&](muster::context& context, muster::group& world) {
-                             trained here(context);
+                             trained fixture(context);
                              muster::train_options options{.epochs = 1, .log = nullptr};
                              if (!every.empty()) {
                                options.checkpoint = folder / "saved";
                                options.checkpoint_every = every;
                              }
                              try {
-                               here.training.run(options, [&](muster::training_step& step) {
-                                 step.backward(step.next(here.loader),
-                                               [&](const auto& part, auto& to) { here.gradient(part, to); });
-                                 step.update(here.optimizer, world.rank() == 2 ? 0.01 : 1.0);
+                               fixture.training.run(options, [&](muster::training_step& step) {
+                                 step.backward(step.next(fixture.loader), [&](const auto& part, auto& backward) {
+                                   fixture.gradient(part, backward);
+                                 });
+                                 step.update(fixture.optimizer, world.rank() == 2 ? 0.01 : 1.0);
                                });
                              } catch (const muster::mismatch_error& thrown) {
                                const std::lock_guard lock(mutex);
@@ -198,6 +203,6 @@ TEST_CASE("replicas that have parted end the training with the epoch, and are no
                              }
                            }),
                   muster::mismatch_error);
-  REQUIRE_FALSE(ends.empty());  // a rank may see first that another rank has ended
+  REQUIRE_FALSE(ends.empty());  // a rank may first detect that another rank has ended
   for (const auto& end : ends) CHECK_THAT(end, contains("'parameters' of ranks 0 and 2 differ after step "));
 }

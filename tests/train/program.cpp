@@ -1,5 +1,5 @@
-// The whole in one page: the program that the parts of muster have to make easy to write, under any launcher and none.
-// Its model is small and its images are drawn here; what is around them is what a real one has.
+// A complete program on one page, which muster must make easy to write, under any launcher and without one. Its model
+// is small and its images are generated here. All other parts are as in a real program.
 #include <muster/muster.hpp>
 
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace muster::literals;
 
-// Files as those of CIFAR-10, whose classes differ in which colours are bright, and where.
+// Writes files in the format of CIFAR-10, whose classes differ in the colours and places of bright pixels.
 void draw_images(const temporary_folder& folder, std::size_t records) {
   muster::random_stream random(4);
   for (const char* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
@@ -56,9 +56,9 @@ outcome train(muster::context& context, const std::string& dir, const std::strin
     step.report("loss", model.loss() / samples, samples);
     step.report("val_accuracy", model.hits() / samples, samples);
   });
-  training.evaluate([&](muster::step& now) { timeline.write(now.group()); });
+  training.evaluate([&](muster::step& current) { timeline.write(current.group()); });
   return {tracker.epochs().back().metrics.val_accuracy,
-          muster::digest()  // of all but the times in the tracker
+          muster::digest()  // of everything but the times in the tracker
               .add(training.state().steps())
               .add(loader.cursor().position)
               .add(std::as_bytes(arena.parameters()))
@@ -66,17 +66,17 @@ outcome train(muster::context& context, const std::string& dir, const std::strin
               .value()};
 }
 
-void require_learnt(const outcome& of) {
-  if (!(of.accuracy > 0.80)) throw muster::mismatch_error("the training has learnt too little");
+void require_learnt(const outcome& result) {
+  if (!(result.accuracy > 0.80)) throw muster::mismatch_error("the training has learnt too little");
 }
 
-void say(const outcome& of) {
-  std::printf("accuracy %.3f, state %016llx\n", of.accuracy, static_cast<unsigned long long>(of.digest));
+void print_result(const outcome& result) {
+  std::printf("accuracy %.3f, state %016llx\n", result.accuracy, static_cast<unsigned long long>(result.digest));
 }
 
-// A training that stops and goes on is one that never stopped, and all ranks have the same.
+// Requires that a training that is interrupted and resumed equals an uninterrupted training, and that all ranks agree.
 void compare(muster::context& context, muster::group& world, const std::string& images) {
-  const temporary_folder folder;  // rank 0's is that of all
+  const temporary_folder folder;  // all ranks use rank 0's
   char shared[256] = {};
   std::snprintf(shared, sizeof shared, "%s", (folder / "").c_str());
   muster::broadcast(world, std::span(reinterpret_cast<std::uint8_t*>(shared), sizeof shared), 0);
@@ -88,23 +88,23 @@ void compare(muster::context& context, muster::group& world, const std::string& 
   for (const auto digest : digests) {
     if (digest != straight.digest) throw muster::mismatch_error("a rank, or a run that was resumed, ended elsewhere");
   }
-  if (world.rank() == 0) say(straight);
+  if (world.rank() == 0) print_result(straight);
   require_learnt(straight);
-  muster::barrier(world);  // before the folder goes
+  muster::barrier(world);  // before the folder is removed
 }
 
 }  // namespace
 
-// Alone it compares trainings with each other; with a folder of checkpoints and a number of epochs it does one, whose
-// ranks may come and go.
+// Without arguments the program compares trainings with each other. With a folder of checkpoints and a number of epochs
+// it runs one training, whose ranks may leave and join.
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     context.run([&](muster::group& world) {
-      const temporary_folder images;  // every rank has its own, the same
+      const temporary_folder images;  // every rank generates the same images
       draw_images(images, 100);
       if (argc < 3 || argv[1][0] == '-') return compare(context, world, images / "");
       const auto done = train(context, images / "", argv[1], static_cast<std::uint64_t>(std::atoi(argv[2])));
-      say(done);
+      print_result(done);
       require_learnt(done);
     });
   });

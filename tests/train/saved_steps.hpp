@@ -1,4 +1,4 @@
-// Which checkpoints are in a folder.
+// The checkpoints in a folder.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/// The steps of those that are complete, ascending.
+/// Returns the steps of the complete checkpoints, ascending.
 inline std::vector<std::uint64_t> saved_steps(const std::string& folder) {
   std::vector<std::uint64_t> steps;
   std::error_code none;

@@ -1,4 +1,4 @@
-// A training small enough to be saved many times, and the calls that save and load it.
+// A training that is small enough to be saved many times, and the calls that save and load it.
 #pragma once
 
 #include <algorithm>
@@ -32,24 +32,24 @@ inline std::vector<std::filesystem::path> files_in(const std::string& folder, st
 }
 
 template <class Store>
-bool load(Store&& store, muster::group& world, muster::state& of) {
+bool load(Store&& store, muster::group& world, muster::state& saved_state) {
   auto session = muster::fixed_session(world);
-  return store.load(session, of);
+  return store.load(session, saved_state);
 }
 
 template <class Store>
-void save(Store&& store, muster::group& world, muster::state& of,
+void save(Store&& store, muster::group& world, muster::state& saved_state,
           double metric = std::numeric_limits<double>::quiet_NaN()) {
   auto session = muster::fixed_session(world);
-  store.save(session, of, metric);
+  store.save(session, saved_state, metric);
 }
 
-inline void save_in_background(muster::checkpoint& store, muster::group& world, muster::state& of) {
+inline void save_in_background(muster::checkpoint& store, muster::group& world, muster::state& saved_state) {
   auto session = muster::fixed_session(world);
-  store.save(session, of, 0.5, [](muster::step&) { return muster::save_kind::in_background; });
+  store.save(session, saved_state, 0.5, [](muster::step&) { return muster::save_kind::in_background; });
 }
 
-// A training whose every number depends on the samples, their order, chance, and what was before.
+// A training whose results depend on the samples, their order, random numbers, and the earlier steps.
 struct training {
   explicit training(std::uint64_t samples = 200, std::size_t width = 50, const muster::sync_mode& mode = {})
       : arena(memory, {{"w", {width}}, {"b", {}}}),
@@ -62,10 +62,10 @@ struct training {
 
   void run_to(muster::group& world, std::uint64_t steps) {
     auto session = muster::fixed_session(world);
-    const auto step = [&](muster::step& now) {
-      const auto batch = loader.next(now.shard());
+    const auto step = [&](muster::step& current) {
+      const auto batch = loader.next(current.shard());
       for (const auto id : batch.samples) used.push_back(id);
-      auto backward = sync.begin(now.group());
+      auto backward = sync.begin(current.group());
       backward.add_samples(batch.samples.size());
       for (const std::size_t tensor : {std::size_t{1}, std::size_t{0}}) {
         for (float& value : backward.gradient(tensor)) {

@@ -37,34 +37,34 @@ TEST_CASE("workers in step with servers learn what ranks learn that reduce gradi
   std::mutex mutex;
   std::vector<float> reduced, served;
   double reduced_mean = 0, final_value = 0;
-  const auto body = [&](std::vector<float>& to, bool on_servers) {
+  const auto body = [&](std::vector<float>& parameters, bool on_servers) {
     return [&, on_servers, parts](muster::context& context, muster::group&) {
-      trained here(context);
+      trained fixture(context);
       int ended = 0;
-      here.training.run(
+      fixture.training.run(
           {.epochs = 2,
            .at_end =
                [&](muster::training_step& step) {
                  ++ended;
                  if (step.group().rank() != 0) return;
                  const std::lock_guard lock(mutex);
-                 to = values_of(here.arena);
-                 (on_servers ? final_value : reduced_mean) = here.training.epochs().back()["value"];
+                 parameters = values_of(fixture.arena);
+                 (on_servers ? final_value : reduced_mean) = fixture.training.epochs().back()["value"];
                },
            .log = nullptr},
           [&](muster::training_step& step) {
-            const auto batch = step.next(here.loader);
+            const auto batch = step.next(fixture.loader);
             step.backward(batch.split(parts), [&](const auto& part, auto& to_pass) {
               to_pass.divided_by(static_cast<double>(batch.global_size));
-              here.gradient(part, to_pass);
+              fixture.gradient(part, to_pass);
               if (part.samples.data() + part.samples.size() != batch.samples.data() + batch.samples.size()) return;
               for (float& value : to_pass.gradient(0)) value /= static_cast<float>(batch.global_size);
             });
-            step.update(here.optimizer, 0.5);
+            step.update(fixture.optimizer, 0.5);
             const auto count = static_cast<double>(batch.samples.size());
             step.report("value", 20.5, count);
           });
-      require(ended == (here.training.is_root() || !on_servers ? 1 : 0), "the end once, at the first worker");
+      require(ended == (fixture.training.is_root() || !on_servers ? 1 : 0), "the end once, at the first worker");
     };
   };
   as_ranks(workers, body(reduced, false));
@@ -85,9 +85,9 @@ TEST_CASE("a sparse model on servers has the elements alone that steps name") {
         auto loader = data | muster::shuffle(3) | muster::batch(8);
         muster::arena arena(context, {{"w", {features}}});
         muster::sgd optimizer(arena);
-        auto how = muster::training::sync_of_job(context);
-        how.sparse = true;
-        muster::training training(context, how, arena, optimizer, loader);
+        auto options = muster::training::sync_of_job(context);
+        options.sparse = true;
+        muster::training training(context, options, arena, optimizer, loader);
         std::vector<std::uint64_t> elements;
         const auto elements_of = [&](std::span<const muster::sample_id> samples) {
           elements.clear();
@@ -108,9 +108,9 @@ TEST_CASE("a sparse model on servers has the elements alone that steps name") {
                      [&](muster::training_step& step) {
                        const auto batch = step.next(loader);
                        step.pull(elements_of(batch.samples));
-                       step.backward(batch, [&](const auto&, auto& to) {
-                         to.divided_by(1.0 * static_cast<double>(batch.global_size));
-                         const auto out = to.gradient(0);
+                       step.backward(batch, [&](const auto&, auto& backward) {
+                         backward.divided_by(1.0 * static_cast<double>(batch.global_size));
+                         const auto out = backward.gradient(0);
                          for (const auto element : elements) {
                            require(out[element] == 0.0f, "gradients begin as zeros");
                            out[element] += 1.0f;
@@ -134,19 +134,19 @@ TEST_CASE("a training on servers resumes from its tables, and says when it has e
     as_ranks(
         3,
         [&](muster::context& context, muster::group&) {
-          trained here(context);
-          const auto taken = std::make_shared<std::uint64_t>(0);
-          here.training.run({.epochs = epochs,
-                             .checkpoint = folder / "saved",
-                             .at_end =
-                                 [&](muster::training_step&) {
-                                   result = {*taken, values_of(here.arena)};
-                                 },
-                             .log = nullptr},
-                            [&](muster::training_step& step) {
-                              here.one_step(step);
-                              ++*taken;
-                            });
+          trained fixture(context);
+          const auto steps_taken = std::make_shared<std::uint64_t>(0);
+          fixture.training.run({.epochs = epochs,
+                                .checkpoint = folder / "saved",
+                                .at_end =
+                                    [&](muster::training_step&) {
+                                      result = {*steps_taken, values_of(fixture.arena)};
+                                    },
+                                .log = nullptr},
+                               [&](muster::training_step& step) {
+                                 fixture.one_step(step);
+                                 ++*steps_taken;
+                               });
         },
         in_step);
     return result;
@@ -162,13 +162,13 @@ TEST_CASE("a worker that evaluates for longer than the servers wait for a word o
   std::atomic<int> evaluated = 0;
   as_ranks(3,
            [&](muster::context& context, muster::group&) {
-             trained here(context);
+             trained fixture(context);
              const auto evaluate = [&](muster::training_step&) {
                std::this_thread::sleep_for(std::chrono::milliseconds(2200));
                ++evaluated;
              };
-             here.training.run({.epochs = 2, .each_epoch = evaluate, .at_end = evaluate, .log = nullptr},
-                               [&](muster::training_step& step) { here.one_step(step); });
+             fixture.training.run({.epochs = 2, .each_epoch = evaluate, .at_end = evaluate, .log = nullptr},
+                                  [&](muster::training_step& step) { fixture.one_step(step); });
            },
            {"--mode", "ps", "--servers", "1", "--timeout", "1.5"});
   CHECK(evaluated == 3);
@@ -192,14 +192,14 @@ TEST_CASE("a worker that has other data than the first is refused, with what dif
 }
 
 TEST_CASE("what servers cannot do is refused") {
-  // What the worker of such a job is told; its server ends with it.
-  const auto told = [](const auto& made) {
+  // Returns the error of the worker in such a job; its server ends with the worker.
+  const auto error_of = [](const auto& body) {
     std::string why;
     as_ranks(
         2,
         [&](muster::context& context, muster::group& world) {
           try {
-            made(context);
+            body(context);
           } catch (const muster::error& refused) {
             if (world.rank() == 0) why = refused.what();
           }
@@ -208,12 +208,12 @@ TEST_CASE("what servers cannot do is refused") {
     return why;
   };
   const auto run = [&](const muster::train_options& options, auto step_function) {
-    return told([&](muster::context& context) {
-      trained here(context);
-      here.training.run(options, [&](muster::training_step& step) { step_function(here, step); });
+    return error_of([&](muster::context& context) {
+      trained fixture(context);
+      fixture.training.run(options, [&](muster::training_step& step) { step_function(fixture, step); });
     });
   };
-  const auto plain = [](trained& here, muster::training_step& step) { here.one_step(step); };
+  const auto plain = [](trained& fixture, muster::training_step& step) { fixture.one_step(step); };
   CHECK_THAT(run({.epochs = 1, .max_seconds = 1, .log = nullptr}, plain),
              contains("option max_seconds cannot be used in mode ps"));
   CHECK_THAT(run({.epochs = 1, .patience = 1, .log = nullptr}, plain), contains("option patience cannot"));
@@ -224,18 +224,18 @@ TEST_CASE("what servers cannot do is refused") {
   CHECK_THAT(run({.epochs = 1, .log = nullptr}, [](trained&, muster::training_step& step) { step.update([] {}); }),
              contains("a function cannot update parameters in mode ps"));
   CHECK_THAT(run({.epochs = 1, .log = nullptr},
-                 [](trained& here, muster::training_step& step) {
-                   here.one_step(step);
-                   step.update(here.optimizer, 1.0);
+                 [](trained& fixture, muster::training_step& step) {
+                   fixture.one_step(step);
+                   step.update(fixture.optimizer, 1.0);
                  }),
              contains("a second update in a step"));
   CHECK_THAT(run({.epochs = 1, .log = nullptr},
-                 [](trained& here, muster::training_step& step) { step.update(here.optimizer, -1.0); }),
+                 [](trained& fixture, muster::training_step& step) { step.update(fixture.optimizer, -1.0); }),
              contains("learning rate cannot be -1"));
 
-  // By a training of its own beside no loop.
+  // Runs a separate training without a loop.
   const auto made_with = [&](const char* optimizer, const char* schedule) {
-    return told([&](muster::context& context) {
+    return error_of([&](muster::context& context) {
       const auto data = numbers(8);
       auto loader = data | muster::shuffle(3) | muster::batch(8);
       muster::arena arena(context, {{"w", {2}}});
@@ -243,15 +243,15 @@ TEST_CASE("what servers cannot do is refused") {
         muster::training(context, arena, loader);
         return;
       }
-      auto by = muster::make_optimizer(arena, optimizer);
+      auto updater = muster::make_optimizer(arena, optimizer);
       auto rate = muster::parse_schedule(schedule);
-      muster::training training(context, arena, by, loader, rate);
+      muster::training training(context, arena, updater, loader, rate);
       training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) { (void)step.next(loader); });
     });
   };
   CHECK(made_with("adam,decay=1e-4", "constant:0.1").empty());
   CHECK_THAT(made_with(nullptr, ""), contains("mode ps needs an optimizer that servers can apply"));
-  CHECK_THAT(made_with("lars:0.9", "constant:0.1"), contains("servers cannot step by lars"));
+  CHECK_THAT(made_with("lars:0.9", "constant:0.1"), contains("servers cannot apply lars"));
   CHECK_THAT(made_with("adam,beta1=0.8", "constant:0.1"), contains("beta1 cannot be 0.8 on servers"));
   CHECK_THAT(made_with("sgd,decay=0.1,decay-of=weights", "constant:0.1"), contains("cannot decay some tensors alone"));
   CHECK_THAT(made_with("sgd", "plateau:0.1,warmup=2"), contains("a plateau schedule cannot be used in mode ps"));

@@ -1,9 +1,9 @@
-// One rank of a training on shards that lie in a folder of its own, FOLDER/host-N, which it takes for the first that no
-// other has taken. Before the reduction of each step it writes a line "epoch step generation: ids" into FOLDER/used-N,
-// and at the end, where ranks are told the same, it says what the parameter is.
+// A rank of a training on shards in its own folder, FOLDER/host-N, the first folder that no other rank has taken.
+// Before each step's reduction it writes a line "epoch step generation: ids" into FOLDER/used-N. At the end, if
+// ranks print the same parameter, it prints the parameter.
 //
-// With a SOURCE, rank 0 of ranks that stay reads it, and cuts and sends the shards first. With one that grows (every=N)
-// all ranks read it, and there are no shards.
+// With a SOURCE, in a job with fixed ranks, rank 0 reads the source, and first cuts and sends the shards. With a source
+// that grows (every=N) all ranks read the source, and there are no shards.
 //
 //     test_sharded FOLDER EPOCHS MILLISECONDS_OF_A_STEP [SOURCE [BATCH]]
 #include <muster/muster.hpp>
@@ -27,12 +27,12 @@ int take_host(const std::string& folder) {
   }
 }
 
-void note(const std::string& file, const muster::step& now, const muster::minibatch& batch) {
+void note(const std::string& file, const muster::step& current, const muster::minibatch& batch) {
   std::ostringstream line;
-  line << now.epoch() << ' ' << now.number() << ' ' << now.generation() << ':';
+  line << current.epoch() << ' ' << current.number() << ' ' << current.generation() << ':';
   for (const auto id : batch.samples) line << ' ' << id;
   line << '\n';
-  std::ofstream(file, std::ios::app) << line.str() << std::flush;  // in one write, which SIGKILL does not cut
+  std::ofstream(file, std::ios::app) << line.str() << std::flush;  // in a single write, which SIGKILL does not split
 }
 
 }  // namespace
@@ -41,14 +41,14 @@ int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const std::string folder(argv[1]);
     const std::string host = std::to_string(take_host(folder));
-    const std::string given = argc > 4 ? argv[4] : "";
-    const bool grows = given.find("every=") != std::string::npos;
-    if (!given.empty() && !grows) {
-      std::optional<muster::any_record_source> from;
-      if (context.world().rank() == 0) from = muster::open_source(given);
-      muster::place_shards(context.world(), from, folder + "/host-" + host);
+    const std::string source_text = argc > 4 ? argv[4] : "";
+    const bool grows = source_text.find("every=") != std::string::npos;
+    if (!source_text.empty() && !grows) {
+      std::optional<muster::any_record_source> source;
+      if (context.world().rank() == 0) source = muster::open_source(source_text);
+      muster::place_shards(context.world(), source, folder + "/host-" + host);
     }
-    auto loader = muster::open_source(grows ? given : "shards:" + folder + "/host-" + host + "?local") |
+    auto loader = muster::open_source(grows ? source_text : "shards:" + folder + "/host-" + host + "?local") |
                   muster::shuffle(1) | muster::batch(argc > 5 ? std::stoull(argv[5]) : 24) | muster::prefetch(2);
     muster::arena arena(context, {{"mean", {1}}});
     muster::sgd optimizer(arena);
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
       note(folder + "/used-" + host, step, batch);
       std::this_thread::sleep_for(pause);
       step.backward(batch, [](const muster::minibatch& part, muster::backward_pass& pass) {
-        float sum = 0;  // the gradient of half the squared distances from the values, added up
+        float sum = 0;  // the gradient of half the squared distances from the values, summed
         for (const float value : part.values<float>()) sum += pass.parameter(0)[0] - value;
         pass.gradient(0)[0] = sum;
       });

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Ranks that have a folder of shards each train on all of them: every record once an epoch, by a rank that has it, with
-the gradients of one rank that has all. A rank is killed amid that: what lay with it is read from copies, or the job ends
-with the status of data that cannot be read, and names the shard. A rank joins amid the training, with shards of its own;
-rank 0 cuts and sends them; and where all ranks read one folder, records join an epoch while ranks are killed.
+"""Ranks with separate folders of shards train on all shards: each record is used once an epoch, by a rank that has it,
+with the same gradients as a single rank with all shards. A rank is killed during the training: copies provide its shards,
+or the job ends with the status of unreadable data and names the shard. A rank joins during the training, with its own
+shards. Rank 0 cuts and sends shards. Records join an epoch while ranks are killed, if all ranks read one folder.
 
 usage: sharded.py --launcher PATH --program PATH --data PATH [--rounds N] [--seed S]
 """
@@ -31,7 +31,7 @@ RECORDS, EPOCHS, SHARDS = 500, 4, 5
 
 
 def hosts(folder, whole, copies):
-    """A folder for each of three ranks: the manifest, and each shard at as many of them as there are copies."""
+    """Creates a folder for each of three ranks: the manifest, and each shard in as many folders as there are copies."""
     folder.mkdir()
     for host in range(3):
         (folder / f"host-{host}").mkdir()
@@ -48,14 +48,14 @@ def start(folder, ranks, pause, flags=("--min", "1"), more=()):
 
 
 def steps(folder):
-    """The ids of each step, as its last attempt had them, by rank; what was tried before has not happened."""
+    """Returns each step's ids by rank, from the step's last attempt; earlier attempts did not commit."""
     attempts = collections.defaultdict(lambda: collections.defaultdict(list))
     for file in folder.glob("used-*"):
         for line in file.read_text().splitlines():
             where, ids = line.split(":")
             epoch, step, generation = map(int, where.split())
             attempts[epoch, step][generation].append([int(word) for word in ids.split()])
-    return {key: of[max(of)] for key, of in attempts.items()}
+    return {key: ids_by_rank[max(ids_by_rank)] for key, ids_by_rank in attempts.items()}
 
 
 def ids_by_epoch(folder):
@@ -75,18 +75,18 @@ def check_each_once(folder):
 
 
 def end(job, status=0):
-    said, _ = job.communicate(timeout=120)
+    output, _ = job.communicate(timeout=120)
     if job.returncode != status:
-        sys.exit(f"seed {options.seed}: the job ends with {job.returncode}, not {status}:\n{said[-4000:]}")
-    return said
+        sys.exit(f"seed {options.seed}: the job ends with {job.returncode}, not {status}:\n{output[-4000:]}")
+    return output
 
 
-def parameters(said):
-    return {float(value) for value in re.findall(r"^parameter (.*)$", said, re.M)}
+def parameters(output):
+    return {float(value) for value in re.findall(r"^parameter (.*)$", output, re.M)}
 
 
 def kill_one(job, folder, draw, after=5):
-    """Amid the training."""
+    """Kills a rank during the training."""
     while len(list(folder.glob("used-*"))) < 3 or len(steps(folder)) < after + draw.randrange(30):
         assert job.poll() is None, job.communicate()[0]
         time.sleep(0.01)
@@ -95,7 +95,7 @@ def kill_one(job, folder, draw, after=5):
 
 
 def join_one(job, folder):
-    """Once the others train, with the environment that the launcher gave them; returns what its parameters are."""
+    """Adds a rank while the other ranks train, with the launcher's environment; returns the rank's parameters."""
     while len(list(folder.glob("used-*"))) < 3:
         assert job.poll() is None, job.communicate()[0]
         time.sleep(0.01)
@@ -109,7 +109,7 @@ def join_one(job, folder):
 
 
 def grow(folder, draw):
-    """Four ranks on a folder that grows, of which two are killed; the ids of each epoch are those of a version."""
+    """Runs four ranks on a folder that grows and kills two ranks; each epoch must have the ids of a single version."""
     folder.mkdir()
 
     def append(count, *words):
@@ -139,9 +139,9 @@ with tempfile.TemporaryDirectory() as name:
     top = pathlib.Path(name)
     table = top / "table.csv"
     table.write_text("value\n" + "".join(f"{(k * 37) % 101}\n" for k in range(RECORDS)))
-    made = subprocess.run([options.data, "shard", f"csv:{table}", "--out", top / "set", "--by", "weights:4,1,1,2,2"],
+    result = subprocess.run([options.data, "shard", f"csv:{table}", "--out", top / "set", "--by", "weights:4,1,1,2,2"],
                           capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
+    assert result.returncode == 0, result.stderr
     files = sorted(file.name for file in (top / "set").glob("*.muster"))
     assert len(files) == SHARDS, files
 
@@ -157,13 +157,13 @@ with tempfile.TemporaryDirectory() as name:
     print(f"3 ranks with a folder each: ids {check_each_once(apart)}, parameter {found}, of one rank {expected}")
     assert all(abs(value - min(expected)) < 1e-3 for value in found), (found, expected)
     sizes = [[len(ids) for ids in of_ranks] for of_ranks in steps(apart).values()]
-    assert all(min(of) > 0 for of in sizes if sum(of) == 24), sizes  # each has its part of every step
+    assert all(min(counts) > 0 for counts in sizes if sum(counts) == 24), sizes  # each rank has its part of every step
 
     placed = top / "placed"
     placed.mkdir()
     found = parameters(end(start(placed, 3, 0, ("--elastic", "off"), [f"csv:{table}"])))
     print(f"rank 0 of 3 cuts and sends: ids {check_each_once(placed)}, parameter {found}")
-    assert len(found) == 1, found  # other shards, and so another order than that of one rank
+    assert len(found) == 1, found  # other shards, and therefore another order than with a single rank
     held = [[file.name for file in (placed / f"host-{rank}").glob("*.muster")] for rank in range(3)]
     assert len(set(sum(held, []))) == 3 and all(len(own) == 1 for own in held), held
 
@@ -189,9 +189,9 @@ with tempfile.TemporaryDirectory() as name:
         folder = hosts(top / f"lost-{number}", top / "set", 1)
         job = start(folder, 3, 20)
         kill_one(job, folder, draw)
-        said = end(job, 3)
-        named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", said)
-        assert named and named[1] in files, said
+        output = end(job, 3)
+        named = re.search(r"shard (shard-\d+-\w+\.muster)( and \d+ others)? is at none of the 2 ranks", output)
+        assert named and named[1] in files, output
         print(f"round {number}, without: {named[0]}", flush=True)
 
         print(f"round {number}, records join epochs, 2 of 4 ranks are killed: ids of each once, {grow(top / f'grown-{number}', draw)}", flush=True)

@@ -1,4 +1,4 @@
-// A model as small as one can be that has what a large one has: layers, statistics that a step changes, a loss.
+// A minimal model with the features of a large model: layers, statistics that a step changes, a loss.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 
 namespace test {
 
-/// Classifies records of float values: centres them by their running mean, one hidden layer with ReLU, softmax.
+/// A classifier of records with float values: subtracts their running mean, applies one hidden layer with ReLU, and
+/// softmax.
 class small_model {
  public:
   small_model(std::size_t hidden, std::size_t inputs, std::size_t classes)
@@ -27,7 +28,7 @@ class small_model {
             {"second.weight", {classes_, hidden_}},
             {"second.bias", {classes_}}};
   }
-  /// Shadowed: a step that fails has not changed them.
+  /// Returns the statistics as shadowed state: a failed step does not change them.
   [[nodiscard]] muster::restored_values<float> batch_norm() { return {"running mean", std::span(mean_), {}}; }
 
   void initialise(muster::arena& arena, std::uint64_t seed) const {
@@ -83,11 +84,12 @@ class small_model {
       return sum_over(samples,
                       [&](std::size_t s) { return back[s * hidden_ + k] * (values[s * inputs_ + i] - mean_[i]); });
     });
-    // The same at every rank, since it is of a parameter all have: a stand-in for statistics over the batch.
+    // The values are the same at every rank, since they depend on a replicated parameter. They stand for statistics
+    // over the batch.
     for (std::size_t i = 0; i < inputs_; ++i) mean_[i] = 0.9f * mean_[i] + 0.001f * w1[i];
   }
 
-  /// The share of samples, each of `inputs` values, that parameters classify as their labels say.
+  /// Returns the share of samples, each with `inputs` values, that the parameters classify according to their labels.
   [[nodiscard]] double accuracy(muster::arena& arena, std::span<const float> values,
                                 std::span<const float> labels) const {
     std::vector<float> h(hidden_), p(classes_);
@@ -99,7 +101,7 @@ class small_model {
     }
     return static_cast<double>(hits) / static_cast<double>(labels.size());
   }
-  /// Of this rank's samples of the last batch.
+  /// Returns the loss over this rank's samples of the last batch.
   [[nodiscard]] double loss() const noexcept { return loss_; }
   [[nodiscard]] double hits() const noexcept { return hits_; }
 
@@ -107,29 +109,29 @@ class small_model {
   struct parameters {
     std::span<const float> w1, b1, w2, b2;
   };
-  // The hidden layer and the scores of one sample.
-  void forward(const float* x, const parameters& of, float* h, float* p) const {
+  // Computes the hidden layer and the scores of a sample.
+  void forward(const float* x, const parameters& weights, float* h, float* p) const {
     for (std::size_t k = 0; k < hidden_; ++k) {
-      float sum = of.b1[k];
-      for (std::size_t i = 0; i < inputs_; ++i) sum += of.w1[k * inputs_ + i] * (x[i] - mean_[i]);
+      float sum = weights.b1[k];
+      for (std::size_t i = 0; i < inputs_; ++i) sum += weights.w1[k * inputs_ + i] * (x[i] - mean_[i]);
       h[k] = std::max(sum, 0.0f);
     }
     for (std::size_t c = 0; c < classes_; ++c) {
-      p[c] = of.b2[c];
-      for (std::size_t k = 0; k < hidden_; ++k) p[c] += of.w2[c * hidden_ + k] * h[k];
+      p[c] = weights.b2[c];
+      for (std::size_t k = 0; k < hidden_; ++k) p[c] += weights.w2[c * hidden_ + k] * h[k];
     }
   }
   template <class Of>
-  static float sum_over(std::size_t samples, Of of) {
+  static float sum_over(std::size_t samples, Of f) {
     float sum = 0;
-    for (std::size_t s = 0; s < samples; ++s) sum += of(s);
+    for (std::size_t s = 0; s < samples; ++s) sum += f(s);
     return sum;
   }
   template <class Of>
-  static void write(muster::backward_pass& backward, std::size_t tensor, Of of) {
+  static void write(muster::backward_pass& backward, std::size_t tensor, Of f) {
     const bool adds = backward.adds(tensor);
     const auto gradient = backward.gradient(tensor);
-    for (std::size_t at = 0; at < gradient.size(); ++at) gradient[at] = (adds ? gradient[at] : 0.0f) + of(at);
+    for (std::size_t at = 0; at < gradient.size(); ++at) gradient[at] = (adds ? gradient[at] : 0.0f) + f(at);
     backward.ready(tensor);
   }
 

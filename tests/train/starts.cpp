@@ -1,4 +1,4 @@
-// How ranks begin together: with rank 0's values, and with the same model, options and data, or not at all.
+// The start of a training: with rank 0's values, and with the same model, options and data at all ranks, or not at all.
 #include <muster/train/training.hpp>
 
 #include <algorithm>
@@ -17,12 +17,12 @@ using test::require;
 
 namespace {
 
-// What is odd at the last rank.
+// The difference of the last rank.
 struct oddity {
   const char* name;
   std::vector<muster::tensor_shape> shapes = {{"slope", {1}}, {"offset", {1}}};
   std::size_t samples = 40;
-  float first = 1;  // of the data
+  float first = 1;  // first value of the data
   std::uint64_t seed = 1;
   std::uint64_t batch = 8;
   bool drops = false;
@@ -40,9 +40,9 @@ struct ended_rank {
 };
 
 ended_rank train(muster::context& context, const oddity& as, float first_value) {
-  auto made = muster::dataset_builder::dense("points", as.samples, 1);
-  for (std::size_t i = 0; i < as.samples; ++i) made.row(i)[0] = as.first + static_cast<float>(i);
-  const muster::dataset data = made.finish();
+  auto builder = muster::dataset_builder::dense("points", as.samples, 1);
+  for (std::size_t i = 0; i < as.samples; ++i) builder.row(i)[0] = as.first + static_cast<float>(i);
+  const muster::dataset data = builder.finish();
   auto loader = data | muster::shuffle(as.seed) | muster::batch(as.batch, {.drop_last = as.drops});
   muster::arena arena(context, as.shapes);
   std::ranges::fill(arena.parameter(0), first_value);
@@ -55,9 +55,9 @@ ended_rank train(muster::context& context, const oddity& as, float first_value) 
       if (values != nullptr) parts.add("more", std::span(*values));
     }
   };
-  auto how = muster::training::sync_of_job(context);
-  how.clip = as.clip;
-  muster::training training(context, how, arena, optimizer, loader,
+  auto options = muster::training::sync_of_job(context);
+  options.clip = as.clip;
+  muster::training training(context, options, arena, optimizer, loader,
                             muster::restored_values{"statistics", std::span(statistics)},
                             owner{as.owns_more ? &more : nullptr});
   ended_rank end;
@@ -98,16 +98,16 @@ std::vector<ended_rank> train_all(int ranks, const oddity& odd, const std::vecto
 TEST_CASE("ranks begin with rank 0's values, and one line names the first that differed") {
   const std::string mode = GENERATE("allreduce", "allreduce-weights", "local-sgd:3", "gossip");
   CAPTURE(mode);
-  const test::heard_log heard;
+  const test::heard_log captured;
   const auto equal = train_all(3, {"none"}, {"--mode", mode});
-  CHECK(heard.text().empty());
-  const auto other = train_all(3, {"none"}, {"--mode", mode}, 100);
+  CHECK(captured.text().empty());
+  const auto unequal = train_all(3, {"none"}, {"--mode", mode}, 100);
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK(other[rank].text.empty());
-    CHECK(other[rank].parameters == equal[rank].parameters);
+    CHECK(unequal[rank].text.empty());
+    CHECK(unequal[rank].parameters == equal[rank].parameters);
   }
-  CHECK_THAT(heard.text(), contains("'parameters' of rank 2 was not that of rank 0 at the start"));
-  CHECK(std::ranges::count(heard.text(), '\n') == 1);
+  CHECK_THAT(captured.text(), contains("'parameters' of rank 2 was not that of rank 0 at the start"));
+  CHECK(std::ranges::count(captured.text(), '\n') == 1);
 }
 
 TEST_CASE("ranks of different models, options or data end before the first step, all with what differs first") {

@@ -17,7 +17,7 @@ TEST_CASE("statistics that ranks share are the same bits as those of one, for an
       const auto loader = data | muster::batch(10);
       found[static_cast<std::size_t>(world.rank())] = muster::statistics(loader, world);
     });
-    for (const auto& one : found) REQUIRE(one == expected);
+    for (const auto& result : found) REQUIRE(result == expected);
   }
 }
 
@@ -25,16 +25,16 @@ TEST_CASE("a part that one rank cannot read is an error at every rank") {
   std::string text;
   for (int k = 0; k < 300; ++k) text += k == 290 ? "x\n" : "1\n";
   const auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
-  std::vector<std::string> said(3);
+  std::vector<std::string> messages(3);
   test::run_ranks(3, [&](muster::group& world) {
     const auto format = muster::detail::format_of_csv(file->text(), "t", {}, {});
     const auto loader = muster::detail::records_of_text(file, format, "csv:t", {}, {}) | muster::batch(10);
     try {
       (void)muster::statistics(loader, world);
     } catch (const muster::data_error& error) {
-      said[static_cast<std::size_t>(world.rank())] = error.what();
+      messages[static_cast<std::size_t>(world.rank())] = error.what();
     }
   });
-  CHECK_THAT(said[2], contains("t:291"));
-  for (const int rank : {0, 1}) CHECK_THAT(said[static_cast<std::size_t>(rank)], contains("another rank"));
+  CHECK_THAT(messages[2], contains("t:291"));
+  for (const int rank : {0, 1}) CHECK_THAT(messages[static_cast<std::size_t>(rank)], contains("another rank"));
 }

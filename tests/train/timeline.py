@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a training with --trace and looks at the file: whole JSON, every rank with its rows, events that lie as they must.
+"""Runs a training with --trace and checks the file: complete JSON, every rank with its rows, correctly placed events.
 
 usage: timeline.py PROGRAM
 """
@@ -26,7 +26,7 @@ for event in spans:
     by_row[event["pid"], event["tid"]].append(event)
 for rank in range(RANKS):
     kinds = collections.Counter(event["cat"] for event in spans if event["pid"] == rank)
-    # The last of the trainings wrote it: epochs 3 to 6 of 500 images, 64 at a time.
+    # The last training wrote the file: epochs 3 to 6 with 500 images in batches of 64.
     steps = [event for event in spans if event["pid"] == rank and event["name"] == "step"]
     assert [event["args"]["number"] for event in steps] == list(range(16, 48)), steps
     assert kinds["bucket"] >= 2 * len(steps) and kinds["communication"] > 0 and kinds["data"] >= len(steps), kinds
@@ -39,6 +39,6 @@ for rank in range(RANKS):
                        for step in steps), f"a bucket outside of all steps: {event}"
 for (rank, row), inside in by_row.items():
     inside.sort(key=lambda event: event["ts"])
-    for one, other in zip(inside, inside[1:]):
-        assert one["ts"] + one["dur"] <= other["ts"] + 0.002, f"two at a time in row {rows[rank, row]} of rank {rank}: {one} {other}"
+    for first, second in zip(inside, inside[1:]):
+        assert first["ts"] + first["dur"] <= second["ts"] + 0.002, f"two at a time in row {rows[rank, row]} of rank {rank}: {first} {second}"
 print(f"{len(spans)} events of {RANKS} ranks")

@@ -29,22 +29,22 @@ void pass_time() {
   }
 }
 
-// What a part of the library says when it has communicated for `span` seconds.
-void say(muster::activity what, double span, std::uint64_t bytes) {
+// Records an event of the library that took `span` seconds.
+void record_event(muster::activity kind, double span, std::uint64_t bytes) {
   const muster::clock::time_point begin{};
   muster::current_event_sink()->record(
-      {what, "test", begin, begin + std::chrono::duration_cast<muster::clock::duration>(muster::seconds(span)), bytes});
+      {kind, "test", begin, begin + std::chrono::duration_cast<muster::clock::duration>(muster::seconds(span)), bytes});
 }
 
-// What one rank saw. Ranks are threads here, and only the main thread may check: Catch2 is not thread safe.
-struct seen {
+// The results of a rank. Ranks are threads here, and only the main thread may check, since Catch2 is not thread safe.
+struct observed {
   std::vector<muster::epoch_report> epochs;
   std::vector<std::optional<double>> time_to_goal;  // after each epoch
   std::string json;
 };
 
-std::vector<seen> at_all_ranks(int ranks, const std::function<seen(muster::group&)>& body) {
-  std::vector<seen> all(static_cast<std::size_t>(ranks));
+std::vector<observed> at_all_ranks(int ranks, const std::function<observed(muster::group&)>& body) {
+  std::vector<observed> all(static_cast<std::size_t>(ranks));
   test::run_ranks(ranks, [&](muster::group& world) { all[static_cast<std::size_t>(world.rank())] = body(world); });
   return all;
 }
@@ -56,28 +56,28 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
   const auto all = at_all_ranks(ranks, [](muster::group& world) {
     muster::tracker tracker(world);
     for (int epoch = 0; epoch < 2; ++epoch) {
-      say(muster::activity::communication, 100.0, 1000);  // outside of the batch clock: not part of the training
-      say(muster::activity::data_wait, 100.0, 1000);
+      record_event(muster::activity::communication, 100.0, 1000);  // outside the batch clock: not part of the training
+      record_event(muster::activity::data_wait, 100.0, 1000);
       {
         auto batches = tracker.batches();
         for (const auto which : all_phases) {
           auto phase = tracker.phase(which);
           pass_time();
         }
-        say(muster::activity::communication, 1.0 + world.rank(), 8);
-        say(muster::activity::data_wait, 0.25, 16);
-        say(muster::activity::aggregate, 0.125, 0);
+        record_event(muster::activity::communication, 1.0 + world.rank(), 8);
+        record_event(muster::activity::data_wait, 0.25, 16);
+        record_event(muster::activity::aggregate, 0.125, 0);
         tracker.add_samples(static_cast<std::uint64_t>(10 + world.rank()));
       }
       tracker.end_epoch(world, {.train_loss = 0.5});
     }
-    return seen{tracker.epochs(), {tracker.time_to_goal()}, tracker.json()};
+    return observed{tracker.epochs(), {tracker.time_to_goal()}, tracker.json()};
   });
   const auto count = static_cast<std::uint64_t>(ranks);
-  for (const auto& here : all) {
-    REQUIRE(here.epochs.size() == 2);
-    CHECK_FALSE(here.time_to_goal.back());
-    for (const auto& epoch : here.epochs) {
+  for (const auto& rank_result : all) {
+    REQUIRE(rank_result.epochs.size() == 2);
+    CHECK_FALSE(rank_result.time_to_goal.back());
+    for (const auto& epoch : rank_result.epochs) {
       CHECK(epoch.samples == 10 * count + count * (count - 1) / 2);
       CHECK(epoch.communication_seconds == Approx(ranks));
       CHECK(epoch.communication_bytes == 8 * count);
@@ -85,16 +85,18 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
       CHECK(epoch.compute_seconds >= 4 * 2e-4);
       CHECK(epoch.train_seconds >= 7 * 2e-4);
       CHECK(epoch.compute_seconds < epoch.train_seconds);
-      CHECK(epoch.train_seconds == all[0].epochs[static_cast<std::size_t>(&epoch - here.epochs.data())].train_seconds);
+      CHECK(epoch.train_seconds ==
+            all[0].epochs[static_cast<std::size_t>(&epoch - rank_result.epochs.data())].train_seconds);
       CHECK(epoch.samples_per_second() == Approx(static_cast<double>(epoch.samples) / epoch.train_seconds));
     }
-    const auto report = nlohmann::json::parse(here.json);
+    const auto report = nlohmann::json::parse(rank_result.json);
     CHECK(report["world_size"] == ranks);
     CHECK(report["transport"] == "local");
     CHECK(report["communication_seconds"].get<double>() == Approx(2 * ranks));
     for (const auto which : all_phases) {
       const auto& phase = report["phases"][std::string(to_string(which))];
-      if (which == muster::phase::batch_load) CHECK(phase["max_seconds"].get<double>() >= 2 * 0.25);  // heard of
+      if (which == muster::phase::batch_load)
+        CHECK(phase["max_seconds"].get<double>() >= 2 * 0.25);  // from the recorded events
       if (which == muster::phase::aggregate) CHECK(phase["max_seconds"].get<double>() >= 2 * 0.125);
       CHECK(phase["max_seconds"].get<double>() >= 2 * 2e-4);
       CHECK(phase["mean_seconds"].get<double>() >= 2 * 2e-4);
@@ -109,35 +111,35 @@ TEST_CASE("times of a rank are counted once, and their means over the ranks add 
     const double alone = world.rank() == 0 ? 1.0 : 3.0;
     {
       auto batches = tracker.batches();
-      say(muster::activity::communication, 1e-4 * alone, 0);
-      say(muster::activity::data_wait, 2e-4, 0);
+      record_event(muster::activity::communication, 1e-4 * alone, 0);
+      record_event(muster::activity::data_wait, 2e-4, 0);
       {
         auto phase = tracker.phase(muster::phase::forward);
         pass_time();
       }
-      {  // as a batch normalisation over all ranks does: it is communication, and no computation
+      {  // like a batch normalisation over all ranks: this time is communication, not computation
         auto phase = tracker.phase(muster::phase::backward);
         pass_time();
         const auto begin = muster::clock::now();
         pass_time();
         muster::current_event_sink()->record({muster::activity::communication, "test", begin, muster::clock::now(), 0});
       }
-      say(muster::activity::update, 3e-4, 0);
-      for (int k = 0; k < 8; ++k) pass_time();  // what was said above took no time
+      record_event(muster::activity::update, 3e-4, 0);
+      for (int k = 0; k < 8; ++k) pass_time();  // recording the events took no time
     }
     {
       auto phase = tracker.phase(muster::phase::forward);
       pass_time();
-    }  // of no step
+    }  // outside any step
     tracker.end_epoch(world, {});
-    return seen{tracker.epochs(), {}, tracker.json()};
+    return observed{tracker.epochs(), {}, tracker.json()};
   });
   const auto& epoch = all[0].epochs.front();
   CHECK(epoch.mean.communication >= 2e-4 + 2e-4);
   CHECK(epoch.mean.communication < epoch.communication_seconds);
   CHECK(epoch.mean.data_wait == Approx(2e-4));
   CHECK(epoch.mean.compute >= 2 * 2e-4 + 3e-4);
-  CHECK(epoch.compute_seconds >= epoch.mean.compute + 2e-4 + 2e-4);  // the phases, with all that was in them
+  CHECK(epoch.compute_seconds >= epoch.mean.compute + 2e-4 + 2e-4);  // the phases, including all nested events
   CHECK(epoch.mean.train <= epoch.train_seconds);
   CHECK(epoch.mean.other() >= 0);
   const auto report = nlohmann::json::parse(all[1].json);
@@ -160,17 +162,17 @@ TEST_CASE("the goal is reached at the end of the first epoch that meets it, by t
     muster::tracker tracker(world, {.goal = goal});
     const std::array<muster::epoch_metrics, 4> course = {
         {{0.6, 0.6, 0.5, 0.5}, {0.7, 0.5, 0.7, 0.6}, {0.5, 0.4, 0.8, 0.7}, {0.4, 0.3, 0.6, 0.8}}};
-    seen here;
+    observed result;
     for (const auto& metrics : course) {
       {
         auto batches = tracker.batches();
         pass_time();
       }
       tracker.end_epoch(world, metrics);
-      here.time_to_goal.push_back(tracker.time_to_goal());
+      result.time_to_goal.push_back(tracker.time_to_goal());
     }
-    here.epochs = tracker.epochs();
-    return here;
+    result.epochs = tracker.epochs();
+    return result;
   });
   CHECK(all[0].time_to_goal == all[1].time_to_goal);
   double elapsed = 0;
@@ -225,7 +227,7 @@ TEST_CASE("rank 0 writes the report and what was not measured is null") {
   CHECK(report["epochs"][0]["train_loss"] == 0.25);
   CHECK(report["epochs"][0]["val_accuracy"].is_null());
   CHECK(report["epochs"][0]["train_accuracy"].is_null());
-  REQUIRE(report["ranks"].size() == 2);  // each by itself
+  REQUIRE(report["ranks"].size() == 2);  // a separate entry for each rank
   CHECK(report["ranks"][0]["own_samples_per_second"] > 0);
   CHECK(report["ranks"][1] ==
         nlohmann::json({{"rank", 1}, {"own_samples_per_second", 0.0}, {"links", nlohmann::json::array()}}));
@@ -243,7 +245,7 @@ TEST_CASE("rank 0 exports the figures up to now at each epoch and what cannot be
     }
     return found;
   };
-  std::vector<std::map<std::string, std::string>> seen;
+  std::vector<std::map<std::string, std::string>> exported;
   test::run_ranks(2, [&](muster::group& world) {
     muster::tracker tracker(world, {.metrics = path.string()});
     muster::tracker nowhere(world, {.metrics = "/nowhere/metrics.prom"});
@@ -251,15 +253,15 @@ TEST_CASE("rank 0 exports the figures up to now at each epoch and what cannot be
       tracker.add_samples(10);
       tracker.end_epoch(world, {.train_loss = 0.5 / epoch});
       nowhere.end_epoch(world, {});
-      if (world.rank() == 0) seen.push_back(read());
+      if (world.rank() == 0) exported.push_back(read());
     }
   });
-  REQUIRE(seen.size() == 2);
-  CHECK((seen[0]["muster_epoch"] == "1" && seen[1]["muster_epoch"] == "2"));
-  CHECK((seen[0]["muster_samples"] == "20" && seen[1]["muster_samples"] == "40"));
-  CHECK((seen[0]["muster_train_loss"] == "0.5" && seen[1]["muster_train_loss"] == "0.25"));
-  CHECK(seen[1]["muster_val_loss"] == "NaN");
-  CHECK(seen[1]["muster_world_size"] == "2");
+  REQUIRE(exported.size() == 2);
+  CHECK((exported[0]["muster_epoch"] == "1" && exported[1]["muster_epoch"] == "2"));
+  CHECK((exported[0]["muster_samples"] == "20" && exported[1]["muster_samples"] == "40"));
+  CHECK((exported[0]["muster_train_loss"] == "0.5" && exported[1]["muster_train_loss"] == "0.25"));
+  CHECK(exported[1]["muster_val_loss"] == "NaN");
+  CHECK(exported[1]["muster_world_size"] == "2");
   CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 1);
   std::filesystem::remove_all(folder);
 }

@@ -1,4 +1,4 @@
-// A training as small as one can be, and its ranks as threads.
+// A minimal training with ranks as threads.
 #pragma once
 
 #include <stdexcept>
@@ -16,14 +16,14 @@ namespace test {
 
 using pass = muster::backward_pass;
 
-// Samples whose value is their number, from 1.
+// Returns samples whose value is their number, from 1.
 inline muster::dataset numbers(std::size_t count) {
-  auto made = muster::dataset_builder::dense("numbers", count, 1);
-  for (std::size_t i = 0; i < count; ++i) made.row(i)[0] = static_cast<float>(i + 1);
-  return made.finish();
+  auto builder = muster::dataset_builder::dense("numbers", count, 1);
+  for (std::size_t i = 0; i < count; ++i) builder.row(i)[0] = static_cast<float>(i + 1);
+  return builder.finish();
 }
 
-// One rank of a training whose gradient is the sum of the samples' values: sums of whole numbers, and so exact.
+// A rank of a training whose gradient is the sum of the samples' values: sums of integers, and therefore exact.
 struct trained {
   explicit trained(muster::context& context, std::size_t samples = 40, std::uint64_t batch = 8)
       : data(numbers(samples)),
@@ -32,9 +32,9 @@ struct trained {
         optimizer(arena),
         training(context, arena, optimizer, loader) {}
 
-  void gradient(const muster::minibatch& part, pass& to) const {
-    const bool adds = to.adds(0);
-    const auto out = to.gradient(0);
+  void gradient(const muster::minibatch& part, pass& target) const {
+    const bool adds = target.adds(0);
+    const auto out = target.gradient(0);
     if (!adds) out[0] = out[1] = 0;
     for (const auto id : part.samples) {
       out[0] += data.row(id)[0];
@@ -43,7 +43,7 @@ struct trained {
   }
   void one_step(muster::training_step& step) {
     const auto batch = step.next(loader);
-    step.backward(batch, [&](const auto& part, auto& to) { gradient(part, to); });
+    step.backward(batch, [&](const auto& part, auto& backward) { gradient(part, backward); });
     step.update(optimizer, 1.0);
     double sum = 0;
     for (const auto id : batch.samples) sum += double{data.row(id)[0]};
@@ -61,7 +61,7 @@ struct trained {
   muster::training training;
 };
 
-// Runs a body as every rank of a context of so many.
+// Runs a body as every rank of a context with this number of ranks.
 template <class Body>
 void as_ranks(int ranks, Body body, const std::vector<std::string>& flags = {}) {
   std::vector<std::string> words = {"app", "--ranks", std::to_string(ranks)};

@@ -1,4 +1,4 @@
-// What ends a training before its epochs do, and what is then kept.
+// Conditions that end a training before its epochs do, and the state that is kept then.
 #include <muster/train/training.hpp>
 
 #include <algorithm>
@@ -24,12 +24,12 @@ using test::trained;
 
 namespace {
 
-// After epoch n it reports the n-th value, and the last one from there on.
-void run_with(trained& here, muster::train_options options, const std::vector<double>& values) {
-  options.each_epoch = [&](muster::training_step& now) {
-    now.report("val_accuracy", values[std::min(here.training.epochs().size(), values.size() - 1)]);
+// Reports the n-th value after epoch n, and the last value in all later epochs.
+void run_with(trained& fixture, muster::train_options options, const std::vector<double>& values) {
+  options.each_epoch = [&](muster::training_step& evaluation) {
+    evaluation.report("val_accuracy", values[std::min(fixture.training.epochs().size(), values.size() - 1)]);
   };
-  here.run(options);
+  fixture.run(options);
 }
 
 }  // namespace
@@ -39,14 +39,14 @@ TEST_CASE("a training ends when it has trained for so long, and the epoch that t
   std::vector<std::vector<muster::epoch_summary>> all;
   for (const double limit : {1e-9, 1e9}) {
     as_ranks(2, [&](muster::context& context, muster::group&) {
-      trained one(context);
-      one.run({.epochs = 3, .max_seconds = limit, .log = nullptr});
+      trained limited(context);
+      limited.run({.epochs = 3, .max_seconds = limit, .log = nullptr});
       const std::lock_guard lock(mutex);
-      all.push_back(one.training.epochs());
+      all.push_back(limited.training.epochs());
     });
   }
   REQUIRE(all.size() == 4);
-  for (const std::size_t k : {0u, 1u}) {  // after the first look, which is after the first step
+  for (const std::size_t k : {0u, 1u}) {  // after the first check, which follows the first step
     REQUIRE(all[k].size() == 1);
     CHECK(all[k][0].samples == 8);
   }
@@ -62,11 +62,11 @@ TEST_CASE("a training ends when its metric no longer improves, and keeps the bes
   for (const std::uint64_t patience : {2, 2, 0}) {
     CAPTURE(metric, patience);
     as_ranks(2, [&](muster::context& context, muster::group& world) {
-      trained here(context);
+      trained fixture(context);
       std::FILE* const log = std::tmpfile();
       const auto before = saved_steps(at);
       muster::barrier(world);
-      run_with(here,
+      run_with(fixture,
                {.epochs = 7,
                 .metric = metric,
                 .patience = patience,
@@ -77,18 +77,18 @@ TEST_CASE("a training ends when its metric no longer improves, and keeps the bes
                values);
       std::rewind(log);
       char text[4096] = {};
-      const std::string said(text, std::fread(text, 1, sizeof text, log));
+      const std::string output(text, std::fread(text, 1, sizeof text, log));
       std::fclose(log);
       muster::barrier(world);
-      require(here.training.epochs().size() == (patience != 0 ? 4 : 7), "two epochs after the best one, or all");
+      require(fixture.training.epochs().size() == (patience != 0 ? 4 : 7), "two epochs after the best one, or all");
       if (patience != 0) require(saved_steps(at) == std::vector<std::uint64_t>{10, 20}, "the best, and the last");
       if (world.rank() != 0) return;
       if (patience == 0)
-        require(said.starts_with("resumes after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
+        require(output.starts_with("resumes after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
       else if (before.empty())
-        require(said.ends_with("ends: val_accuracy was best in epoch 2\n"), "it says why it ends");
+        require(output.ends_with("ends: val_accuracy was best in epoch 2\n"), "it says why it ends");
       else
-        require(said.starts_with("nothing to do: "), "it has ended");
+        require(output.starts_with("nothing to do: "), "it has ended");
     });
   }
 }
@@ -97,8 +97,8 @@ TEST_CASE("a checkpoint amid an epoch has no metric, so that the best one stays"
   const temporary_folder folder;
   const std::string at = folder / "saved";
   as_ranks(2, [&](muster::context& context, muster::group&) {
-    trained here(context);
-    run_with(here,
+    trained fixture(context);
+    run_with(fixture,
              {.epochs = 4, .patience = 9, .checkpoint = at, .checkpoint_every = "2 steps", .keep = 1, .log = nullptr},
              {0.2, 0.9, 0.1, 0.1});
   });
@@ -113,17 +113,17 @@ TEST_CASE("an epoch whose evaluation failed is evaluated when the training goes 
   const std::string at = folder / "saved";
   const auto run = [&](bool fails) {
     as_ranks(ranks, [&](muster::context& context, muster::group&) {
-      trained here(context);
+      trained fixture(context);
       muster::train_options options{.epochs = epochs, .checkpoint = at, .log = nullptr};
-      options.each_epoch = [&](muster::training_step& now) {
-        if (fails && here.training.epochs().size() == 1)
+      options.each_epoch = [&](muster::training_step& evaluation) {
+        if (fails && fixture.training.epochs().size() == 1)
           throw muster::data_error({"postgres:db"}, "cannot be read; wait for it");
-        now.report("val_accuracy", 0.5);
+        evaluation.report("val_accuracy", 0.5);
       };
-      here.run(options);
-      const auto& ended = here.training.epochs();
+      fixture.run(options);
+      const auto& ended = fixture.training.epochs();
       require(ended.size() == epochs, "every epoch");
-      for (const auto& one : ended) require(one.samples == 40 && one["val_accuracy"] == 0.5, "each by itself");
+      for (const auto& epoch : ended) require(epoch.samples == 40 && epoch["val_accuracy"] == 0.5, "each by itself");
     });
   };
   CHECK_THROWS_WITH(run(true), contains("postgres:db: cannot be read"));
@@ -131,7 +131,7 @@ TEST_CASE("an epoch whose evaluation failed is evaluated when the training goes 
   REQUIRE(!saved.empty());
   CHECK(saved.back() == 10);
   run(false);
-  run(false);  // at its end nothing is evaluated again
+  run(false);  // a training at its end evaluates nothing again
 }
 
 TEST_CASE("an epoch amid which a training was resumed is reported whole") {
@@ -143,12 +143,12 @@ TEST_CASE("an epoch amid which a training was resumed is reported whole") {
   const auto run = [&](std::uint64_t fails_at) {
     as_ranks(ranks,
              [&](muster::context& context, muster::group&) {
-               trained here(context);
+               trained fixture(context);
                const muster::train_options options{
                    .epochs = 2, .checkpoint = at, .checkpoint_every = "3 steps", .log = nullptr};
                try {
-                 here.training.run(options, [&](muster::training_step& step) {
-                   here.one_step(step);
+                 fixture.training.run(options, [&](muster::training_step& step) {
+                   fixture.one_step(step);
                    step.report("step", static_cast<double>(step.number()));
                    if (step.number() == fails_at) throw std::runtime_error("the user's own");
                  });
@@ -156,14 +156,14 @@ TEST_CASE("an epoch amid which a training was resumed is reported whole") {
                  require(std::string(thrown.what()) == "the user's own", thrown.what());
                  return;
                }
-               const auto& epochs = here.training.epochs();
+               const auto& epochs = fixture.training.epochs();
                require(epochs.size() == 2 && epochs[1].samples == 40, "every sample once");
                require(std::abs(epochs[1]["value"] - 20.5) < 1e-12, "the mean of 1 to 40");
                require(epochs[1]["step"] == 7.0, "the mean of 5 to 9");
              },
              {"--mode", mode});
   };
-  run(9);  // amid the second epoch
+  run(9);  // during the second epoch
   const auto saved = saved_steps(at);
   REQUIRE(!saved.empty());
   CHECK(saved.back() < 10);
@@ -172,18 +172,18 @@ TEST_CASE("an epoch amid which a training was resumed is reported whole") {
 
 TEST_CASE("a training ends where the program says, and its lines are the program's") {
   as_ranks(3, [](muster::context& context, muster::group& world) {
-    trained here(context);
+    trained fixture(context);
     std::vector<std::uint64_t> lines;
     int meetings = 0;
-    here.run({.epochs = 9,
-              .stop = [](const auto& epoch) { return epoch["value"] > 20 && epoch.epoch == 2; },
-              .each_group =
-                  [&](muster::group& ranks, bool joined) {
-                    require(ranks.size() == 3 && !joined, "all ranks, from the start");
-                    ++meetings;
-                  },
-              .print = [&](const auto& epoch) { lines.push_back(epoch.epoch); }});
-    require(here.training.epochs().size() == 2, "two epochs");
+    fixture.run({.epochs = 9,
+                 .stop = [](const auto& epoch) { return epoch["value"] > 20 && epoch.epoch == 2; },
+                 .each_group =
+                     [&](muster::group& ranks, bool joined) {
+                       require(ranks.size() == 3 && !joined, "all ranks, from the start");
+                       ++meetings;
+                     },
+                 .print = [&](const auto& epoch) { lines.push_back(epoch.epoch); }});
+    require(fixture.training.epochs().size() == 2, "two epochs");
     require(meetings == 1, "they met once");
     require(lines == (world.rank() == 0 ? std::vector<std::uint64_t>{1, 2} : std::vector<std::uint64_t>{}), "rank 0's");
   });
@@ -191,17 +191,17 @@ TEST_CASE("a training ends where the program says, and its lines are the program
 
 TEST_CASE("a schedule among the owners observes the metric, and what it has seen stays") {
   as_ranks(2, [](muster::context& context, muster::group&) {
-    trained here(context);
+    trained fixture(context);
     auto rate = muster::parse_schedule("plateau:8,factor=0.5,patience=0,better=higher");
     muster::arena arena(context, {{"w", {2}}});
     muster::sgd optimizer(arena);
-    muster::training training(context, arena, optimizer, here.loader, rate);
+    muster::training training(context, arena, optimizer, fixture.loader, rate);
     std::vector<double> rates;
     training.run({.epochs = 4,
-                  .each_epoch = [](muster::training_step& now) { now.report("val_accuracy", 0.5); },
+                  .each_epoch = [](muster::training_step& evaluation) { evaluation.report("val_accuracy", 0.5); },
                   .log = nullptr},
                  [&](muster::training_step& step) {
-                   (void)step.next(here.loader);
+                   (void)step.next(fixture.loader);
                    if (step.number() % 5 == 0) rates.push_back(rate(step));
                  });
     require(rates == std::vector<double>{8, 8, 4, 2}, "it falls with each epoch that is no better");
@@ -213,15 +213,15 @@ TEST_CASE("amid an epoch all ranks have one state, also where each counts the sa
   CAPTURE(mode);
   as_ranks(2,
            [](muster::context& context, muster::group& world) {
-             trained here(context, 40, 7);  // 4 samples of a batch at rank 0, and 3 at rank 1
-             const auto one_step = [&](muster::training_step& step) { here.one_step(step); };
+             trained fixture(context, 40, 7);  // 4 samples of a batch at rank 0, and 3 at rank 1
+             const auto one_step = [&](muster::training_step& step) { fixture.one_step(step); };
              for (std::uint64_t steps = 1; steps <= 5; ++steps) {
-               here.training.run({.steps = steps, .log = nullptr}, one_step);
-               const std::uint64_t digest = here.training.state().digest();
+               fixture.training.run({.steps = steps, .log = nullptr}, one_step);
+               const std::uint64_t digest = fixture.training.state().digest();
                require(muster::allreduce(world, digest, muster::max) == digest, "a state like the other's");
              }
-             here.training.run({.epochs = 1, .log = nullptr}, one_step);
-             require(here.training.state().steps() == 6, "every sample once");
+             fixture.training.run({.epochs = 1, .log = nullptr}, one_step);
+             require(fixture.training.state().steps() == 6, "every sample once");
            },
            {"--mode", mode});
 }
@@ -232,24 +232,24 @@ TEST_CASE(
   CAPTURE(mode);
   as_ranks(1,
            [&](muster::context& context, muster::group&) {
-             trained here(context);
+             trained fixture(context);
              const auto twice = [&](muster::training_step& step) {
-               here.one_step(step);
-               here.one_step(step);
+               fixture.one_step(step);
+               fixture.one_step(step);
              };
              const muster::train_options once{.steps = 1, .log = nullptr};
              if (mode == "allreduce")
-               CHECK_THROWS_WITH(here.training.run(once, twice),
+               CHECK_THROWS_WITH(fixture.training.run(once, twice),
                                  contains("a second backward pass cannot begin (an opt"));
              else
-               CHECK_NOTHROW(here.training.run(once, twice));
-             here.training.run({.steps = 3, .log = nullptr}, [&](muster::training_step& step) {
-               const auto batch = step.next(here.loader);
-               step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
-               step.update([] {});  // has read what it reads
-               here.one_step(step);
+               CHECK_NOTHROW(fixture.training.run(once, twice));
+             fixture.training.run({.steps = 3, .log = nullptr}, [&](muster::training_step& step) {
+               const auto batch = step.next(fixture.loader);
+               step.backward(batch, [&](const auto& part, auto& backward) { fixture.gradient(part, backward); });
+               step.update([] {});  // has read the gradients
+               fixture.one_step(step);
              });
-             CHECK(here.training.state().steps() == 3);
+             CHECK(fixture.training.state().steps() == 3);
            },
            {"--mode", mode});
 }

@@ -1,4 +1,4 @@
-// The same bits in any world.
+// Virtual shards give the same bits for any number of ranks.
 #include <muster/train/training.hpp>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ TEST_CASE("with virtual shards a training has the same bits in any world") {
                        const auto batch = step.next(loader);
                        if (balance == "speed") std::this_thread::sleep_for(std::chrono::microseconds(pace.below(900)));
                        std::vector<float> rows;
-                       step.backward(batch, [&](const muster::minibatch& part, auto& to) {
-                         const auto out = to.gradient(0);
+                       step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
+                         const auto out = backward.gradient(0);
                          std::ranges::fill(out, 0.0f);
                          for (const auto id : part.samples) {
                            out[0] += 0.1f * data.row(id)[0];
@@ -87,7 +87,7 @@ TEST_CASE("virtual shards refuse what depends on the number of ranks") {
                           step.backward(step.next(loader).split(2), [](const auto&, auto&) {});
                         });
                       }) ==
-                          "micro-batches cannot be used with virtual shards (each shard is a pass of its own); give "
+                          "micro-batches cannot be used with virtual shards (each shard is a separate pass); give "
                           "backward() the whole batch, and more shards",
                       "micro-batches");
       },
@@ -96,10 +96,10 @@ TEST_CASE("virtual shards refuse what depends on the number of ranks") {
 
 TEST_CASE("a mean over virtual shards is refused where there are none") {
   test::as_ranks(1, [](muster::context& context, muster::group&) {
-    test::trained one(context);
+    test::trained fixture(context);
     std::string refusal;
-    one.training.run({.steps = 1, .log = nullptr}, [&](muster::training_step& step) {
-      one.one_step(step);
+    fixture.training.run({.steps = 1, .log = nullptr}, [&](muster::training_step& step) {
+      fixture.one_step(step);
       std::vector<float> means(2);
       try {
         step.mean_over_shards({}, means);
@@ -108,8 +108,8 @@ TEST_CASE("a mean over virtual shards is refused where there are none") {
       }
     });
     test::require(refusal ==
-                      "a mean over virtual shards cannot be taken of 0 values (this rank has 0 of the 0 shards, and "
-                      "each has 2); use virtual shards, and give a row for each",
+                      "a mean over virtual shards cannot be computed from 0 values (this rank has 0 of the 0 shards, "
+                      "with 2 values each); use virtual shards, and give a row for each",
                   "a mean over no shards");
   });
 }

@@ -1,4 +1,4 @@
-// Aligned memory with one owner.
+// Aligned memory with a single owner.
 #pragma once
 
 #include <cstddef>
@@ -11,30 +11,31 @@
 
 namespace muster { inline namespace v0 {
 
-/// Every buffer starts on such a boundary: a cache line, and the widest vector register there is.
+/// Alignment of every buffer in bytes: a cache line, and the widest vector register.
 inline constexpr std::size_t buffer_alignment = 64;
 
 namespace detail {
 
-/// From so many bytes on a buffer of the free store has pages of its own, straight from the system.
+/// Size in bytes from which a buffer without a memory resource is mapped directly from the system, in separate pages.
 inline constexpr std::size_t least_mapped = std::size_t{8} << 20;
 
-/// Zeros from the system, which makes a page when a thread first touches it: to write them here would cost a
-/// pass over memory, on one thread. In large pages where these are granted (2 MiB): a shuffle that jumps about in
-/// gigabytes of samples otherwise spends a good part of its time on finding small ones. Throws std::bad_alloc.
+/// Maps zeroed pages from the system, which provides a page when a thread first touches it. Writing the zeros here
+/// would cost a pass over memory on one thread. Uses large pages (2 MiB) where the system grants them: a shuffle that
+/// accesses gigabytes of samples at random otherwise spends much of its time in page-table lookups of small pages.
+/// Throws std::bad_alloc.
 [[nodiscard]] void* map_zeros(std::size_t bytes);
 void unmap_zeros(void* memory, std::size_t bytes) noexcept;
 
 }  // namespace detail
 
-/// `size` elements of T, zeroed, 64-byte aligned, owned by this object. Moves in O(1), is not copied by accident.
+/// A zeroed, 64-byte aligned array of `size` elements with a single owner. Moves in O(1). Not copyable.
 template <class T>
 class buffer {
   static_assert(std::is_trivially_copyable_v<T>, "a muster::buffer holds plain values; use std::vector for others");
 
  public:
   buffer() = default;
-  /// From the free store, or from `source`, which must outlive the buffer.
+  /// Allocates from the free store, or from `source`, which must outlive the buffer.
   explicit buffer(std::size_t size, std::pmr::memory_resource* source = nullptr)
       : data_(allocate(size, source), release{source, size}), size_(size) {
     if (!is_mapped(size, source)) std::uninitialized_value_construct_n(data_.get(), size);
@@ -56,7 +57,7 @@ class buffer {
   [[nodiscard]] const T* end() const noexcept { return data() + size_; }
   T& operator[](std::size_t i) noexcept { return data()[i]; }
   const T& operator[](std::size_t i) const noexcept { return data()[i]; }
-  /// All elements; dangles after the buffer.
+  /// Returns all elements. The span dangles after the buffer's destruction.
   [[nodiscard]] std::span<T> span() noexcept { return {data(), size_}; }
   [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size_}; }
 
@@ -73,7 +74,8 @@ class buffer {
         ::operator delete (memory, std::align_val_t{buffer_alignment});
     }
   };
-  /// What is all zeros when it is value-initialised need not be.
+  /// Returns true if the buffer is mapped. A type with a non-trivial constructor is excluded, since its default value
+  /// may not be all zeros.
   static constexpr bool is_mapped(std::size_t size, const std::pmr::memory_resource* source) noexcept {
     return std::is_trivially_default_constructible_v<T> && source == nullptr &&
            size >= detail::least_mapped / sizeof(T);

@@ -1,23 +1,23 @@
-// The one clock that deadlines and measurements use.
+// The clock of all deadlines and measurements.
 #pragma once
 
 #include <chrono>
 
 namespace muster { inline namespace v0 {
 
-/// Monotonic; never jumps when the time of the system is set.
+/// The monotonic clock; never jumps when the time of the system is set.
 using clock = std::chrono::steady_clock;
 
-/// A span of time in seconds, the unit of every timeout in the interface; `std::chrono` literals convert to it.
+/// A span of time in seconds, the unit of every timeout in the interface. `std::chrono` literals convert to it.
 using seconds = std::chrono::duration<double>;
 
-/// The point in time `after` from now; a span too long for the clock means never.
+/// Returns the time point `after` from now. A span that is too long for the clock means never.
 [[nodiscard]] inline clock::time_point deadline_after(seconds after) noexcept {
-  constexpr seconds never{3.0e8};  // ten years: far, and far from overflowing the clock's 64 bits
+  constexpr seconds never{3.0e8};  // ten years, far below the range of the clock's 64 bits
   return clock::now() + std::chrono::duration_cast<clock::duration>(after < never ? after : never);
 }
 
-/// Seconds since `start`.
+/// Returns the seconds since `start`.
 [[nodiscard]] inline double seconds_since(clock::time_point start) noexcept {
   return seconds(clock::now() - start).count();
 }

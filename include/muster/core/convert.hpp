@@ -1,4 +1,4 @@
-// Arrays of floats to 16-bit floating point and back.
+// Conversions between arrays of floats and 16-bit floating point.
 #pragma once
 
 #include <span>
@@ -7,17 +7,17 @@
 
 namespace muster { inline namespace v0 {
 
-/// to[i] = float16(from[i]), by the processor's own instruction where it has one (a NaN may then keep more of its
-/// payload). Throws configuration_error when the lengths differ; the spans do not overlap.
-void convert(std::span<const float> from, std::span<float16> to);
-/// to[i] = float(from[i]).
-void convert(std::span<const float16> from, std::span<float> to);
-/// The same for bfloat16.
-void convert(std::span<const float> from, std::span<bfloat16> to);
-void convert(std::span<const bfloat16> from, std::span<float> to);
+/// Computes destination[i] = float16(source[i]), with the processor's own instruction where it has one (a NaN may then
+/// keep more of its payload). Throws configuration_error when the lengths differ. The spans must not overlap.
+void convert(std::span<const float> source, std::span<float16> destination);
+/// Computes destination[i] = float(source[i]).
+void convert(std::span<const float16> source, std::span<float> destination);
+/// Does the same for bfloat16.
+void convert(std::span<const float> source, std::span<bfloat16> destination);
+void convert(std::span<const bfloat16> source, std::span<float> destination);
 
-/// to[i] += weight * float(from[i]).
-void convert_add(std::span<const float16> from, float weight, std::span<float> to);
-void convert_add(std::span<const bfloat16> from, float weight, std::span<float> to);
+/// Computes destination[i] += weight * float(source[i]).
+void convert_add(std::span<const float16> source, float weight, std::span<float> destination);
+void convert_add(std::span<const bfloat16> source, float weight, std::span<float> destination);
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// The element types that collectives and files speak of, as values.
+// The element types of collectives and files, as values.
 #pragma once
 
 #include <concepts>
@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// An element type as a value; the numbers are part of messages and files and stay.
+/// An element type as a value. The numbers are part of messages and files and never change.
 enum class dtype : std::uint8_t {
   none = 0,
   boolean = 1,
@@ -27,15 +27,15 @@ enum class dtype : std::uint8_t {
   bfloat16 = 11,
   float32 = 12,
   float64 = 13,
-  extended = 14  ///< long double, whatever it is on this platform
+  extended = 14  ///< long double, platform dependent
 };
 
-/// Numbers: every arithmetic type, float16 and bfloat16.
+/// A number type: every arithmetic type, float16 and bfloat16.
 template <class T>
 concept element = std::is_same_v<T, std::remove_cvref_t<T>> &&
     (std::is_arithmetic_v<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
 
-/// The dtype of T; types of the same size and kind (long and long long, char and int8_t) share one.
+/// Returns the dtype of T. Types with the same size and kind (long and long long, char and int8_t) share a dtype.
 template <element T>
 [[nodiscard]] constexpr dtype dtype_of() noexcept {
   if constexpr (std::same_as<T, bool>) return dtype::boolean;
@@ -50,12 +50,12 @@ template <element T>
   }
 }
 
-/// The largest type that is `transferable` and no number.
+/// Size in bytes of the largest `transferable` type that is not a number.
 inline constexpr std::size_t largest_record = 239;
 
 namespace detail {
 
-// A compiler that refuses a type prints the one of these that does not hold.
+// A compiler that rejects a type prints the name of the first constant below that is false.
 template <class T>
 inline constexpr bool is_trivially_copyable_element = std::is_same_v<T, std::remove_cvref_t<T>> &&
                                                       (std::is_trivially_copyable_v<T> || element<T>);
@@ -69,18 +69,18 @@ inline constexpr bool has_a_size_that_is_a_power_of_two_up_to_64 = element<T> ||
 
 }  // namespace detail
 
-/// Types that collectives move: numbers, and whatever else is trivially copyable and no pointer, as its bytes lie.
+/// A type that collectives move: a number, or another trivially copyable type without pointers, as its bytes.
 template <class T>
 concept transferable =
     detail::is_trivially_copyable_element<T> && detail::is_no_pointer<T> && detail::is_small_enough_for_an_element<T>;
 
-/// Types that collectives reduce, with a function of the program's where they are no numbers. These have a size that is
-/// a power of two up to 64, for messages may be cut at any multiple of it, and an alignment up to 16: a struct of three
-/// doubles takes a fourth.
+/// A type that collectives reduce, with a function of the program if the type is not a number. Its size must be a power
+/// of two up to 64, since messages may be cut at any multiple of 64 bytes, and its alignment at most 16. A struct of
+/// three doubles needs a fourth as padding.
 template <class T>
 concept reducible = transferable<T> && detail::has_a_size_that_is_a_power_of_two_up_to_64<T>;
 
-/// A number of these or, for the other transferable types, one that says their size.
+/// Returns the dtype of a number type, or, for another transferable type, a code that contains its size.
 template <transferable T>
 [[nodiscard]] constexpr dtype type_code_of() noexcept {
   if constexpr (element<T>)
@@ -88,10 +88,10 @@ template <transferable T>
   else
     return static_cast<dtype>(16 + sizeof(T));
 }
-/// Whether it is one that says a size.
+/// Returns true if the code contains a size.
 [[nodiscard]] constexpr bool is_record(dtype type) noexcept { return static_cast<std::size_t>(type) > 16; }
 
-/// "float32", "int8" and so on.
+/// Returns the name of a type, such as "float32" or "int8".
 [[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
   constexpr std::string_view names[] = {"none",    "bool",     "int8",    "uint8",   "int16",
                                         "uint16",  "int32",    "uint32",  "int64",   "uint64",
@@ -100,7 +100,7 @@ template <transferable T>
   return index < std::size(names) ? names[index] : is_record(type) ? "records" : "unknown";
 }
 
-/// Bytes of one element.
+/// Returns the number of bytes in one element.
 [[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
   constexpr std::size_t sizes[] = {0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, sizeof(long double)};
   const auto index = static_cast<std::size_t>(type);
@@ -109,7 +109,7 @@ template <transferable T>
 
 namespace detail {
 
-/// Calls f(T{}) with the one of these types that it is; false where it is none of them.
+/// Calls f(T{}) with the type among `Ts` that matches `type`. Returns false if none matches.
 template <element... Ts, class F>
 constexpr bool with_one_of(dtype type, const F& f) {
   return ((type == dtype_of<Ts>() && (static_cast<void>(f(Ts{})), true)) || ...);

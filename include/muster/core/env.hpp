@@ -1,4 +1,4 @@
-// The settings of a job: each is a flag and a MUSTER_* variable.
+// The settings of a job: each setting is a flag and a MUSTER_* variable.
 #pragma once
 
 #include <optional>
@@ -11,110 +11,112 @@
 
 namespace muster { inline namespace v0 {
 
-/// One setting: a flag and its variable. The layer that reads it declares it (`<muster/comm/settings.hpp>` and so on),
-/// in the namespace `setting`.
+/// A setting: a flag and its variable. The layer that reads a setting declares it in the namespace `setting`
+/// (`<muster/comm/settings.hpp>` and so on).
 struct setting_info {
   std::string_view name;         ///< the flag without its dashes, "log-level"
   std::string_view placeholder;  ///< "LEVEL"
   std::string_view fallback;     ///< the default
   std::string_view help;
-  number_range<double> numbers{};  ///< of a number: what it may be; without a range it is text
-  bool fractions = false;          ///< a number need not be whole
-  std::string_view word{};         ///< what may stand instead of a number
+  number_range<double> numbers{};  ///< range of a number; without a range the setting is text
+  bool fractions = false;          ///< true if a number may have a fraction
+  std::string_view word{};         ///< a word that is valid instead of a number
 
-  /// "MUSTER_LOG_LEVEL"
+  /// Returns the variable's name, such as "MUSTER_LOG_LEVEL".
   [[nodiscard]] std::string variable() const;
 };
 
-/// The settings of core; those of the other layers stand in the same namespace.
+/// The settings of core. The settings of the other layers are in the same namespace.
 namespace setting {
 extern const setting_info log_level, log_ranks;
 }  // namespace setting
 
-/// Ranks as threads, and of an elastic job.
+/// Maximum number of ranks as threads, and of ranks in an elastic job.
 inline constexpr int most_ranks = 4096;
 
-/// The settings of all layers that are linked, in the order of `--help`.
+/// Returns the settings of all linked layers, in the order of `--help`.
 [[nodiscard]] std::vector<const setting_info*> setting_table();
 
 namespace detail {
 
-/// The range of a setting that is a number.
+/// Returns the range of a numeric setting.
 [[nodiscard]] constexpr number_range<double> from(double low, double high) noexcept { return {low, high}; }
 
-/// The settings of a layer, and the heading that `--help` has above them.
+/// The settings of a layer, and their heading in `--help`.
 struct setting_group {
   std::string_view layer;
   std::string_view heading;
-  std::vector<const setting_info*> common;  ///< in `--help`
-  std::vector<const setting_info*> rows{};  ///< in `--help-all` too
+  std::vector<const setting_info*> common;  ///< settings in `--help` and `--help-all`
+  std::vector<const setting_info*> rows{};  ///< settings in `--help-all` only
 };
-/// Before main, or before a context that is made earlier, by a function with the name
-/// `muster_register_settings_of_LAYER` and C linkage. A variable `muster_settings_of_LAYER`, whose first value the
-/// function gives, is what the target of the layer has the linker ask for: a program knows the settings of what it is
-/// linked with. Returns true.
+/// Registers the settings of a layer. A function with the name `muster_register_settings_of_LAYER` and C linkage calls
+/// it before main, or before the first context. A variable `muster_settings_of_LAYER` is initialised with the
+/// function's result. The target of the layer makes the linker require that variable, so a program knows the settings
+/// in its linked layers. Returns true.
 bool register_settings(setting_group group);
 
 }  // namespace detail
 
-/// The values of all settings: the flag if there is one, else the variable, else the default.
+/// The values of all settings: the flag if it is given, else the variable, else the default.
 class settings {
  public:
-  /// From the environment alone.
+  /// Reads the environment only.
   settings();
-  /// Also from the command line, and takes what it used out of it: afterwards argc and argv hold what is the program's
-  /// own. Both `--flag value` and `--flag=value` are read; nothing after `--` is. What is off by default is on where
-  /// its flag stands alone: `--elastic`. Throws configuration_error for another flag without a value.
+  /// Reads the environment and the command line, and removes the used arguments: afterwards argc and argv contain the
+  /// program's own arguments. Reads both `--flag value` and `--flag=value`, and nothing after `--`. A flag without a
+  /// value enables a setting that is off by default: `--elastic`. Throws configuration_error for another flag without a
+  /// value.
   settings(int& argc, char** argv);
 
-  /// What a command line asks for instead of a run: the first of `--help` (or `-h`), `--help-all` and `--version` that
-  /// is no flag's value. They stay on the command line.
+  /// A request on the command line instead of a run: the first of `--help` (or `-h`), `--help-all` and `--version` that
+  /// is not the value of a flag. These arguments stay on the command line.
   enum class question { none, help, help_all, version };
   [[nodiscard]] question asks() const noexcept { return asks_; }
 
-  /// The text as given, not checked; valid as long as this object. `which` is one of `setting_table()`.
-  [[nodiscard]] const std::string& value(const setting_info& which) const;
-  /// Where the value came from, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
-  [[nodiscard]] std::string origin(const setting_info& which) const;
-  [[nodiscard]] bool is_default(const setting_info& which) const;
+  /// Returns the text as given, without checks. Valid as long as this object. `which` is an element of
+  /// `setting_table()`.
+  [[nodiscard]] const std::string& value(const setting_info& info) const;
+  /// Returns the origin of the value, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
+  [[nodiscard]] std::string origin(const setting_info& info) const;
+  [[nodiscard]] bool is_default(const setting_info& info) const;
 
-  /// The value as a whole number in the range of its row; throws configuration_error naming the flag or variable
-  /// otherwise.
-  [[nodiscard]] long integer(const setting_info& which) const;
-  /// The same of a positive number, which may have a fraction.
-  [[nodiscard]] double positive(const setting_info& which) const;
-  /// Throws for the first number that is not one of its range, whether this run uses it or not: `context` calls it.
+  /// Returns the value as an integer in the setting's range. Otherwise throws configuration_error that names the flag
+  /// or variable.
+  [[nodiscard]] long integer(const setting_info& info) const;
+  /// Returns the value as a positive number, which may have a fraction. Throws like `integer`.
+  [[nodiscard]] double positive(const setting_info& info) const;
+  /// Throws for the first number outside its range, even if this run does not use the setting. Called by `context`.
   void check_numbers() const;
-  /// The value's index in `choices`; throws configuration_error listing them otherwise.
-  [[nodiscard]] std::size_t choice(const setting_info& which, const std::vector<std::string>& choices) const;
+  /// Returns the value's index in `choices`. Otherwise throws configuration_error with the list of choices.
+  [[nodiscard]] std::size_t choice(const setting_info& info, const std::vector<std::string>& choices) const;
 
  private:
   enum class source { fallback, variable, flag };
   struct entry {
-    const setting_info* of = nullptr;
+    const setting_info* info = nullptr;
     std::string value;
-    source from = source::fallback;
+    source origin = source::fallback;
   };
-  [[nodiscard]] const entry& at(const setting_info& which) const;
+  [[nodiscard]] const entry& at(const setting_info& info) const;
 
   std::vector<entry> entries_;
   question asks_ = question::none;
 };
 
-/// The settings that most users need as lines for a program's `--help`, or `all` of them, by layer, each with its
-/// default and its variable.
+/// Returns the settings that most users need, or `all` settings, as lines for a program's `--help`, by layer, each with
+/// its default and its variable.
 [[nodiscard]] std::string settings_help(bool all = false);
 
-/// What a program prints that is asked so: "muster 0.1.0", or `usage` and the settings below it; empty for none.
-[[nodiscard]] std::string answer_to(settings::question asked, std::string_view usage);
+/// Returns the output for a request: "muster 0.1.0", or `usage` followed by the settings; empty for none.
+[[nodiscard]] std::string answer_to(settings::question request, std::string_view usage);
 
-/// The version of the library that is linked: "0.1.0".
+/// Returns the version of the linked library: "0.1.0".
 [[nodiscard]] std::string library_version();
 
-/// The error for an argument that is neither among `own`, the flags of the program, nor one of muster.
+/// Returns the error for an argument that is neither in `own`, the flags of the program, nor a flag of muster.
 [[nodiscard]] configuration_error unknown_argument(std::string_view word, std::vector<std::string> own = {});
 
-/// An environment variable, or nothing when it is not set or empty.
+/// Returns an environment variable, or nothing when it is not set or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);
 
 }}  // namespace muster::v0

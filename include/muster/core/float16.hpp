@@ -1,4 +1,4 @@
-// 16-bit floating point as storage: arithmetic happens in float and is rounded back after every operation.
+// 16-bit floating point as storage: arithmetic uses float, and the result is rounded after every operation.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits; largest finite value 65504.
+/// A number in IEEE 754 binary16: 1 sign, 5 exponent and 10 fraction bits; largest finite value 65504.
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -15,7 +15,7 @@ struct float16 {
   constexpr explicit(false) float16(float value) noexcept : bits(encode(value)) {}
   constexpr operator float() const noexcept { return decode(bits); }  // NOLINT: reads as the number it is
 
-  /// The number with this bit pattern, NaN payloads included.
+  /// Returns the number with this bit pattern, NaN payloads included.
   static constexpr float16 from_bits(std::uint16_t bits) noexcept {
     float16 value;
     value.bits = bits;
@@ -29,7 +29,7 @@ struct float16 {
     const std::uint32_t magnitude = word & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);   // NaN
     if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to infinity
-    if (magnitude < 0x38800000u) {  // subnormal or zero: adding 0.5 aligns the bits and rounds them as the FPU does
+    if (magnitude < 0x38800000u) {  // subnormal or zero: adding 0.5 aligns the bits, and the FPU rounds them
       const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
       return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3f000000u));
     }
@@ -49,7 +49,7 @@ struct float16 {
   }
 };
 
-/// The upper half of a float: 1 sign, 8 exponent and 7 fraction bits.
+/// A number with the upper half of a float: 1 sign, 8 exponent and 7 fraction bits.
 struct bfloat16 {
   std::uint16_t bits = 0;
 
@@ -60,7 +60,7 @@ struct bfloat16 {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
 
-  /// The number with this bit pattern, NaN payloads included.
+  /// Returns the number with this bit pattern, NaN payloads included.
   static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
     bfloat16 value;
     value.bits = bits;

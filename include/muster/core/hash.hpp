@@ -1,4 +1,4 @@
-// A 64-bit digest to tell data and states apart; not a cryptographic one.
+// A 64-bit digest that distinguishes data and states; not cryptographic.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace muster { inline namespace v0 {
 
-/// A bijection of 64-bit words in which every input bit moves every output bit (the finaliser of splitmix64, Stafford's
-/// variant 13: https://doi.org/10.1145/2714064.2660195).
+/// Returns a bijection of 64-bit words in which every input bit affects every output bit (the finaliser of splitmix64,
+/// Stafford's variant 13: https://doi.org/10.1145/2714064.2660195).
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ULL;
@@ -19,8 +19,8 @@ namespace muster { inline namespace v0 {
   return x ^ (x >> 31);
 }
 
-/// Collects bytes and words into a 64-bit digest that depends on their order; the same on every machine of one byte
-/// order. Two different inputs agree with probability 2^-64; an attacker can make them agree.
+/// A 64-bit digest of bytes and words that depends on their order. It is the same on every machine with the same byte
+/// order. Two different inputs have the same digest with probability 2^-64; an attacker can construct such inputs.
 class digest {
  public:
   /// Appends a word.
@@ -29,7 +29,7 @@ class digest {
     return *this;
   }
 
-  /// Appends the length and the bytes, so that two spans differ from one that joins them. O(size).
+  /// Appends the length and the bytes, so that two spans differ from their concatenation. O(size).
   digest& add(std::span<const std::byte> bytes) noexcept {
     add(std::uint64_t{bytes.size()});
     while (!bytes.empty()) {
@@ -45,7 +45,7 @@ class digest {
   /// Appends the text as bytes.
   digest& add(std::string_view text) noexcept { return add(std::as_bytes(std::span(text))); }
 
-  /// Of all that was added so far; more may be added after.
+  /// Returns the digest of everything that was added so far. More data may be added afterwards.
   [[nodiscard]] std::uint64_t value() const noexcept { return mix(state_); }
 
  private:

@@ -1,4 +1,4 @@
-// Numbers side by side, as vectors of the machine: for sums in an order that compilers may not change.
+// Vectors of the machine, for sums in an order that compilers may not change.
 #pragma once
 
 #include <cstddef>
@@ -6,16 +6,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Some floats or doubles, whatever the machine has for them; arithmetic is element by element. No wider than what
-/// most machines have: compilers take wider ones apart badly.
+/// Vectors of floats or doubles on any machine. Arithmetic is element by element. They are not wider than the vectors
+/// of most machines, since compilers split wider vectors inefficiently.
 typedef float eight_floats __attribute__((vector_size(32)));
 typedef unsigned int eight_words __attribute__((vector_size(32)));
 typedef float four_floats __attribute__((vector_size(16)));
 typedef double four_doubles __attribute__((vector_size(32)));
 
-/// The sum over [begin, end), in four vectors of sums side by side that are added at the end: the same order on every
-/// machine. `term(i, sums)` adds what is of the elements from the i-th on, as many as a Vector has, and `single(i)` is
-/// that of the i-th alone.
+/// Returns the sum over [begin, end), in four vectors of partial sums that are added at the end: the same order on
+/// every machine. `term(i, sums)` adds the terms of the elements from i, as many as a Vector has, and `single(i)`
+/// returns the term of element i.
 template <class Vector, class Element, class Term, class Single>
 [[nodiscard]] inline Element sum_in_lanes(std::size_t begin, std::size_t end, const Term& term, const Single& single) {
   constexpr std::size_t width = sizeof(Vector) / sizeof(Element);
@@ -36,10 +36,11 @@ template <class Vector, class Element, class Term, class Single>
   return sum;
 }
 
-/// What is from `at` on; through a reference, because how vectors are returned depends on the machine.
+/// Loads the elements from `at`; returns them through a reference, because the calling convention for vectors depends
+/// on the machine.
 template <class Vector>
-inline void load(const float* at, Vector& to) noexcept {
-  std::memcpy(&to, at, sizeof to);
+inline void load(const float* at, Vector& vector) noexcept {
+  std::memcpy(&vector, at, sizeof vector);
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// Numbers as people write them on command lines, in variables and in specifications: one reader for all.
+// Parsers and formats of numbers on command lines, in variables and in specifications.
 #pragma once
 
 #include <charconv>
@@ -12,8 +12,8 @@
 
 namespace muster { inline namespace v0 {
 
-/// The whole of `text` as a decimal number of type T; nothing where it is none, does not fit, has a '+', spaces or
-/// leading zeros (which would mean base 8 elsewhere), or is not finite.
+/// Parses the complete `text` as a decimal number of type T. Returns nothing if the text is not a number, does not fit,
+/// has a '+', spaces or leading zeros (which would mean base 8 elsewhere), or is not finite.
 template <class T>
 [[nodiscard]] std::optional<T> parse_number(std::string_view text) noexcept {
   const auto digits = text.substr(text.starts_with('-') ? 1 : 0);
@@ -23,12 +23,12 @@ template <class T>
   const auto [end, code] = std::from_chars(text.data(), last, value);
   if (code != std::errc() || end != last) return std::nullopt;
   if constexpr (std::is_floating_point_v<T>) {
-    if (value - value != 0) return std::nullopt;  // infinite, or none
+    if (value - value != 0) return std::nullopt;  // infinite or NaN
   }
   return value;
 }
 
-/// As parse_number, with a unit of 1024 behind it or none: "512", "4k", "4Ki", "4KiB", "4kb"; also m, g and t.
+/// Parses a number with an optional unit of powers of 1024: "512", "4k", "4Ki", "4KiB", "4kb"; also m, g and t.
 [[nodiscard]] inline std::optional<std::uint64_t> parse_size(std::string_view text) noexcept {
   auto end = text.find_first_not_of("0123456789");
   if (end == std::string_view::npos) end = text.size();
@@ -43,7 +43,7 @@ template <class T>
   return *value << shift;
 }
 
-/// As people write it: "4096", "0.001".
+/// Returns a number as text: "4096", "0.001".
 template <class T>
 [[nodiscard]] std::string number_text(T number) {
   if constexpr (std::is_integral_v<T>) {
@@ -54,24 +54,24 @@ template <class T>
   }
 }
 
-/// The numbers that a flag or a variable takes: from `low` to `high`, both included.
+/// The range of valid numbers for a flag or a variable: from `low` to `high`, both included.
 template <class T>
 struct number_range {
   T low{};
   T high{};
-  bool is_size = false;  ///< of bytes (T is std::uint64_t), and read by parse_size
+  bool is_size = false;  ///< a number of bytes (T is std::uint64_t), which parse_size reads
 };
 
-/// "1 to 4096".
+/// Returns a range as text: "1 to 4096".
 template <class T>
 [[nodiscard]] std::string to_string(const number_range<T>& range) {
   return number_text(range.low) + " to " + number_text(range.high);
 }
 
-/// `text` as a number in `range`. Throws configuration_error that names `name`: the flag or variable that it is of.
+/// Parses `text` as a number in `range`. Throws configuration_error that names `name`, the flag or variable.
 template <class T>
 [[nodiscard]] T number_from(std::string_view name, std::string_view text, const number_range<T>& range) {
-  constexpr bool whole = std::is_integral_v<T>;
+  constexpr bool is_integer = std::is_integral_v<T>;
   auto number = parse_number<T>(text);
   if constexpr (std::is_same_v<T, std::uint64_t>) {
     if (range.is_size) number = parse_size(text);
@@ -79,23 +79,24 @@ template <class T>
   if (number && *number >= range.low && *number <= range.high) return *number;
   throw configuration_error(std::string(name) + " cannot be '" + std::string(text) + "' (it is a " +
                             (range.is_size ? "size"
-                             : whole       ? "whole number"
+                             : is_integer  ? "whole number"
                                            : "number") +
                             " from " + to_string(range) + (range.is_size ? " bytes" : "") +
                             "); give one in that range, in decimal digits without leading zeros" +
                             (range.is_size ? ", such as 65536 or 64KiB" : ""));
 }
 
-/// Adds a flag for a number to `app`, which is a CLI::App of CLI11: what stands behind it goes into `into`. --help
-/// shows the range, and as the default what is in `into`, unless that lies outside (and stands for "not given").
+/// Adds a flag for a number to `app`, a CLI::App of CLI11. The value of the flag is stored in `target`. --help shows
+/// the range, and the initial value of `target` as the default, unless that value is outside the range (which means
+/// "not given").
 template <class App, class T>
-auto* add_number(App& app, const std::string& flag, T& into, const number_range<std::type_identity_t<T>>& range,
+auto* add_number(App& app, const std::string& flag, T& target, const number_range<std::type_identity_t<T>>& range,
                  const std::string& help) {
   auto* const option = app.template add_option_function<std::string>(
-      flag, [flag, &into, range](const std::string& text) { into = number_from(flag, text, range); },
+      flag, [flag, &target, range](const std::string& text) { target = number_from(flag, text, range); },
       help + " (" + to_string(range) + ")");
   option->type_name(range.is_size ? "BYTES" : std::is_integral_v<T> ? "N" : "X");
-  if (into >= range.low && into <= range.high) option->default_str(number_text(into));
+  if (target >= range.low && target <= range.high) option->default_str(number_text(target));
   return option;
 }
 

@@ -1,4 +1,4 @@
-// A line that shows how far the work is, on a terminal only.
+// A line on a terminal that shows the progress of the work.
 #pragma once
 
 #include <cstdio>
@@ -8,21 +8,21 @@
 
 namespace muster { inline namespace v0 {
 
-/// Rewrites one line in place, at most ten times a second, when the stream is a terminal; prints nothing otherwise.
-/// Used by one thread.
+/// A line that is rewritten in place, at most ten times a second, when the stream is a terminal. Prints nothing
+/// otherwise. Not thread safe.
 class progress_line {
  public:
-  /// `enabled` lets the caller silence ranks other than 0.
+  /// Creates the line. `enabled` allows the caller to silence ranks other than 0.
   explicit progress_line(bool enabled = true, std::FILE* stream = stderr);
   ~progress_line() { clear(); }
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
 
-  /// Shows `text`, cut to the terminal's width.
+  /// Shows `text`, truncated to the terminal's width.
   void update(std::string_view text);
-  /// Wipes the line, so that ordinary output can follow.
+  /// Clears the line, so that ordinary output can follow.
   void clear();
-  /// Whether updates are shown at all; lets the caller skip making the text.
+  /// Returns true if updates are shown, so that the caller can skip creating the text.
   [[nodiscard]] bool active() const noexcept { return active_; }
 
  private:

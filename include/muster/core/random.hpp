@@ -1,4 +1,4 @@
-// A small random generator with the same numbers on every platform, unlike those of <random>'s distributions.
+// A small random generator with the same numbers on every platform, unlike the distributions of <random>.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,22 @@
 namespace muster { inline namespace v0 {
 
 /// A counter-based generator: the n-th number is a function of (seed, stream, n) alone, so that two streams never
-/// overlap and any of them can be entered in the middle. Models std::uniform_random_bit_generator.
+/// overlap and every stream can be entered at any position. Models std::uniform_random_bit_generator.
 class random_stream {
  public:
-  using result_type = std::uint64_t;  ///< of std::uniform_random_bit_generator, as min() and max() are
+  using result_type = std::uint64_t;  ///< required by std::uniform_random_bit_generator, like min() and max()
 
-  /// At number 0 of that stream of the seed. Streams of one seed are independent.
+  /// Starts at number 0 of a stream. Streams with the same seed are independent.
   explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
       : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
 
-  /// The next number; all 64-bit values are equally likely.
+  /// Returns the next number; all 64-bit values are equally likely.
   static constexpr result_type min() noexcept { return 0; }
   static constexpr result_type max() noexcept { return ~result_type{0}; }
   constexpr result_type operator()() noexcept { return mix(key_ + 0x9e3779b97f4a7c15ULL * ++counter_); }
 
-  /// A number in [0, bound), every one equally likely (Lemire 2019, https://doi.org/10.1145/3230636). `bound` > 0.
+  /// Returns a number in [0, bound), every number equally likely (Lemire 2019, https://doi.org/10.1145/3230636).
+  /// `bound` > 0.
   constexpr std::uint64_t below(std::uint64_t bound) noexcept {
     wide scaled = wide{(*this)()} * bound;
     if (static_cast<std::uint64_t>(scaled) < bound) {
@@ -32,11 +33,11 @@ class random_stream {
     return static_cast<std::uint64_t>(scaled >> 64);
   }
 
-  /// A number in [0, 1), a multiple of 2^-53.
+  /// Returns a number in [0, 1), a multiple of 2^-53.
   constexpr double uniform() noexcept { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
 
-  /// A number of the standard normal distribution (Box-Muller; the second of the pair is not kept, so that the position
-  /// in the stream says everything).
+  /// Returns a number of the standard normal distribution (Box-Muller; the second number of the pair is dropped, so
+  /// that the position in the stream is the complete state).
   double normal() noexcept;
 
  private:

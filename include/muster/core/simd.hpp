@@ -1,12 +1,13 @@
-// Loops for the vectors of the machine that runs them: the library itself is built for the oldest of its kind.
+// Loops compiled for the vectors of the running machine. The library itself is built for the oldest machine in its
+// kind.
 #pragma once
 
 namespace muster { inline namespace v0 { namespace detail {
 
-// MUSTER_PORTABLE: the tests' way to what other machines run. Compilers for devices do not know these attributes.
+// MUSTER_PORTABLE lets tests run the code of other machines. Compilers for devices do not know these attributes.
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE) && !defined(__CUDACC__)
 
-/// Whether there are vectors of 256 bits; conversions of 16-bit floating point are older than they.
+/// Returns true if the machine has 256-bit vectors. Every such machine also converts 16-bit floating point.
 [[nodiscard]] inline bool has_avx2() noexcept {
   static const bool has = __builtin_cpu_supports("avx2") != 0;
   return has;
@@ -19,8 +20,8 @@ template <class Kernel, class... Arguments>
 
 #endif
 
-/// Kernel::run(arguments...), which is compiled for wider vectors once more. These come without the fused multiply-add,
-/// so that both give the same bits: ranks on different machines must agree.
+/// Calls Kernel::run(arguments...), which is compiled a second time for wider vectors. The wider version uses no fused
+/// multiply-add, so that both versions give the same bits: ranks on different machines must agree.
 template <class Kernel, class... Arguments>
 auto run_vectorised(Arguments... arguments) {
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE) && !defined(__CUDACC__)

@@ -1,5 +1,5 @@
-// What command lines say as NAME:VALUE,KEY=VALUE: schedules, optimizers, updates, consistencies, modes, codecs; and as
-// SCHEME:PATH?KEY=VALUE: sources of data.
+// Parsers of specifications on command lines: NAME:VALUE,KEY=VALUE for schedules, optimizers, updates, consistencies,
+// modes and codecs, and SCHEME:PATH?KEY=VALUE for sources of data.
 #pragma once
 
 #include <cstdint>
@@ -15,61 +15,62 @@
 
 namespace muster { inline namespace v0 {
 
-/// Reads such a text word by word. Whatever it finds wrong is a configuration_error
+/// A parser that reads a specification word by word. Each mistake throws a configuration_error
 ///
-///     WHAT 'TEXT' cannot be used (why); suggestion
+///     SUBJECT 'TEXT' cannot be used (why); suggestion
 ///
-/// Values stand behind the colon, in their order; keys stand behind them, in any order, each once:
+/// Values follow the colon, in their order. Keys follow the values, in any order, each at most once:
 ///
 ///     adam    topk:0.1    momentum:0.1,0.9,decay=1e-4    step:0.1,epochs=82+109,factor=0.1
 class spec_reader {
  public:
-  /// `what` is what the text is called in errors: "schedule".
-  spec_reader(std::string_view what, std::string_view text);
+  /// Parses `text`. `subject` is the name of the text in errors, such as "schedule".
+  spec_reader(std::string_view subject, std::string_view text);
 
-  /// A source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. What follows the last '?' are keys if there is a '=' in it, and
-  /// part of the path otherwise. The path is the only value, with whatever commas it has. In the value of a key %26 is
-  /// an ampersand, and so on.
+  /// Parses a source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. The text after the last '?' contains keys if it contains
+  /// a '=', and is part of the path otherwise. The path is the only value, with all its commas. In the value of a key
+  /// %26 is an ampersand, and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
-  /// The whole text as given.
+  /// Returns the complete text as given.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
 
-  /// The name, which must be one of `names`; `example` is what errors suggest.
+  /// Returns the name, which must be an element of `names`. Errors suggest `example`.
   [[nodiscard]] std::string name(const std::vector<std::string>& names, const std::string& example) const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Whether another value follows the name.
+  /// Returns true if another value follows the name.
   [[nodiscard]] bool has_value() const noexcept { return next_ < values_.size(); }
-  /// That value, which errors call `called`; it must be there.
+  /// Returns the next value, which must exist. Errors call the value `called`.
   [[nodiscard]] const std::string& value(std::string_view called);
-  /// The same as `least` to `most` paths with commas between them; in each of them %2C is a comma, and so on.
+  /// Returns the next value as `least` to `most` paths with commas between them. In each path %2C is a comma, and so
+  /// on.
   [[nodiscard]] std::vector<std::string> paths(std::size_t least, std::size_t most);
-  /// The same as a number of at least `low` (above it if `open`).
+  /// Returns the next value as a number of at least `low` (above `low` if `open`).
   [[nodiscard]] double number(std::string_view called, double low, bool open);
 
-  /// What follows `key`, if it is given.
+  /// Returns the value of `key`, if it is given.
   [[nodiscard]] std::optional<std::string> take(const std::string& key);
-  /// The number that follows `key`, or `fallback`.
+  /// Returns the number after `key`, or `fallback`.
   [[nodiscard]] double number_of(const std::string& key, double fallback, double low, bool open);
-  /// The same for whole numbers.
+  /// Returns the integer after `key`, or `fallback`.
   [[nodiscard]] std::uint64_t whole_of(const std::string& key, std::uint64_t fallback);
-  /// One of some words behind `key`, as what stands for it; or `fallback`.
+  /// Returns the meaning of the word after `key` among `choices`, or `fallback`.
   template <class T>
   [[nodiscard]] T choice_of(const std::string& key, T fallback, const std::vector<std::pair<std::string, T>>& choices) {
     const auto word = take(key);
     return word ? choose(key, *word, choices) : fallback;
   }
 
-  /// After all values and keys were taken: refuses those that are left. `example` is what the error suggests.
+  /// Rejects values and keys that were not read. Call it after all values and keys are read. Errors suggest `example`.
   void finish(const std::string& example) const;
 
-  /// `word` as a number of at least `low` (above it if `open`).
+  /// Parses `word` as a number of at least `low` (above `low` if `open`).
   [[nodiscard]] double read(std::string_view called, std::string_view word, double low, bool open) const;
-  /// `word` as a whole number from `low` to `high`.
+  /// Parses `word` as an integer from `low` to `high`.
   [[nodiscard]] std::uint64_t read_whole(std::string_view called, std::string_view word, std::uint64_t low = 0,
                                          std::uint64_t high = std::numeric_limits<std::uint64_t>::max()) const;
-  /// What stands for `word`.
+  /// Returns the meaning of `word` among `choices`.
   template <class T>
   [[nodiscard]] T choose(std::string_view called, std::string_view word,
                          const std::vector<std::pair<std::string, T>>& choices) const {
@@ -85,27 +86,27 @@ class spec_reader {
  private:
   spec_reader() = default;
   void add(std::string key, std::string value);
-  // `called`: "", or what the word is called and a blank.
-  [[noreturn]] void refuse_word(const std::string& called, std::string_view word, const std::vector<std::string>& known,
-                                const std::string& otherwise) const;
+  // `called`: empty, or the name of the word followed by a space.
+  [[noreturn]] void refuse_word(const std::string& called, std::string_view word,
+                                const std::vector<std::string>& known_words, const std::string& otherwise) const;
 
-  std::string what_;
+  std::string subject_;
   std::string text_;
   std::string name_;
   std::vector<std::string> values_;
-  std::size_t next_ = 0;  // of the values
-  std::vector<std::pair<std::string, std::string>> given_;
-  std::vector<std::string> known_;
+  std::size_t next_ = 0;  // index of the next value
+  std::vector<std::pair<std::string, std::string>> keys_;
+  std::vector<std::string> known_keys_;
 };
 
 namespace detail {
 
-/// Throws configuration_error unless a program can register a `what` of that name (lower-case letters, digits and
-/// underscores) beside those that are known, and `given` says that it gave what it is made by.
-void require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
-                         bool given);
+/// Throws configuration_error unless a program can register a `subject` with that name (lower-case letters, digits and
+/// underscores) that is not in `known`. `has_factory` is true if the program passed a non-empty factory.
+void require_registrable(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
+                         bool has_factory);
 
-/// The text for an error: no more than what comes before a connection to a database that may hold a password.
+/// Returns the text for an error. The text ends before a database connection, which may contain a password.
 [[nodiscard]] std::string without_password(std::string_view text);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Where in a trace a call was made, as its headers say.
+// The position of a call in a trace, from its HTTP headers.
 #pragma once
 
 #include <optional>
@@ -7,10 +7,10 @@
 
 namespace muster { inline namespace v0 {
 
-/// Where in a trace a call was made, as lower-case hexadecimal digits.
+/// The position of a call in a trace, as lower-case hexadecimal digits.
 struct trace_place {
   std::string trace;  ///< 16 or 32 digits
-  std::string span;   ///< of the caller; 16 digits
+  std::string span;   ///< span of the caller; 16 digits
 };
 
 namespace detail {
@@ -26,17 +26,17 @@ inline std::optional<trace_place> trace_place_of(std::string_view trace, std::st
   return trace_place{std::string(trace), std::string(span)};
 }
 
-// VERSION-TRACE-SPAN-FLAGS; later versions may have more behind the flags.
+// Parses VERSION-TRACE-SPAN-FLAGS. Later versions may append fields after the flags.
 inline std::optional<trace_place> read_w3c(std::string_view text) {
   const bool is_whole = text.size() == 55 || (text.size() > 55 && text[55] == '-' && !text.starts_with("00"));
   if (!is_whole || text.starts_with("ff") || text[2] != '-' || text[35] != '-' || text[52] != '-') return std::nullopt;
   constexpr std::string_view odd = "13579bdf";
-  if (odd.find(text[54]) == std::string_view::npos) return std::nullopt;  // the flag that it is recorded
+  if (odd.find(text[54]) == std::string_view::npos) return std::nullopt;  // the flag for a recorded trace
   const auto trace = text.substr(3, 32);
   return is_trace_identity(trace, 32) ? trace_place_of(trace, text.substr(36, 16)) : std::nullopt;
 }
 
-// TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT; without a decision it is recorded.
+// Parses TRACE-SPAN, TRACE-SPAN-SAMPLED or TRACE-SPAN-SAMPLED-PARENT. A trace without a sampling decision is recorded.
 inline std::optional<trace_place> read_b3(std::string_view text) {
   const auto next = [&text] {
     const auto part = text.substr(0, text.find('-'));
@@ -49,8 +49,9 @@ inline std::optional<trace_place> read_b3(std::string_view text) {
 
 }  // namespace detail
 
-/// Of W3C's traceparent, else of b3, else of x-b3-traceid and the like; nothing if these are malformed, absent, or say
-/// that the trace is not recorded. `value(name)` is the header of that name, in lower case; empty where there is none.
+/// Reads the position from W3C's traceparent, else from b3, else from x-b3-traceid and the related headers. Returns
+/// nothing if these are malformed or absent, or if the trace is not recorded. `value(name)` returns the header with
+/// that lower-case name; empty if absent.
 template <class Value>
 [[nodiscard]] std::optional<trace_place> read_trace_place(Value value) {
   if (const std::string_view text = value("traceparent"); !text.empty()) return detail::read_w3c(text);

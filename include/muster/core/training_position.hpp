@@ -1,14 +1,14 @@
-// How far a training is: what schedules go by.
+// The position of a training, the argument of schedules.
 #pragma once
 
 #include <cstdint>
 
 namespace muster { inline namespace v0 {
 
-/// How far the training is when a step begins.
+/// The position of the training when a step begins.
 struct training_position {
-  std::uint64_t step = 0;  ///< steps done, over all epochs; 0 at the first
-  double epoch = 0.0;      ///< epochs done, with the fraction of the present one: 2.5 in the middle of the third
+  std::uint64_t step = 0;  ///< completed steps, over all epochs; 0 at the first step
+  double epoch = 0.0;      ///< completed epochs, with the fraction of the current epoch: 2.5 in the middle of the third
 };
 
 }}  // namespace muster::v0

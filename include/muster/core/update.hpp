@@ -1,6 +1,6 @@
-// Updates: one step of an optimizer over spans, in one pass over memory. Their loops have no branches, so that they are
-// as wide as the vectors of the machine; each element's arithmetic stands by itself, so spans may be cut anywhere. GCC
-// makes vectors of the roots of Adam and AdaGrad with -fno-math-errno alone.
+// Updates: one step of an optimizer over spans, in one pass over memory. The loops have no branches, so that the
+// compiler vectorises them. Each element's arithmetic is independent, so spans may be cut anywhere. GCC vectorises the
+// square roots of Adam and AdaGrad only with -fno-math-errno.
 #pragma once
 
 #include <muster/core/update/adagrad.hpp>

@@ -1,5 +1,5 @@
-// One case of a collective at one rank, held to its oracle: what a single thread computes from all inputs, which every
-// rank can make for itself, since they are functions of (case, rank, index).
+// A case of a collective at one rank, compared to its oracle: the result that a single thread computes from all inputs.
+// Every rank can compute all inputs, since they are functions of (case, rank, index).
 #pragma once
 
 #include <algorithm>
@@ -30,15 +30,15 @@ namespace muster { inline namespace v0 { namespace testing {
 
 namespace detail {
 
-/// The values repeat after a prime number of elements, so that large buffers are made and compared at the speed of
-/// memory, and what lands at a wrong place is still another value: no block or chunk is a multiple of it.
+/// Returns the period of the values, a prime number, so that large buffers are filled and compared at the speed of
+/// memory. No block or chunk is a multiple of the period, so an element at a wrong place has a wrong value.
 inline std::size_t period_of(const scenario& s) {
   constexpr std::size_t primes[] = {251, 509, 1021, 2039};
   return primes[s.seed % std::size(primes)];
 }
 
-/// The input of rank r at index i: small whole numbers, so that sums and products over nine ranks are exact in every
-/// type whatever the order; then any difference from the oracle is a fault and not rounding.
+/// Returns the input of a rank at an index: a small integer, so that sums and products over nine ranks are exact in
+/// every type and order. Any difference from the oracle is then an error and not rounding.
 template <class T>
 T value_at(const scenario& s, int rank, std::size_t index) {
   const std::size_t i = index % period_of(s);
@@ -47,7 +47,7 @@ T value_at(const scenario& s, int rank, std::size_t index) {
   return static_cast<T>(static_cast<float>(word % 10));
 }
 
-struct largest_magnitude {  // a user's function; with state, to see that it travels
+struct largest_magnitude {  // a user's function with state, which must be sent along
   int bias = 0;
   template <class T>
   T operator()(T a, T b) const {
@@ -66,7 +66,7 @@ T combined(const scenario& s, int ranks, std::size_t i) {
     if (s.op == operation::max || s.op == operation::user) result = std::fmax(result, v);
   }
   if constexpr (std::is_same_v<T, bool>) return result != 0;
-  if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, as the library's do
+  if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, like the library's sums
     T wrapped = static_cast<T>(static_cast<long long>(result));
     if (s.op == operation::mean) wrapped = static_cast<T>(static_cast<long long>(wrapped) / ranks);
     return wrapped;
@@ -110,40 +110,43 @@ class checker {
   }
 
   void start() {
-    const options how{.algorithm = s_.algorithm};
+    const options call_options{.algorithm = s_.algorithm};
     const auto whole_in = in();
     const auto whole_out = out();
     const auto mine = block_of(s_.count, me_, n_);
     switch (s_.kind) {
       case collective::broadcast:
-        return go(muster::detail::broadcast_call(world_, whole_in, s_.root, how));
+        return launch(muster::detail::broadcast_call(world_, whole_in, s_.root, call_options));
       case collective::reduce:
         return with_operation(s_.op, [&](auto op) {
-          go(muster::detail::reduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, s_.root, how));
+          launch(muster::detail::reduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, s_.root,
+                                             call_options));
         });
       case collective::allreduce:
         return with_operation(s_.op, [&](auto op) {
-          go(muster::detail::allreduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, how));
+          launch(
+              muster::detail::allreduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, call_options));
         });
       case collective::allgather: {
         const auto block = s_.in_place ? whole_out.subspan(mine.first, mine.count) : whole_in;
-        return go(muster::detail::allgather_call(world_, block, whole_out, how));
+        return launch(muster::detail::allgather_call(world_, block, whole_out, call_options));
       }
       case collective::reduce_scatter:
-        return with_operation(
-            s_.op, [&](auto op) { go(muster::detail::reduce_scatter_call(world_, whole_in, whole_out, op, how)); });
+        return with_operation(s_.op, [&](auto op) {
+          launch(muster::detail::reduce_scatter_call(world_, whole_in, whole_out, op, call_options));
+        });
       case collective::gather:
-        return go(muster::detail::gather_call(world_, whole_in, whole_out, s_.root, how));
+        return launch(muster::detail::gather_call(world_, whole_in, whole_out, s_.root, call_options));
       case collective::scatter:
-        return go(muster::detail::scatter_call(world_, whole_in, whole_out, s_.root, how));
+        return launch(muster::detail::scatter_call(world_, whole_in, whole_out, s_.root, call_options));
       case collective::all_to_all:
-        return go(muster::detail::all_to_all_call(world_, whole_in, whole_out, how));
+        return launch(muster::detail::all_to_all_call(world_, whole_in, whole_out, call_options));
       default:
-        return go(muster::detail::barrier_call(how));
+        return launch(muster::detail::barrier_call(call_options));
     }
   }
 
-  /// Waits for it, and throws where the result is not the oracle's or something beside it was written.
+  /// Waits for the call. Throws where the result differs from the oracle, or where a rank wrote outside its buffer.
   void end() {
     if (s_.seed % 2 == 0) {
       while (!work_.wait_for(seconds(0.001))) {
@@ -154,23 +157,23 @@ class checker {
     work_.wait();
     expect_results();
     const bool in_is_result = s_.kind == collective::broadcast || is_in_place();
-    const int whose = s_.kind == collective::scatter ? s_.root : me_;
-    if (!in_is_result) expect(in(), "the input", [&](std::size_t i) { return value_at<T>(s_, whose, i); });
+    const int input_rank = s_.kind == collective::scatter ? s_.root : me_;
+    if (!in_is_result) expect(in(), "the input", [&](std::size_t i) { return value_at<T>(s_, input_rank, i); });
     expect_frame(in_, "the input");
     expect_frame(out_, "the output");
   }
 
  private:
-  // Elements of the input and the output of this rank.
+  // Returns the number of elements in this rank's input and output.
   [[nodiscard]] std::pair<std::size_t, std::size_t> counts() const {
     const std::size_t all = s_.count * static_cast<std::size_t>(n_);
     const std::size_t mine = block_of(s_.count, me_, n_).count;
-    const bool here = me_ == s_.root;
+    const bool is_root = me_ == s_.root;
     switch (s_.kind) {
       case collective::broadcast:
         return {s_.count, 0};
       case collective::reduce:
-        return {s_.count, here ? s_.count : 0};
+        return {s_.count, is_root ? s_.count : 0};
       case collective::allreduce:
         return {s_.count, s_.count};
       case collective::reduce_scatter:
@@ -178,9 +181,9 @@ class checker {
       case collective::allgather:
         return {mine, s_.count};
       case collective::gather:
-        return {s_.count, here ? all : 0};
+        return {s_.count, is_root ? all : 0};
       case collective::scatter:
-        return {here ? all : 0, s_.count};
+        return {is_root ? all : 0, s_.count};
       case collective::all_to_all:
         return {all, all};
       default:
@@ -229,7 +232,7 @@ class checker {
     }
   }
 
-  // A buffer in a frame: some elements before it, one behind it, that no rank may write.
+  // A buffer has a frame that no rank may write: some elements before it, and one element after it.
   [[nodiscard]] std::size_t before() const { return static_cast<std::size_t>(s_.misaligned); }
   [[nodiscard]] std::span<T> inside(buffer<T>& framed) const {
     return framed.empty() ? std::span<T>() : framed.span().subspan(before(), framed.size() - before() - 1);
@@ -238,54 +241,55 @@ class checker {
   [[nodiscard]] std::span<T> out() { return inside(out_); }
 
   static T frame() { return static_cast<T>(9.0f); }
-  void make(buffer<T>& made, std::size_t count, std::uint32_t registered) {
+  void make(buffer<T>& framed, std::size_t count, std::uint32_t registered) {
     auto* const source = has_bit(registered, me_) ? world_.transport().memory() : nullptr;
-    made = buffer<T>(before() + count + 1, source);  // not a vector: that of bool is no array
-    std::fill(made.begin(), made.begin() + before(), frame());
-    made[made.size() - 1] = frame();
+    framed = buffer<T>(before() + count + 1, source);  // not a vector, since std::vector<bool> is not an array
+    std::fill(framed.begin(), framed.begin() + before(), frame());
+    framed[framed.size() - 1] = frame();
   }
-  void fill(buffer<T>& made, std::size_t count, std::uint32_t registered, int rank) {
-    make(made, count, registered);
+  void fill(buffer<T>& framed, std::size_t count, std::uint32_t registered, int rank) {
+    make(framed, count, registered);
     const std::size_t period = std::min(count, period_of(s_));
-    T* const data = made.data() + before();
+    T* const data = framed.data() + before();
     for (std::size_t i = 0; i < period; ++i) data[i] = value_at<T>(s_, rank, i);
     for (std::size_t i = period; i < count; i += period) std::copy_n(data, std::min(period, count - i), data + i);
   }
 
-  void go(collective_call&& what) {
+  void launch(collective_call&& call) {
     if (s_.async) {
-      work_ = muster::detail::start(world_, std::move(what));
+      work_ = muster::detail::start(world_, std::move(call));
     } else {
-      muster::detail::run(world_, std::move(what));
+      muster::detail::run(world_, std::move(call));
     }
   }
 
   template <class Oracle>
-  void expect(std::span<const T> got, const char* what, Oracle oracle) const {
+  void expect(std::span<const T> got, const char* region, Oracle oracle) const {
     const std::size_t period = std::min(got.size(), period_of(s_));
-    buffer<T> wanted(period);
-    for (std::size_t i = 0; i < period; ++i) wanted[i] = oracle(i);
+    buffer<T> expected(period);
+    for (std::size_t i = 0; i < period; ++i) expected[i] = oracle(i);
     for (std::size_t i = 0; i < got.size(); i += period) {
       const std::size_t n = std::min(period, got.size() - i);
-      // Bytes first, which is fast; numbers may be equal all the same (a long double has bytes that are no part of it).
-      if (std::memcmp(&got[i], wanted.data(), n * sizeof(T)) == 0) continue;
+      // Compares bytes first, which is fast. Numbers with different bytes may still be equal (a long double has unused
+      // bytes).
+      if (std::memcmp(&got[i], expected.data(), n * sizeof(T)) == 0) continue;
       for (std::size_t k = 0; k < n; ++k) {
-        if (got[i + k] != wanted[k]) complain(what, i + k, got[i + k], wanted[k]);
+        if (got[i + k] != expected[k]) complain(region, i + k, got[i + k], expected[k]);
       }
     }
   }
-  void expect_frame(const buffer<T>& framed, const char* what) const {
+  void expect_frame(const buffer<T>& framed, const char* region) const {
     if (framed.empty()) return;
     const auto expect_at = [&](std::size_t i) {
-      if (framed[i] != frame()) complain((std::string("the memory around ") + what).c_str(), i, framed[i], frame());
+      if (framed[i] != frame()) complain((std::string("the memory around ") + region).c_str(), i, framed[i], frame());
     };
     for (std::size_t i = 0; i < before(); ++i) expect_at(i);
     expect_at(framed.size() - 1);
   }
-  [[noreturn]] void complain(const char* what, std::size_t i, T got, T wanted) const {
+  [[noreturn]] void complain(const char* region, std::size_t i, T got, T expected) const {
     std::ostringstream text;
-    text << "rank " << me_ << ", element " << i << " of " << what << ": " << static_cast<long double>(got)
-         << " instead of " << static_cast<long double>(wanted);
+    text << "rank " << me_ << ", element " << i << " of " << region << ": " << static_cast<long double>(got)
+         << " instead of " << static_cast<long double>(expected);
     throw std::runtime_error(text.str());
   }
 
@@ -295,19 +299,19 @@ class checker {
   int me_;
   buffer<T> in_;
   buffer<T> out_;
-  work work_;  // before the buffers are gone
+  work work_;  // declared last, so that it is destroyed before the buffers
 };
 
 template <class T>
 std::function<void()> begin_as(const scenario& s, group& world) {
-  const auto made = std::make_shared<checker<T>>(s, world);
+  const auto instance = std::make_shared<checker<T>>(s, world);
   if (s.naps) {
     random_stream naps(s.seed, static_cast<std::uint64_t>(world.rank()));
     if (naps.below(3) == 0) std::this_thread::yield();
     if (naps.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(naps.below(200)));
   }
-  made->start();
-  return [made] { made->end(); };
+  instance->start();
+  return [instance] { instance->end(); };
 }
 
 template <class... Types>
@@ -319,15 +323,15 @@ std::function<void()> begin_as_its_type(const scenario& s, group& world) {
 
 }  // namespace detail
 
-/// Starts the case at this rank. What is returned is called once: it waits, and throws where the result is not the
-/// oracle's or something beside it was written.
+/// Starts the case at this rank. The returned function must be called once: it waits, and throws where the result
+/// differs from the oracle, or where a rank wrote outside its buffer.
 [[nodiscard]] inline std::function<void()> begin(const scenario& s, group& world) {
   return detail::begin_as_its_type<bool, std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t,
                                    std::uint32_t, std::int64_t, std::uint64_t, float16, bfloat16, float, double,
                                    long double>(s, world);
 }
 
-/// Runs the case at this rank and throws where the result is not the oracle's.
+/// Runs the case at this rank. Throws where the result differs from the oracle.
 inline void check(const scenario& s, group& world) { begin(s, world)(); }
 
 }}}  // namespace muster::v0::testing

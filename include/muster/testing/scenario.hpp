@@ -17,9 +17,9 @@
 
 namespace muster { inline namespace v0 { namespace testing {
 
-/// One call of a collective on random values, with all that may change its course; the same at every rank.
+/// A call of a collective on random values, with all parameters that may affect its execution; the same at every rank.
 struct scenario {
-  std::uint64_t seed = 0;  ///< of the values
+  std::uint64_t seed = 0;  ///< seed of the values
   collective kind = collective::allreduce;
   muster::algorithm algorithm = muster::algorithm::automatic;
   dtype type = dtype::float32;
@@ -28,25 +28,25 @@ struct scenario {
   int root = 0;
   bool in_place = false;
   bool async = false;
-  int misaligned = 0;                ///< elements by which the buffers are off their alignment
+  int misaligned = 0;                ///< elements by which the buffers are misaligned
   std::uint32_t registered_in = 0;   ///< bit r modulo 32: rank r's input is registered memory
-  std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is
-  bool naps = false;                 ///< some ranks make the call late
+  std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is registered memory
+  bool naps = false;                 ///< true if some ranks make the call late
 
-  /// One line to repeat a failure by.
+  /// Returns a line with which a failure can be repeated.
   [[nodiscard]] std::string describe(int ranks) const;
 };
 
-/// What to draw from.
+/// The choices for random cases.
 struct draw_options {
   std::vector<collective> kinds{std::begin(all_collectives), std::end(all_collectives)};
-  std::vector<algorithm> hows{};                     // empty: what the collective has
-  std::size_t usual_bytes = std::size_t{128} << 10;  // of a rank's larger buffer, at most
-  std::size_t rare_bytes = std::size_t{8} << 20;     // in one case of some hundreds
-  bool native = false;                               // the transport's own algorithms by name too
+  std::vector<algorithm> algorithms{};               // empty: all algorithms of the collective
+  std::size_t usual_bytes = std::size_t{128} << 10;  // maximum size of a rank's larger buffer
+  std::size_t rare_bytes = std::size_t{8} << 20;     // maximum size in a few of a thousand cases
+  bool native = false;                               // includes the transport's own algorithms
 };
 
-/// The cases of a run. Each is a function of (seed, ranks, index) alone, so that it can be run by itself.
+/// The cases of a run. Each case is a function of (seed, ranks, index) alone, so that it can be run separately.
 struct case_list {
   std::uint64_t seed = 20261121;
   std::uint64_t first = 0;
@@ -55,12 +55,12 @@ struct case_list {
 
 namespace detail {
 
-inline bool has_bit(std::uint32_t which, int rank) { return (which >> rank % 32 & 1) != 0; }
+inline bool has_bit(std::uint32_t mask, int rank) { return (mask >> rank % 32 & 1) != 0; }
 
-inline std::string bits(std::uint32_t which, int ranks) {
+inline std::string bits(std::uint32_t mask, int ranks) {
   std::vector<int> list;
   for (int r = 0; r < ranks; ++r) {
-    if (has_bit(which, r)) list.push_back(r);
+    if (has_bit(mask, r)) list.push_back(r);
   }
   if (list.empty()) return "private";
   return std::ssize(list) == ranks ? "registered" : "registered at " + format_ranks(list);
@@ -77,19 +77,20 @@ inline std::string scenario::describe(int ranks) const {
   return text.str();
 }
 
-/// A random case for a group of `ranks`. Draws the same numbers at every rank.
-inline scenario draw(random_stream& random, int ranks, const draw_options& from) {
+/// Returns a random case for a group of `ranks`. Draws the same numbers at every rank.
+inline scenario draw(random_stream& random, int ranks, const draw_options& choices) {
   scenario s;
   s.seed = random();
-  s.kind = from.kinds[random.below(from.kinds.size())];
-  if (random.below(3) == 0 && std::ranges::find(from.kinds, collective::allreduce) != from.kinds.end())
+  s.kind = choices.kinds[random.below(choices.kinds.size())];
+  if (random.below(3) == 0 && std::ranges::find(choices.kinds, collective::allreduce) != choices.kinds.end())
     s.kind = collective::allreduce;
-  auto hows = from.hows.empty() ? std::vector<algorithm>{algorithm::automatic} : from.hows;
-  for (const auto how : algorithms_of(s.kind)) {
-    if (from.hows.empty() && (how != algorithm::native || from.native)) hows.push_back(how);
+  auto algorithms = choices.algorithms.empty() ? std::vector<algorithm>{algorithm::automatic} : choices.algorithms;
+  for (const auto candidate : algorithms_of(s.kind)) {
+    if (choices.algorithms.empty() && (candidate != algorithm::native || choices.native))
+      algorithms.push_back(candidate);
   }
-  s.algorithm = hows[random.below(hows.size())];
-  if (from.native && from.hows.empty() && random.below(3) == 0) s.algorithm = algorithm::automatic;
+  s.algorithm = algorithms[random.below(algorithms.size())];
+  if (choices.native && choices.algorithms.empty() && random.below(3) == 0) s.algorithm = algorithm::automatic;
   s.type = static_cast<dtype>(1 + random.below(14));
   s.op = static_cast<operation>(1 + random.below(6));
   if (s.type == dtype::boolean && s.op == operation::mean) s.op = operation::sum;
@@ -98,7 +99,7 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   const bool one_each =
       s.kind == collective::gather || s.kind == collective::scatter || s.kind == collective::all_to_all;
   const std::size_t largest =
-      (random.below(300) == 0 ? from.rare_bytes : from.usual_bytes) / size_of(s.type) / (one_each ? n : 1);
+      (random.below(300) == 0 ? choices.rare_bytes : choices.usual_bytes) / size_of(s.type) / (one_each ? n : 1);
   constexpr std::size_t primes[] = {2, 3, 5, 7, 11, 13, 127, 1009, 8191};
   const std::size_t counts[] = {
       random.below(3),
@@ -108,14 +109,14 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
       random.below(300),
       static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest))))};
   s.count = counts[random.below(std::size(counts))];
-  if (largest > from.usual_bytes) s.count = largest - random.below(largest / 2);
+  if (largest > choices.usual_bytes) s.count = largest - random.below(largest / 2);
   s.root = static_cast<int>(random.below(n));
   s.in_place = random.below(2) == 0;
   s.async = random.below(3) == 0;
   s.misaligned = static_cast<int>(random.below(4));
   constexpr std::uint32_t all = ~0u;
   const auto some = static_cast<std::uint32_t>(random());
-  if (const auto where = random.below(8); where == 2) {  // the one in and the other out of it
+  if (const auto where = random.below(8); where == 2) {  // only one of input and output is registered
     (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
   } else if (where == 3) {  // at some ranks
     s.registered_in = some;

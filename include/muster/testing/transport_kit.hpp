@@ -1,5 +1,5 @@
-// Holds a transport to what groups expect of one: messages in order and out of it, from any source, taken back; then
-// every collective, also in groups that are made of some of its ranks.
+// Tests of a transport against the requirements of groups: ordered and unordered messages, receives from any source,
+// cancelled receives; then every collective, also in groups of some of the ranks.
 #pragma once
 
 #include <algorithm>
@@ -22,115 +22,116 @@ namespace detail {
 
 constexpr seconds patience{60};
 
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(std::string("a transport that breaks its promise: ") + what);
+inline void require(bool condition, const char* requirement) {
+  if (!condition) throw std::runtime_error(std::string("the transport violates its contract: ") + requirement);
 }
 
 inline std::uint8_t byte_at(std::uint64_t message, std::size_t i) {
   return static_cast<std::uint8_t>(mix(message * 0x9e3779b9u + i / 8) >> 8 * (i % 8));
 }
 
-/// A message with a content of its own, or room for one.
+/// A message with its own content, or a buffer for a message.
 struct parcel {
   explicit parcel(std::size_t room) : data(room) {}
   parcel(std::uint64_t message, std::size_t bytes) : data(bytes) {
     for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(message, i);
   }
-  void start(transport& over, bool sends, int peer, std::uint32_t tag) {
+  void start(transport& transport, bool sends, int peer, std::uint32_t tag) {
     r.data = reinterpret_cast<std::byte*>(data.data());
     r.bytes = data.size();
     r.peer = peer;
     r.tag = tag;
     if (sends)
-      over.send(r);
+      transport.send(r);
     else
-      over.receive(r);
+      transport.receive(r);
   }
-  void finish(transport& over) {
-    const auto until = deadline_after(patience);
-    while (!over.test(r)) {
-      require(clock::now() < until, "a message does not come to its end");
-      over.pause(deadline_after(seconds(0.001)));
+  void finish(transport& transport) {
+    const auto deadline = deadline_after(patience);
+    while (!transport.test(r)) {
+      require(clock::now() < deadline, "a message does not complete");
+      transport.pause(deadline_after(seconds(0.001)));
     }
   }
   void expect(std::uint64_t message, std::size_t bytes) const {
-    require(r.received == bytes, "as long as it was sent");
-    for (std::size_t i = 0; i < bytes; ++i) require(data[i] == byte_at(message, i), "the content that was sent");
+    require(r.received == bytes, "a message has the wrong size");
+    for (std::size_t i = 0; i < bytes; ++i) require(data[i] == byte_at(message, i), "a message has the wrong content");
   }
 
   std::vector<std::uint8_t> data;
-  request r;  // takes itself back before the memory goes
+  request r;  // declared last, so that it is cancelled before the memory is freed
 };
 
 }  // namespace detail
 
-/// Messages from rank 0 to rank 1 with one tag come in order, whatever their size. This and what follows: collective,
-/// over groups of two ranks or more; throw std::runtime_error that says what is broken.
+/// Checks that messages from rank 0 to rank 1 with one tag arrive in order, whatever their size. Like all checks below:
+/// collective, over groups of two ranks or more; throws std::runtime_error with the violated requirement.
 inline void check_message_order(group& world) {
-  auto& over = world.transport();
+  auto& transport = world.transport();
   const std::size_t sizes[] = {0, 1, 63, 64, 65, 5000, 131072 - 64, 131072, 131073, 1000000, 3};
   if (world.rank() == 0) {
     std::deque<detail::parcel> sent;
-    for (std::size_t i = 0; i < std::size(sizes); ++i) sent.emplace_back(i, sizes[i]).start(over, true, 1, 5);
-    for (auto& one : sent) one.finish(over);
+    for (std::size_t i = 0; i < std::size(sizes); ++i) sent.emplace_back(i, sizes[i]).start(transport, true, 1, 5);
+    for (auto& message : sent) message.finish(transport);
   } else if (world.rank() == 1) {
     for (std::size_t i = 0; i < std::size(sizes); ++i) {
       detail::parcel got(1000000);
-      got.start(over, false, 0, 5);
-      got.finish(over);
-      detail::require(got.r.source == 0, "the source");
+      got.start(transport, false, 0, 5);
+      got.finish(transport);
+      detail::require(got.r.source == 0, "a message has the wrong source");
       got.expect(i, sizes[i]);
     }
   }
   barrier(world);
 }
 
-/// Messages with other tags may be received in any order.
+/// Checks that messages with different tags can be received in any order.
 inline void check_tags(group& world) {
-  auto& over = world.transport();
+  auto& transport = world.transport();
   const std::vector<std::pair<std::uint32_t, std::size_t>> sent = {{1, 10}, {2, 300000}, {3, 0}, {4, 70000}, {5, 64}};
   if (world.rank() == 0) {
     std::deque<detail::parcel> all;
-    for (const auto& [tag, bytes] : sent) all.emplace_back(tag, bytes).start(over, true, 1, tag);
-    for (auto& one : all) one.finish(over);
+    for (const auto& [tag, bytes] : sent) all.emplace_back(tag, bytes).start(transport, true, 1, tag);
+    for (auto& message : all) message.finish(transport);
   } else if (world.rank() == 1) {
     for (const std::size_t i : {4u, 2u, 1u, 3u, 0u}) {
       detail::parcel got(sent[i].second + 9);
-      got.start(over, false, 0, sent[i].first);
-      got.finish(over);
+      got.start(transport, false, 0, sent[i].first);
+      got.finish(transport);
       got.expect(sent[i].first, sent[i].second);
     }
   }
   barrier(world);
 }
 
-/// A receive from any source gets one message of each sender after the other, for transports that say `any_source`.
+/// Checks that receives from any source get each sender's messages in order, for transports with the ability
+/// `any_source`.
 inline void check_any_source(group& world) {
-  auto& over = world.transport();
+  auto& transport = world.transport();
   constexpr std::uint64_t each = 20;
   const auto size_of = [](std::uint64_t message) { return static_cast<std::size_t>(mix(message) % 9000); };
   if (world.rank() != 0) {
     std::deque<detail::parcel> sent;
     for (std::uint64_t i = 0; i < each; ++i) {
       const std::uint64_t message = static_cast<std::uint64_t>(world.rank()) * 100 + i;
-      sent.emplace_back(message, size_of(message)).start(over, true, 0, 7);
+      sent.emplace_back(message, size_of(message)).start(transport, true, 0, 7);
     }
-    for (auto& one : sent) one.finish(over);
+    for (auto& message : sent) message.finish(transport);
   } else {
     std::map<int, std::uint64_t> next;
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(world.size() - 1) * each; ++i) {
       detail::parcel got(9000);
-      got.start(over, false, any_source, 7);
-      got.finish(over);
+      got.start(transport, false, any_source, 7);
+      got.finish(transport);
       const std::uint64_t message = static_cast<std::uint64_t>(got.r.source) * 100 + next[got.r.source]++;
       got.expect(message, size_of(message));
     }
-    for (int r = 1; r < world.size(); ++r) detail::require(next[r] == each, "all of them");
+    for (int r = 1; r < world.size(); ++r) detail::require(next[r] == each, "a message is lost");
   }
   barrier(world);
 }
 
-/// A receive that is taken back after so many looks leaves the messages behind it whole.
+/// Checks that a receive that is cancelled after `tests_before` polls leaves the later messages complete.
 inline void check_taken_back(group& world, int tests_before) {
   auto& transport = world.transport();
   constexpr std::size_t large = 700000;  // several rings
@@ -152,7 +153,7 @@ inline void check_taken_back(group& world, int tests_before) {
       }
       had_begun = dropped.r.source == 0 && dropped.r.received == large;
     }
-    // Not yet begun, the message goes to the next receive; begun, the rest of it goes nowhere.
+    // If the message had not begun, the next receive gets it. If it had begun, its rest is dropped.
     detail::parcel next(large);
     next.start(transport, false, 0, 3);
     next.finish(transport);
@@ -163,14 +164,14 @@ inline void check_taken_back(group& world, int tests_before) {
       last.finish(transport);
       last.expect(2, 1000);
     } else {
-      detail::require(had_begun, "only what had begun is lost");
+      detail::require(had_begun, "a message is lost that had not begun");
       next.expect(2, 1000);
     }
   }
   barrier(world);
 }
 
-/// Random sizes, tags, sources and orders between all ranks, receives taken back meanwhile.
+/// Checks random sizes, tags, sources and orders between all ranks, with receives that are cancelled meanwhile.
 inline void check_traffic(group& world) {
   auto& transport = world.transport();
   constexpr std::uint64_t each = 60;  // from every rank to every rank
@@ -180,17 +181,17 @@ inline void check_traffic(group& world) {
     const std::uint64_t word = mix(message + 5);
     return static_cast<std::size_t>(word % (std::uint64_t{1} << (word >> 32) % 18));
   };
-  const auto message_of = [](int from, int to, std::uint64_t i) {
-    return static_cast<std::uint64_t>(from * 16 + to) << 32 | i;
+  const auto message_of = [](int source, int destination, std::uint64_t i) {
+    return static_cast<std::uint64_t>(source * 16 + destination) << 32 | i;
   };
   const int me = world.rank();
   random_stream random(20261121, static_cast<std::uint64_t>(me));
-  // By tag, what will come of each source, in its order.
+  // The messages that will arrive, by source and tag, in their order.
   std::map<std::pair<int, std::uint32_t>, std::deque<std::uint64_t>> to_come;
-  for (int from = 0; from < world.size(); ++from) {
+  for (int source = 0; source < world.size(); ++source) {
     for (std::uint64_t i = 0; i < each; ++i) {
-      const auto message = message_of(from, me, i);
-      to_come[{from, tag_of(message)}].push_back(message);
+      const auto message = message_of(source, me, i);
+      to_come[{source, tag_of(message)}].push_back(message);
     }
   }
   std::vector<std::uint64_t> next(static_cast<std::size_t>(world.size()), 0);
@@ -210,16 +211,16 @@ inline void check_traffic(group& world) {
     if (!from_any && to_come[{peer, tag}].empty()) continue;
     detail::parcel got(std::size_t{1} << 17);
     got.start(transport, false, from_any ? any_source : peer, tag);
-    // Either it comes soon, or it is taken back, if nothing has come of it.
+    // The message arrives soon, or the receive is cancelled if nothing of the message has arrived.
     for (int i = 0; i < 40 && !transport.test(got.r); ++i) std::this_thread::yield();
-    const bool begun = got.r.held_by() != nullptr && got.r.received != 0;
-    if (begun) {
-      const auto until = deadline_after(detail::patience);
-      while (!transport.test(got.r)) detail::require(clock::now() < until, "a message does not come to its end");
+    const bool has_begun = got.r.held_by() != nullptr && got.r.received != 0;
+    if (has_begun) {
+      const auto deadline = deadline_after(detail::patience);
+      while (!transport.test(got.r)) detail::require(clock::now() < deadline, "a message does not complete");
     }
     if (got.r.held_by() != nullptr) continue;
     auto& expected = to_come[{got.r.source, tag}];
-    detail::require(!expected.empty(), "nothing comes twice");
+    detail::require(!expected.empty(), "a message arrives twice");
     got.expect(expected.front(), size_of(expected.front()));
     expected.pop_front();
     ++received;
@@ -227,7 +228,7 @@ inline void check_traffic(group& world) {
   barrier(world);
 }
 
-/// All of it, and then `cases` of collectives over the whole group and over its halves. Collective; any number of
+/// Runs all checks, and then `cases` of collectives over the whole group and over its halves. Collective; any number of
 /// ranks.
 inline void check_transport(group& world, const case_list& cases = {.count = 200}) {
   if (world.size() > 1) {

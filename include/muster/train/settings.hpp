@@ -1,11 +1,12 @@
-// The settings of train.
+// The settings of the training part.
 #pragma once
 
 #include <muster/core/env.hpp>
 
 namespace muster { inline namespace v0 { namespace setting {
 
-/// Optimizers, shares of batches, the order of sums, timelines, metrics. `--help-all` describes each.
+/// The settings for optimizers, shares of batches, the order of sums, timelines and metrics. `--help-all` describes
+/// each setting.
 extern const setting_info optimizer, balance, virtual_shards, trace, metrics;
 
 }}}  // namespace muster::v0::setting

@@ -1,4 +1,4 @@
-// Statistics of the training data, with the reading shared by the ranks.
+// Statistics of the training data, read by all ranks together.
 #pragma once
 
 #include <muster/comm/group.hpp>
@@ -7,9 +7,10 @@
 
 namespace muster { inline namespace v0 {
 
-/// statistics(of), each rank reading a part. Collective; the same bits at every rank, and for any number of them. What
-/// the source knows already is taken from rank 0. Throws at every rank where one cannot read its part: at that one what
-/// reading threw, else data_error; and what collectives throw.
-[[nodiscard]] source_statistics statistics(const loader& of, group& among);
+/// Returns the same result as `statistics(data)`, with a part of the data read by each rank. Collective. The result has
+/// the same bits at every rank and for any number of ranks. Statistics that the source already knows are those at rank
+/// 0. Throws at every rank where any rank cannot read its part: at that rank the exception of the read, at the others
+/// data_error. Also throws the errors of collectives.
+[[nodiscard]] source_statistics statistics(const loader& data, group& ranks);
 
 }}  // namespace muster::v0

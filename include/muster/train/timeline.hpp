@@ -1,4 +1,4 @@
-// What each rank did when: a file that Chrome's and Perfetto's viewers of traces draw.
+// A timeline over all ranks as a file for the trace viewers of Chrome and Perfetto.
 #pragma once
 
 #include <cstddef>
@@ -14,29 +14,29 @@
 
 namespace muster { inline namespace v0 {
 
-/// Listens to the events of its thread (core/events.hpp) and writes those of all ranks as Chrome trace JSON
-/// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), one process a rank, with a row
-/// for steps, phases, collectives, those under way beside other work, waiting for data, and as many for buckets as were
-/// under way at once:
+/// An event sink that records the events of its thread (core/events.hpp) and writes every rank's events as Chrome trace
+/// JSON (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), with one process per rank. A
+/// process has a row each for steps, phases, collectives, collectives that overlap other work, and waiting for data,
+/// and one row for each bucket that was in flight at the same time:
 ///
 ///     muster::timeline timeline(context);        // does nothing without --trace FILE / MUSTER_TRACE
 ///     muster::tracker tracker(world);            // its phases are shown too if it is made after the timeline
 ///     ...
 ///     timeline.write(world);
 ///
-/// Belongs to the thread that made it, as a tracker does. An event costs two readings of the clock and 48 bytes; when
-/// there are more than `most` the later ones are not kept, which `write` logs.
+/// Belongs to the thread that created it, like a tracker. An event costs two readings of the clock and 48 bytes. When
+/// there are more than `most` events the later events are dropped, and `write` logs their number.
 class timeline final : public event_sink {
  public:
-  /// Collective. Times count from here, which is the same moment at all ranks up to the time of a barrier. An empty
-  /// path, or "none", makes one that neither listens nor writes. Throws configuration_error at rank 0 when the file
-  /// cannot be written.
+  /// Collective. Times count from the constructor, whose end is the same moment at all ranks up to the duration of a
+  /// barrier. With an empty path, or "none", the timeline neither records nor writes. Throws configuration_error at
+  /// rank 0 when the file cannot be written.
   timeline(group& world, std::string path, std::size_t most = std::size_t{1} << 20);
-  /// What --trace says, for the world of a context.
-  explicit timeline(context& of);
+  /// Uses the path of `--trace`, for the world of a context.
+  explicit timeline(context& ctx);
 
-  /// Collective: rank 0 writes what all ranks have recorded so far, whole or not at all. Throws configuration_error
-  /// there when that fails.
+  /// Writes every rank's events so far, at rank 0. The file is complete or not written at all. Collective. Throws
+  /// configuration_error at rank 0 when writing fails.
   void write(group& world);
 
   void record(const event& event) noexcept override;
@@ -49,7 +49,7 @@ class timeline final : public event_sink {
   std::vector<event> events_;
   std::uint64_t dropped_ = 0;
   clock::time_point origin_{};
-  std::optional<scoped_event_sink> listens_;
+  std::optional<scoped_event_sink> registration_;
 };
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// Measures the time and accuracy of a training, and reports them as JSON.
+// A tracker that measures the time and accuracy of a training, and reports both as JSON.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@ namespace muster { inline namespace v0 {
 enum class phase : std::uint8_t { batch_load, forward, loss, backward, aggregate, optimizer_step, metrics };
 inline constexpr std::size_t phase_count = 7;
 
-/// "batch_load", as reports write it.
-[[nodiscard]] std::string_view to_string(phase which) noexcept;
+/// Returns the name of a phase in reports, such as "batch_load".
+[[nodiscard]] std::string_view to_string(phase kind) noexcept;
 
-/// The goal of a training: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at least the
-/// value, as "train_accuracy" must; "val_loss" and "train_loss" must be at most.
+/// The goal of a training: a metric and its value. "accuracy" is the val_accuracy of an epoch. "accuracy" and
+/// "train_accuracy" must be at least the value, "val_loss" and "train_loss" at most.
 struct goal {
-  std::string metric;  ///< empty: there is no goal
+  std::string metric;  ///< empty: no goal
   double value = 0.0;
 };
 
@@ -39,12 +39,12 @@ struct goal {
 /// Options of a tracker.
 struct tracker_options {
   muster::goal goal{};
-  /// Where rank 0 writes the figures up to now at the end of each epoch, as Prometheus' text format, in place of those
-  /// before; empty or "none": nowhere. Programs take it from `setting::metrics` (--metrics).
+  /// Path to which rank 0 writes the figures so far at the end of each epoch, in Prometheus' text format, replacing the
+  /// earlier file. Empty or "none": no file. Programs take the path from `setting::metrics` (--metrics).
   std::string metrics{};
 };
 
-/// Metrics of the model after an epoch; NaN where not measured.
+/// Metrics of the model after an epoch. NaN: not measured.
 struct epoch_metrics {
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double val_loss = std::numeric_limits<double>::quiet_NaN();
@@ -52,46 +52,46 @@ struct epoch_metrics {
   double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< in [0, 1]
 };
 
-/// Where the batch clock of a rank went, in seconds, each of them counted once: the mean over the ranks.
+/// The parts of the batch clock's time of a rank in seconds, without overlap: the mean over the ranks.
 struct time_shares {
-  double train = 0;          ///< on the batch clock
-  double compute = 0;        ///< in the phases of computation, less what they communicated or waited for data in them
-  double communication = 0;  ///< in collectives
-  double data_wait = 0;      ///< waiting for the loader
-  /// What is left.
+  double train = 0;          ///< total on the batch clock
+  double compute = 0;        ///< in the phases of computation, without communication and waiting for data
+  double communication = 0;  ///< time in collectives
+  double data_wait = 0;      ///< time waiting for the loader
+  /// Returns the rest of the time.
   [[nodiscard]] double other() const noexcept { return train - compute - communication - data_wait; }
 };
 
-/// One epoch of all ranks. Seconds are those of the slowest rank, each figure by itself.
+/// The report of an epoch, over all ranks. Each figure in seconds is the maximum over the ranks.
 struct epoch_report {
   epoch_metrics metrics;
-  std::uint64_t samples = 0;              ///< of all ranks
-  double train_seconds = 0;               ///< on the batch clock: validation is not in it
-  double compute_seconds = 0;             ///< in the phases forward, loss, backward and optimizer_step
-  double communication_seconds = 0;       ///< in collectives while the batch clock ran
-  double data_wait_seconds = 0;           ///< waiting for the loader while the batch clock ran
-  std::uint64_t communication_bytes = 0;  ///< payloads of all ranks in these collectives
-  time_shares mean;                       ///< over the ranks, each with times of its own
+  std::uint64_t samples = 0;              ///< sum over the ranks
+  double train_seconds = 0;               ///< time on the batch clock, without validation
+  double compute_seconds = 0;             ///< time in the phases forward, loss, backward and optimizer_step
+  double communication_seconds = 0;       ///< time in collectives while the batch clock ran
+  double data_wait_seconds = 0;           ///< time waiting for the loader while the batch clock ran
+  std::uint64_t communication_bytes = 0;  ///< payloads in these collectives, over all ranks
+  time_shares mean;                       ///< mean over the ranks of each rank's times
 
   /// samples / train_seconds; 0 when no time passed.
   [[nodiscard]] double samples_per_second() const noexcept;
 };
 
-/// A rank in the last epoch, and its busiest connections as traffic over them has shown them (`link_quality`).
+/// A rank's part of the last epoch, and its busiest connections with the measured quality (`link_quality`).
 struct rank_report {
   static constexpr std::size_t most_links = 8;
   struct link {
-    double to = -1;        ///< the rank that it leads to; below 0: none
+    double to = -1;        ///< rank of the peer; below 0: none
     double bandwidth = 0;  ///< bytes a second
-    double latency = 0;    ///< seconds of the shortest round trip
+    double latency = 0;    ///< duration of the shortest round trip in seconds
   };
   double samples = 0;
-  double own_seconds = 0;              ///< on the batch clock, without its time in collectives
-  std::array<link, most_links> links;  ///< the busiest first; none where the system does not say, as over shm
+  double own_seconds = 0;              ///< time on the batch clock without the time in collectives
+  std::array<link, most_links> links;  ///< the busiest first; none where the system gives no figures, as over shm
 };
 
-/// Times the phases of training on every rank, records the events of the library (core/events.hpp), and reports both as
-/// JSON (docs/tracker.md).
+/// A tracker that times the phases of training on every rank, records the library's events (core/events.hpp), and
+/// reports phases and events as JSON (docs/tracker.md).
 ///
 ///     muster::tracker tracker(world, {.goal = {"accuracy", 0.85}});
 ///     for (;;) {                                          // an epoch
@@ -107,80 +107,83 @@ struct rank_report {
 ///     }
 ///     tracker.write("out.json");
 ///
-/// Every rank has its own, made, used and destroyed by the thread that is the rank: it is the event sink of that thread
-/// while it lives. Costs two readings of the clock a phase and allocates nothing between epochs.
+/// Every rank has its own tracker, created, used and destroyed by the thread that is the rank. The tracker is the event
+/// sink of that thread while it lives. It costs two readings of the clock per phase and allocates nothing between
+/// epochs.
 class tracker final : public event_sink {
  public:
-  /// Reads only size, rank and transport of `world`. Throws configuration_error for a goal of unknown metric.
+  /// Reads only size, rank and transport of `world`. Throws configuration_error for a goal with an unknown metric.
   explicit tracker(const group& world, tracker_options options = {});
 
-  /// Runs the batch clock for its life: everything a step needs, nothing of validation.
+  /// A scope in which the batch clock runs: everything that a step needs, and no validation.
   class [[nodiscard]] batch_clock {
    public:
-    /// Starts the clock; `of` outlives it.
-    explicit batch_clock(tracker& of) noexcept : of_(&of), begin_(clock::now()) { of_->in_batches_ = true; }
+    /// Starts the clock. `owner` must outlive the object.
+    explicit batch_clock(tracker& owner) noexcept : owner_(&owner), begin_(clock::now()) { owner_->in_batches_ = true; }
     batch_clock(const batch_clock&) = delete;
     batch_clock& operator=(const batch_clock&) = delete;
     ~batch_clock() {
-      of_->here_.spent.train += seconds_since(begin_);
-      of_->in_batches_ = false;
+      owner_->local_.spent.train += seconds_since(begin_);
+      owner_->in_batches_ = false;
     }
 
    private:
-    tracker* of_;
+    tracker* owner_;
     clock::time_point begin_;
   };
-  /// Starts the batch clock; it stops when the result is destroyed. One at a time.
+  /// Starts the batch clock, which stops when the result is destroyed. Only one batch clock may exist at a time.
   [[nodiscard]] batch_clock batches() noexcept { return batch_clock(*this); }
-  /// Counts the life of the result as `which`, for the program's own phases: the loader (batch_load), the reduction of
-  /// gradients (aggregate) and the optimizer send events themselves. Phases do not nest. A kernel that does several
-  /// phases counts as the last of them.
-  [[nodiscard]] scoped_event phase(muster::phase which) noexcept {
+  /// Counts the lifetime of the result as the phase `kind`, for phases of the program. The loader (batch_load), the
+  /// reduction of gradients (aggregate) and the optimizer send events themselves. Phases do not nest. A kernel that
+  /// does several phases counts as its last phase.
+  [[nodiscard]] scoped_event phase(muster::phase kind) noexcept {
     waited_before_phase_ = waited();
-    return {activity::phase, to_string(which), 0};
+    return {activity::phase, to_string(kind), 0};
   }
-  /// Counts samples of this rank's steps.
-  void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
+  /// Counts samples in this rank's steps.
+  void add_samples(std::uint64_t count) noexcept { local_.samples += static_cast<double>(count); }
 
-  /// Collective: ends an epoch, and returns the combined measurements of the ranks. `metrics` are of all ranks, and
-  /// equal at each. In a program with a session, make it the last call of an evaluation.
+  /// Ends an epoch, and returns the combined measurements of the ranks. Collective. `metrics` are those over all ranks,
+  /// and equal at each rank. In a program with a session, make this call the last call of an evaluation.
   const epoch_report& end_epoch(group& world, const epoch_metrics& metrics);
 
-  /// The epochs that ended, in order; the same at every rank.
+  /// Returns the finished epochs, in order; the same at every rank.
   [[nodiscard]] const std::vector<epoch_report>& epochs() const noexcept { return epochs_; }
-  /// The ranks of the last epoch that ended here, by rank; the same at every rank.
+  /// Returns the reports of the ranks for the last finished epoch, by rank; the same at every rank.
   [[nodiscard]] const std::vector<rank_report>& ranks() const noexcept { return ranks_; }
-  /// Time on the batch clock at the end of the first epoch that reached the goal; nothing before that or without a
-  /// goal. The same at every rank.
+  /// Returns the time on the batch clock at the end of the first epoch that reached the goal, or nothing before that
+  /// epoch or without a goal. The same at every rank.
   [[nodiscard]] std::optional<double> time_to_goal() const noexcept {
-    return course_.time_to_goal < 0 ? std::nullopt : std::optional(course_.time_to_goal);
+    return totals_.time_to_goal < 0 ? std::nullopt : std::optional(totals_.time_to_goal);
   }
 
-  /// Adds a property of the run to the report: a seed, a data set. The last text for a key stays.
+  /// Adds a property of the run to the report, such as a seed or a data set. A later text for a key replaces the
+  /// earlier text.
   void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
-  /// The report; its format is described in docs/tracker.md and only ever gains fields.
+  /// Returns the report. docs/tracker.md describes its format, to which later versions only add fields.
   [[nodiscard]] std::string json() const;
-  /// Writes the report on rank 0, whole or not at all, and does nothing on others. Throws configuration_error when the
-  /// file cannot be written; `require_writable` checks that before the training.
+  /// Writes the report on rank 0, completely or not at all, and does nothing on other ranks. Throws configuration_error
+  /// when the file cannot be written. `require_writable` checks that before the training.
   void write(const std::string& path) const;
 
   /// Passes the event on to the thread's former sink, such as a timeline.
   void record(const event& event) noexcept override;
 
-  /// As an owner of state: the finished epochs, replicated.
+  /// Describes the state to a session: the finished epochs, replicated.
   void describe(state_parts& parts);
 
  private:
-  // What this rank measured since the last epoch ended: doubles alone, so that collectives combine it as it is.
-  struct measured {
+  // Measurements at this rank since the last epoch ended. All members are doubles, so that a collective reduces the
+  // object directly.
+  struct measurements {
     time_shares spent;
     double samples = 0;
     double bytes = 0;  // exact below 2^53
     std::array<double, phase_count> phases{};
     histogram push_ages;
   };
-  // What the epochs that ended left behind, besides their reports.
-  struct course {
+  // Totals over the finished epochs, besides the epochs' reports.
+  struct totals {
     double time_to_goal = -1;  // below 0: not reached
     std::array<double, phase_count> slowest{};
     std::array<double, phase_count> mean{};
@@ -189,16 +192,16 @@ class tracker final : public event_sink {
 
   void export_metrics() const;
   [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const;
-  [[nodiscard]] double waited() const noexcept { return here_.spent.communication + here_.spent.data_wait; }
+  [[nodiscard]] double waited() const noexcept { return local_.spent.communication + local_.spent.data_wait; }
 
   int rank_;
   int world_size_;
   std::string transport_;
   tracker_options options_;
-  measured here_;
+  measurements local_;
   bool in_batches_ = false;
   double waited_before_phase_ = 0;
-  course course_;
+  totals totals_;
   std::vector<epoch_report> epochs_;
   std::vector<rank_report> ranks_;
   std::map<std::string, std::string> annotations_;

@@ -1,4 +1,4 @@
-// A whole training: loader, arena, optimizer, checkpoints and reports put together.
+// A complete training: loader, arena, optimizer, checkpoints and reports combined.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <muster/data/loader.hpp>
-#ifdef MUSTER_HAS_TCP  // which elastic sessions are a part of
+#ifdef MUSTER_HAS_TCP  // elastic sessions need the tcp transport
 #include <muster/elastic/elastic.hpp>
 #endif
 #include <muster/elastic/followed_data.hpp>
@@ -31,81 +31,84 @@ namespace muster { inline namespace v0 {
 class training;
 
 namespace detail {
-class served;
+class parameter_server_backend;
 class speed_balance;
 
 template <class T>
 concept trained_gradients = std::convertible_to<T, arena&> || std::same_as<T, std::unique_ptr<gradient_backend>>;
 }
 
-/// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
+/// The view of one step that a training's function receives; in `each_epoch`, an evaluation. Valid during that call.
 class training_step : public step {
  public:
-  /// This rank's part of the batch: what the loader's next() is given; whole virtual shards where there are any.
+  /// Returns this rank's part of the batch, the argument of the loader's `next`. With virtual shards the part consists
+  /// of whole shards.
   [[nodiscard]] batch_shard shard() const noexcept;
-  /// That part, see `loader::next`.
-  [[nodiscard]] minibatch next(loader& from) const { return from.next(shard()); }
+  /// Reads that part of the batch, see `loader::next`.
+  [[nodiscard]] minibatch next(loader& source) const { return source.next(shard()); }
 
   /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
-  /// (see `backward_pass`), and waits until they are the mean over the global batch, at every rank. The samples of the
-  /// batch are counted here. The reduction of a gradient starts at its
-  /// `ready`, or else when `f` returns. With `sync_options::virtual_shards` it calls `f` for each of the rank's shards.
+  /// (see `backward_pass`), and waits until the gradients are the mean over the global batch, at every rank. The call
+  /// also counts the samples of the batch. The reduction of a gradient starts at its `ready`, or else when `f` returns.
+  /// With `sync_options::virtual_shards` the call runs `f` once for each shard of the rank.
   template <class F>
   void backward(const minibatch& batch, F&& f) {
     backward_over(parts_of(batch), f);
   }
-  /// The same for micro-batches, as `batch.split(4)` makes them: their gradients are added up (`pass.adds(t)`) and
-  /// reduced in the last one. Throws configuration_error where there are virtual shards.
+  /// Does the same for micro-batches, as `batch.split(4)` makes them. Their gradients are added up (`pass.adds(t)`) and
+  /// reduced in the last micro-batch. Throws configuration_error with virtual shards.
   template <class F>
   void backward(std::span<const minibatch> batches, F&& f) {
     backward_over(micro_batches(batches), f);
   }
-  /// With virtual shards, collective: the mean, over all shards, of what each has computed, with the same bits in any
-  /// world; for statistics of a batch, as batch normalisation keeps them. `mine` has a row of `means.size()` values for
-  /// each shard of this rank, in their order. Throws configuration_error for another size, and the errors of an
-  /// allreduce.
+  /// Computes the mean over all virtual shards of a row of values per shard, with the same bits for any number of
+  /// ranks. Collective. The mean serves statistics of a batch, such as the statistics for batch normalisation. `mine`
+  /// has a row of `means.size()` values for each local shard, in the order of the shards. Throws configuration_error
+  /// for another size, and the errors of an allreduce.
   void mean_over_shards(std::span<const float> mine, std::span<float> means);
 
-  /// With mode ps and `sync_options::sparse`: fetches these elements of the arena's parameters from the servers, before
-  /// `backward`; those that the gradients of this step are of, in ascending order. The gradients are zeros then, and
-  /// the model need not clear them. Otherwise nothing, since `backward` fetches all where there are servers.
+  /// Fetches these elements of the arena's parameters from the servers, before `backward`, in mode ps with
+  /// `sync_options::sparse`. The elements are those whose gradients this step computes, in ascending order. Their
+  /// gradients are zeros afterwards, so the model need not clear them. Does nothing without `sparse`, where `backward`
+  /// fetches all elements from the servers.
   void pull(std::span<const std::uint64_t> elements);
 
-  /// The optimizer's step: takes effect when the step commits, at every rank or at none, by the gradients that there
-  /// are then. So in mode allreduce `backward` throws configuration_error behind it.
-  /// Throws configuration_error, in an elastic job and with checkpoints, for an optimizer that keeps something and was
-  /// not passed to the training.
+  /// Performs the optimizer's step with the gradients at the commit. The step takes effect when the training step
+  /// commits, at every rank or at none. In mode allreduce a later `backward` therefore throws configuration_error. In
+  /// an elastic job, or with checkpoints, throws configuration_error for an optimizer that keeps state and was not
+  /// passed to the training.
   template <optimizer O>
-  void update(O& by, double learning_rate) {
+  void update(O& updater, double learning_rate) {
     if (pushes(learning_rate)) return;
-    if (must_own(&by)) require_owned([&by](state_parts& parts) { by.describe(parts); });
-    by.apply(learning_rate);
+    if (must_own(&updater)) require_owned([&updater](state_parts& parts) { updater.describe(parts); });
+    updater.apply(learning_rate);
   }
   template <optimizer O>
-  void update(O& by, const schedule& rate) {
-    update(by, rate(*this));
+  void update(O& updater, const schedule& rate) {
+    update(updater, rate(*this));
   }
-  /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
-  /// parameters of the arena. The parameters change when the step commits. Whatever else `by` keeps from step to step,
-  /// such as a momentum, is a part of the training's state, of an owner that restores it when the step fails: in an
-  /// elastic job and with checkpoints some steps call `by` a second time, with the same parameters, gradients and
-  /// state, and throw configuration_error when it does not do the same. Throws it, too, if `by` called a collective,
-  /// and for parameters on a device; and the exceptions of `by`.
-  void update(const std::function<void()>& by);
+  /// Calls `change`, a user-defined update such as the step of LibTorch's optimizer. `change` reads the gradients and
+  /// changes parameters of the arena. The parameters change when the step commits. Any other state of `change`, such as
+  /// a momentum, must belong to the training's state, through an owner that restores it when the step fails. In an
+  /// elastic job and with checkpoints some steps therefore call `change` a second time, with the same parameters,
+  /// gradients and state, and throw configuration_error when the results differ. Also throws configuration_error if
+  /// `change` called a collective, and for parameters on a device. Passes on the exceptions of `change`.
+  void update(const std::function<void()>& change);
 
-  /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0
-  /// adds nothing. The reports of a repeated step count once. Throws training_error, with step and rank, when the value
-  /// is not finite: the training has diverged, or a record of the batch, which the error names, has such a number.
+  /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks. A
+  /// weight of 0 adds nothing. The reports of a repeated step count once. Throws training_error, with step and rank,
+  /// when the value is not finite: the training has diverged, or a record of the batch, which the error names, has such
+  /// a number.
   void report(std::string_view name, double value, double weight = 1.0);
   void report(std::string_view name, double value, std::integral auto samples) {
     report(name, value, static_cast<double>(samples));
   }
-  /// The same for a sum of values, such as a loss summed over samples, and their number.
+  /// Does the same for a sum of values, such as a loss summed over samples, and the number of values.
   void report_sum(std::string_view name, double sum, double weight);
 
  private:
   friend class training;
-  training_step(training& of, const step& now);
+  training_step(training& owner, const step& current);
   template <class F>
   void backward_over(std::span<const minibatch> batches, F& f) {
     auto pass = begin(static_cast<int>(batches.size()));
@@ -122,63 +125,65 @@ class training_step : public step {
   [[nodiscard]] backward_pass begin(int passes);
   void count(std::span<const minibatch> batches, backward_pass& pass);
   void count(const backward_pass& pass);
-  void require_repeatable(const std::function<void()>& by);
-  // Asked once of each that updates.
-  [[nodiscard]] bool must_own(const void* by);
+  void require_repeatable(const std::function<void()>& change);
+  // Returns true if the training's state must own the updater. Called once for each updater.
+  [[nodiscard]] bool must_own(const void* updater);
   void require_owned(const std::function<void(state_parts&)>& describe);
-  // With servers: true, and the gradients are pushed before the step commits.
+  // Returns true with servers. The gradients are then pushed before the step commits.
   [[nodiscard]] bool pushes(double learning_rate);
 
-  training* of_;
-  std::vector<minibatch> batches_{};  // of `backward`
+  training* training_;
+  std::vector<minibatch> batches_{};  // the batches of `backward`
 };
 
 /// The results of an epoch, the same at every rank.
 struct epoch_summary {
-  std::uint64_t epoch = 0;                                ///< from 1
-  std::uint64_t samples = 0;                              ///< of committed steps, over all ranks
-  double seconds = 0;                                     ///< at rank 0, evaluation and checkpoints left out
+  std::uint64_t epoch = 0;                                ///< number of the epoch, from 1
+  std::uint64_t samples = 0;                              ///< samples of committed steps, over all ranks
+  double seconds = 0;                                     ///< time at rank 0 without evaluations and checkpoints
   std::vector<std::pair<std::string, double>> reports{};  ///< by name, in alphabetical order
 
-  /// The mean of the values reported under that name; NaN without any.
+  /// Returns the mean of the values reported under that name; NaN without any.
   [[nodiscard]] double operator[](std::string_view name) const noexcept;
 };
 
 /// Options of `training::run`. Limits count from the start of the training, not of the process.
 struct train_options {
-  std::uint64_t epochs = 0;  ///< limit; 0: by `steps`
-  std::uint64_t steps = 0;   ///< limit; 0: by `epochs`. An incomplete last epoch is reported too
-  /// Limit of the training time of rank 0, evaluations and checkpoints left out, checked once a second; in an elastic
-  /// job after each epoch. 0: none.
+  std::uint64_t epochs = 0;  ///< limit; 0: `steps` limits the training
+  std::uint64_t steps = 0;   ///< limit; 0: `epochs` limits the training. An incomplete last epoch is reported too
+  /// Limit of the training time of rank 0 in seconds, without evaluations and checkpoints. Checked once a second, in an
+  /// elastic job after each epoch. 0: no limit.
   double max_seconds = 0;
-  /// The report that measures an epoch, and its direction, "val_accuracy up" or "loss down": the best checkpoint is
-  /// kept, a schedule among the owners observes it, and `patience` refers to it.
+  /// The report that measures an epoch, and its direction, "val_accuracy up" or "loss down". The metric selects the
+  /// best checkpoint, a schedule among the owners observes it, and `patience` refers to it.
   std::string metric = "val_accuracy up";
-  std::uint64_t patience = 0;  ///< ends after so many epochs without a new best; 0: never
-  /// Ends the training when it returns true for the last epoch: a function of the epoch, equal at every rank.
+  std::uint64_t patience = 0;  ///< ends the training after this many epochs without a new best; 0: never
+  /// Ends the training when it returns true for the last epoch. The result must depend on the epoch only and be equal
+  /// at every rank.
   std::function<bool(const epoch_summary&)> stop{};
   std::string checkpoint{};  ///< folder of checkpoints, see muster/train/checkpoint.hpp; empty: none are written
   /// The interval of checkpoints: "epoch", "5 epochs", "1000 steps", "10 minutes" (checked every 100 steps), or "auto":
-  /// `checkpoint_interval` of the last save's cost and the failures so far. The last one is at the end.
+  /// `checkpoint_interval` of the last save's cost and the failures so far. The last checkpoint is written at the end.
   std::string checkpoint_every = "epoch";
-  std::size_t keep = 3;  ///< how many of the last checkpoints stay
+  std::size_t keep = 3;  ///< number of newest checkpoints to keep
   bool resume = true;    ///< resumes from the newest checkpoint, if there is one
-  /// After each epoch, as an evaluation: with collectives over the step's group, and reports that belong to the epoch.
-  /// Where ranks have different weights (`sync_mode`), it runs with their mean.
+  /// Called after each epoch, as an evaluation. It may call collectives over the step's group, and its reports belong
+  /// to the epoch. Where ranks have different weights (`sync_mode`), it runs with the mean of the weights.
   std::function<void(training_step&)> each_epoch{};
-  /// After the last step, as an evaluation: to save the model, to report. Its reports are dropped. It runs with the
-  /// mean of the ranks' weights, too, which `run` does not leave: after it each rank has its own again.
+  /// Called after the last step, as an evaluation, for example to save the model or to report. Its own reports are
+  /// dropped. It also runs with the mean of the ranks' weights. When `run` returns each rank has its own weights again.
   std::function<void(training_step&)> at_end{};
-  /// Collective: called at the start and after each change of the membership, for example to compare the data of the
-  /// ranks. `joined`: this rank has joined a running training. Kept until the next run.
+  /// Called at the start and after each change of the membership, for example to compare the data of the ranks.
+  /// Collective. `joined`: this rank has joined a running training. Used until the next run.
   std::function<void(group& ranks, bool joined)> each_group{};
-  /// Rank 0 writes start, end and a line for each epoch to it; null: nothing. If stderr is a terminal it shows the
-  /// progress within an epoch.
+  /// Stream to which rank 0 writes start, end and a line for each epoch; null: nothing. If stderr is a terminal it
+  /// shows the progress within an epoch.
   std::FILE* log = stdout;
-  std::function<void(const epoch_summary&)> print{};  ///< of rank 0, instead of that line
+  std::function<void(const epoch_summary&)> print{};  ///< called at rank 0, instead of writing that line
 };
 
-/// Trains a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and join:
+/// A training of a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and
+/// join:
 ///
 ///     muster::arena arena(context, model.shapes());
 ///     muster::sgd optimizer(arena, {.momentum = 0.9f});
@@ -190,83 +195,86 @@ struct train_options {
 ///       step.report("loss", model.loss());
 ///     });
 ///
-/// With `--mode ps` the last ranks are servers, which hold the parameters and apply the optimizer to what the others,
-/// the workers, push at their own pace (docs/parameter_server.md). They train what the servers hand out, and a worker
-/// that dies is replaced by the others; in an elastic job workers also join. `step.group()` is then the workers that
-/// were started (in an elastic job this one alone); epochs, reports and evaluations are those of the first worker that
-/// lives alone, and checkpoints are the tables of the servers.
+/// With `--mode ps` the last ranks are servers, which hold the parameters and apply the optimizer to the gradients that
+/// the other ranks, the workers, push at their own pace (docs/parameter_server.md). The servers assign data to the
+/// workers, and the other workers replace a worker that dies. In an elastic job workers also join. `step.group()` is
+/// then the group of the workers that were started (in an elastic job this worker alone). Epochs, reports and
+/// evaluations are those of the first living worker alone, and checkpoints are the tables of the servers.
 ///
-/// Owns the state (of the arguments and its own reports), the session, and the gradient_sync by `--mode` and
+/// Owns the state (of the arguments and its own reports), the session, and the gradient_sync according to `--mode` and
 /// `--compress`. It passes batches and epochs to a tracker among the owners, and the metric to a schedule. Arguments
-/// are referenced and must outlive it, except for temporaries. Each rank makes its own, and uses it on the thread that
-/// is the rank.
+/// are referenced and must outlive the training, except for temporaries. Each rank creates its own training, and uses
+/// it on the thread that is the rank.
 class training {
  public:
-  /// Of an arena on the host, `arena&`, or of gradients in other memory, `std::unique_ptr<gradient_backend>` as of
-  /// `gradients_on(device_arena)`: then `backward` gives no views of tensors (`ready` is called for each), and what is
-  /// for the host alone is refused: mode ps, modes that exchange weights, codecs, virtual shards, user-defined updates.
+  /// Takes an arena on the host, `arena&`, or gradients in other memory, `std::unique_ptr<gradient_backend>` such as
+  /// the result of `gradients_on(device_arena)`. In the second case `backward` gives no views of tensors (`ready` is
+  /// called for each tensor), and options for the host alone are rejected: mode ps, modes that exchange weights,
+  /// codecs, virtual shards, user-defined updates.
   ///
   /// Collective in mode ps. `others` are further owners of state: batch norms, random streams, a tracker, user-defined
-  /// ones. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
-  /// apply, and what `ps::job` does.
+  /// owners. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
+  /// apply, and the errors of `ps::job`.
   template <detail::trained_gradients V, optimizer O, class... Others>
-  training(context& of, V&& values, O& by, loader& data, Others&&... others)
-      : training(of, sync_of_job(of), std::forward<V>(values), data, by, std::forward<Others>(others)...) {}
+  training(context& ctx, V&& values, O& updater, loader& data, Others&&... others)
+      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, updater, std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
-  training(context& of, V&& values, loader& data, Others&&... others)
-      : training(of, sync_of_job(of), std::forward<V>(values), data, std::forward<Others>(others)...) {}
-  /// With other options of the gradient_sync, made from those of `sync_of_job`.
+  training(context& ctx, V&& values, loader& data, Others&&... others)
+      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, std::forward<Others>(others)...) {}
+  /// Uses other options of the gradient_sync, derived from the result of `sync_of_job`.
   template <detail::trained_gradients V, optimizer O, class... Others>
-  training(context& of, const sync_options& how, V&& values, O& by, loader& data, Others&&... others)
-      : training(of, how, std::forward<V>(values), data, by, std::forward<Others>(others)...) {}
+  training(context& ctx, const sync_options& options, V&& values, O& updater, loader& data, Others&&... others)
+      : training(ctx, options, std::forward<V>(values), data, updater, std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
-  training(context& of, const sync_options& how, V&& values, loader& data, Others&&... others)
-      : context_(of),
-        on_servers_(how.mode.what == sync_mode::kind::parameter_server),
-        session_(open_session(of)),
+  training(context& ctx, const sync_options& options, V&& values, loader& data, Others&&... others)
+      : context_(ctx),
+        on_servers_(options.mode.what == sync_mode::kind::parameter_server),
+        session_(open_session(ctx)),
         data_(data),
-        sync_(std::forward<V>(values), of_ranks(how)),
-        balance_(balance_of(of, how)),
-        state_(sync_.of(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
+        sync_(std::forward<V>(values), of_ranks(options)),
+        balance_(balance_of(ctx, options)),
+        state_(sync_.base_arena(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
-    if (on_servers_) open_servers(how);
+    if (on_servers_) open_servers(options);
   }
   training(const training&) = delete;
   training& operator=(const training&) = delete;
 
-  /// Calls `f(step)` for each batch until a limit of the options; `session::run` says what `f` may do. Resumes from a
-  /// checkpoint; if that is at the end, prints so and returns. After SIGTERM to any rank all ranks finish a step within
-  /// about a second, save, and throw `elastic::departure` (exit status 143). In an elastic job only that rank leaves;
-  /// if too few ranks are left, or all leave, one of them saves (`departure::should_save`). Throws configuration_error
-  /// for invalid options, and the exceptions of `f`, the session and checkpoints.
+  /// Calls `f(step)` for each batch until a limit of the options is reached. `session::run` documents the allowed
+  /// operations of `f`. Resumes from a checkpoint. If that checkpoint is at the end, prints so and returns. After
+  /// SIGTERM to any rank all ranks finish a step within about a second, save, and throw `elastic::departure` (exit
+  /// status 143). In an elastic job only that rank leaves. If too few ranks are left, or all leave, one rank saves
+  /// (`departure::should_save`). Throws configuration_error for invalid options, and the exceptions of `f`, the session
+  /// and checkpoints.
   ///
-  /// In mode ps once: a server serves until all workers have finished; SIGTERM has its default effect; each worker
-  /// returns at its end, the first one with the final parameters. Then `max_seconds`, `stop` and `patience`, by which
-  /// one worker would end the others, are refused.
+  /// In mode ps call it once: a server serves until all workers have finished, and SIGTERM has its default effect. Each
+  /// worker returns at its end, the first worker with the final parameters. `max_seconds`, `stop` and `patience`, with
+  /// which one worker would end the others, are then rejected.
   void run(const train_options& options, const std::function<void(training_step&)>& f);
   /// Runs `f(step)` once between steps, as `session::evaluate` does; in mode ps at the first worker alone.
   template <std::invocable<step&> F>
   bool evaluate(F&& f) {
-    return evaluate_once([&f](step& now) { f(now); });
+    return evaluate_once([&f](step& evaluation) { f(evaluation); });
   }
 
-  /// Whether this is the rank that reports: rank 0 of the session, in mode ps the first worker that lives.
+  /// Returns true if this is the rank that reports: rank 0 of the session, in mode ps the first living worker.
   [[nodiscard]] bool is_root();
 
-  /// The finished epochs, including those before this process started.
+  /// Returns the finished epochs, including the epochs before this process started.
   [[nodiscard]] const std::vector<epoch_summary>& epochs() const noexcept { return epochs_; }
-  /// How often the training resumed from a checkpoint that was not its end, so that later steps were lost.
+  /// Returns how often the training resumed from a checkpoint before its end, so that later steps were lost.
   [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
-  /// Bytes of gradients or weights that this process has sent in committed steps, as they were encoded.
+  /// Returns the bytes of gradients or weights, as encoded, that this process has sent in committed steps.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept;
   [[nodiscard]] muster::state& state() noexcept { return state_; }
   [[nodiscard]] muster::session& session() noexcept { return session_; }
   [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
 
-  /// The options by `--mode` and `--compress`.
-  [[nodiscard]] static sync_options sync_of_job(const context& of);
-  /// As an owner of state: the finished epochs, and the reports of all ranks since then, as of the last checkpoint.
+  /// Returns the options according to `--mode` and `--compress`.
+  [[nodiscard]] static sync_options sync_of_job(const context& ctx);
+  /// Describes the state to a session: the finished epochs, and every rank's later reports as of the last
+  /// checkpoint.
   void describe(state_parts& parts);
 
  private:
@@ -277,74 +285,77 @@ class training {
     double weights = 0;
   };
   struct sums {
-    std::uint64_t samples = 0;  // of all ranks, where they exchange gradients; else of this one
+    std::uint64_t samples = 0;  // over all ranks where they exchange gradients, otherwise at this rank
     std::uint64_t own_samples = 0;
     double seconds = 0;
-    std::vector<sum> of;
+    std::vector<sum> entries;
     void add(std::string_view name, double values, double weights);
     void add(const sums& more);
   };
 
-  struct one_run;
+  struct training_run;
 
-  muster::session open_session(context& of) {
+  muster::session open_session(context& ctx) {
 #ifdef MUSTER_HAS_TCP
-    if (of.elastic() && !on_servers_) {
-      return elastic::session(of, {.on_rebuild = [this](group& ranks, const elastic::change& what) {
-                                if (meet_) meet_(ranks, what.generation > 1 && what.rank_before < 0);
+    if (ctx.elastic() && !on_servers_) {
+      return elastic::session(ctx, {.on_rebuild = [this](group& ranks, const elastic::change& change_info) {
+                                if (each_group_)
+                                  each_group_(ranks, change_info.generation > 1 && change_info.rank_before < 0);
                               }});
     }
 #endif
-    return fixed_session(of);
+    return fixed_session(ctx);
   }
-  // What the ranks that train exchange among themselves: nothing where servers apply what they push.
-  static sync_options of_ranks(sync_options how);
-  void open_servers(const sync_options& how);
-  [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& of, const sync_options& how);
+  // Returns the options for the exchange among the training ranks. With servers the ranks exchange nothing, since the
+  // servers apply the pushed gradients.
+  static sync_options of_ranks(sync_options options);
+  void open_servers(const sync_options& options);
+  [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& ctx,
+                                                                         const sync_options& options);
   void refuse_shards_of(const cursor& data) const;
-  // Throws configuration_error for gradients in other memory.
-  [[nodiscard]] arena& on_host(const char* what);
+  // Returns the arena on the host. Throws configuration_error for gradients in other memory.
+  [[nodiscard]] arena& on_host(const char* feature);
   bool evaluate_once(const std::function<void(step&)>& f);
-  void note(tracker& told) noexcept { tracker_ = &told; }
-  void note(schedule& told) noexcept { schedule_ = &told; }
+  void note(tracker& owner) noexcept { tracker_ = &owner; }
+  void note(schedule& owner) noexcept { schedule_ = &owner; }
   template <class T>
-  void note(T& told) {
+  void note(T& owner) {
     if constexpr (served_optimizer<T>) {
-      if (on_servers_) server_update_ = told.server_update();
+      if (on_servers_) server_update_ = owner.server_update();
     }
   }
 
   context& context_;
   const bool on_servers_;
   std::string server_update_;
-  std::shared_ptr<detail::served> served_;  // in mode ps; shared for the sake of its incomplete type
-  std::optional<double> pushed_rate_;       // of the step under way
-  std::function<void(group& ranks, bool joined)> meet_;
+  std::shared_ptr<detail::parameter_server_backend> servers_;  // set in mode ps; shared because the type is incomplete
+  std::optional<double> pushed_rate_;                          // learning rate of the current step's push
+  std::function<void(group& ranks, bool joined)> each_group_;
   muster::session session_;
   loader& data_;
   gradient_sync sync_;
-  std::shared_ptr<detail::speed_balance> balance_;  // null: equal parts; shared for the sake of its incomplete type
+  std::shared_ptr<detail::speed_balance> balance_;  // null: equal parts; shared because the type is incomplete
   tracker* tracker_ = nullptr;
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;
-  std::uint64_t measured_at_ = 0;  // the last of them is of the state after so many steps
+  std::uint64_t measured_at_ = 0;  // committed steps of the state that the last epoch measured
   std::uint64_t failures_ = 0;
   std::uint64_t bytes_sent_ = 0;
   bool ran_ = false;
-  bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
-  sums here_;             // of committed steps since the last epoch ended
-  sums saved_;            // the same of all ranks, as of the last save
-  std::uint64_t saved_at_ = 0;     // which was after so many steps
-  sums of_step_;                   // of the attempt under way
-  bool optimizer_waits_ = false;   // for its commit, to step by the gradients
-  std::vector<minibatch> shards_;  // of the batch under way
-  /// Updates of the user's own that wait for the commit.
+  bool continues_ = false;  // a checkpoint before the end is being written: resuming from it counts as another failure
+  sums unreported_;         // sums over committed steps since the last epoch ended
+  sums saved_;              // the sums over all ranks at the last save
+  std::uint64_t saved_at_ = 0;     // committed steps at the last save
+  sums step_sums_;                 // sums of the current attempt at a step
+  bool optimizer_waits_ = false;   // true while an optimizer's update waits for the commit
+  std::vector<minibatch> shards_;  // virtual shards of the current batch
+  /// User-defined updates that wait for the commit.
   struct {
     std::vector<float> before, after;
     bool wait = false;
-    const void* owned = nullptr;  // the optimizer that was found to be
-    bool must_repeat = false;     // for what they keep would be lost with a rank, or is not in a checkpoint
-    std::uint64_t steps = 0;      // that had any
+    const void* owned = nullptr;  // the last optimizer whose state was found to be owned
+    bool must_repeat = false;     // since state of the updates would be lost with a rank, or is not in a checkpoint
+    std::uint64_t steps = 0;      // number of steps with such updates
   } own_updates_;
   muster::state state_;
 };

@@ -8,11 +8,11 @@ namespace muster { inline namespace v0 {
 std::size_t elements_of_share(double share, std::size_t count) {
   if (!(share > 0.0 && share <= 1.0)) {
     throw configuration_error("a share of elements cannot be " + std::to_string(share) +
-                              " (it is above 0 and at most 1); give one such as 0.1");
+                              " (it must be above 0 and at most 1); give one such as 0.1");
   }
   if (count == 0) return 0;
-  const double wanted = std::ceil(share * static_cast<double>(count));
-  return std::clamp<std::size_t>(static_cast<std::size_t>(wanted), 1, count);
+  const double elements = std::ceil(share * static_cast<double>(count));
+  return std::clamp<std::size_t>(static_cast<std::size_t>(elements), 1, count);
 }
 
 namespace detail {
@@ -21,14 +21,14 @@ namespace {
 void require_alignment(std::string_view codec, std::span<const std::byte> encoded) {
   if (reinterpret_cast<std::uintptr_t>(encoded.data()) % 4 == 0) return;
   throw configuration_error("the encoded form of " + std::string(codec) +
-                            " is not aligned (it has words of 4 bytes); align its buffer");
+                            " is not aligned (it contains words of 4 bytes); align its buffer");
 }
 }  // namespace
 
 void require_room(std::string_view codec, std::span<const std::byte> encoded, std::size_t bytes) {
   if (encoded.size() != bytes) {
     throw configuration_error("cannot encode with " + std::string(codec) + " into " + std::to_string(encoded.size()) +
-                              " bytes (it takes " + std::to_string(bytes) + "); ask encoded_bytes() first");
+                              " bytes (it needs " + std::to_string(bytes) + "); call encoded_bytes() first");
   }
   require_alignment(codec, encoded);
 }
@@ -50,7 +50,7 @@ void require_zeros(std::string_view codec, std::span<const std::byte> encoded, s
 
 void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why) {
   throw data_error(data_location{.file = "compressed by " + std::string(codec), .offset = offset},
-                   "cannot be decoded (" + why + "); do both sides use one codec and one shape?");
+                   "cannot be decoded (" + why + "); use the same codec and shape on both sides");
 }
 
 }  // namespace detail

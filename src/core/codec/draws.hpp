@@ -1,5 +1,5 @@
-// Random words of a codec: a function of the draw and of an index, so that loops over it are vectors and any element
-// can be asked for.
+// Random words of a codec: a function of the draw and of an index, so that loops over indices can be vectorised and any
+// element can be computed separately.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// 32 random bits for each 32-bit index.
+/// A function that returns 32 random bits for each 32-bit index.
 struct draw_key {
   std::uint32_t before;
   std::uint32_t between;
@@ -19,7 +19,8 @@ struct draw_key {
     between = static_cast<std::uint32_t>(word >> 32);
   }
 
-  /// The finaliser of MurmurHash3 (https://github.com/aappleby/smhasher) with half of the key in its middle.
+  /// Applies the finaliser of MurmurHash3 (https://github.com/aappleby/smhasher), with half of the key inserted in its
+  /// middle.
   [[nodiscard]] std::uint32_t operator()(std::uint32_t index) const noexcept {
     std::uint32_t h = index ^ before;
     h ^= h >> 16;

@@ -23,7 +23,7 @@ float dot(const float* a, const float* b, std::size_t count) {
   return detail::sum_in_lanes<detail::eight_floats, float>(0, count, add, [=](std::size_t i) { return a[i] * b[i]; });
 }
 
-// For columns that are long, where small differences count.
+// Computes the dot product of long columns, where small differences matter.
 double exact_dot(const float* a, const float* b, std::size_t count) {
   const auto add = [=](std::size_t i, detail::four_doubles& sums) {
     detail::four_floats left, right;
@@ -48,11 +48,11 @@ struct rows_times_columns {
 struct column_times_rows {
   static void run(const low_rank_shape* shape, const float* matrix, const float* left, float* right) {
     for (std::size_t row = 0; row < shape->rows; ++row) {
-      const float* const from = matrix + row * shape->columns;
+      const float* const source = matrix + row * shape->columns;
       for (std::size_t k = 0; k < shape->used(); ++k) {
         const float factor = left[k * shape->rows + row];
-        float* const to = right + k * shape->columns;
-        for (std::size_t column = 0; column < shape->columns; ++column) to[column] += factor * from[column];
+        float* const destination = right + k * shape->columns;
+        for (std::size_t column = 0; column < shape->columns; ++column) destination[column] += factor * source[column];
       }
     }
   }
@@ -61,11 +61,11 @@ struct column_times_rows {
 struct add_product {
   static void run(const low_rank_shape* shape, const float* left, const float* right, float weight, float* matrix) {
     for (std::size_t row = 0; row < shape->rows; ++row) {
-      float* const to = matrix + row * shape->columns;
+      float* const destination = matrix + row * shape->columns;
       for (std::size_t k = 0; k < shape->used(); ++k) {
         const float factor = weight * left[k * shape->rows + row];
-        const float* const from = right + k * shape->columns;
-        for (std::size_t column = 0; column < shape->columns; ++column) to[column] += factor * from[column];
+        const float* const source = right + k * shape->columns;
+        for (std::size_t column = 0; column < shape->columns; ++column) destination[column] += factor * source[column];
       }
     }
   }
@@ -76,15 +76,15 @@ struct gram_schmidt {
     for (std::size_t k = 0; k < columns; ++k) {
       float* const column = left + k * rows;
       const double before = exact_dot(column, column, rows);
-      for (int pass = 0; pass < 2; ++pass) {  // the second takes away what rounding of the first left
-        for (std::size_t other = 0; other < k; ++other) {
-          const float* const done = left + other * rows;
+      for (int pass = 0; pass < 2; ++pass) {  // the second pass removes the rounding errors of the first
+        for (std::size_t earlier = 0; earlier < k; ++earlier) {
+          const float* const done = left + earlier * rows;
           const auto factor = static_cast<float>(exact_dot(done, column, rows));
           for (std::size_t row = 0; row < rows; ++row) column[row] -= factor * done[row];
         }
       }
       const double after = exact_dot(column, column, rows);
-      // Below this it is the rounding of floats that is left, and no direction of the matrix.
+      // Below this limit the rest consists of rounding errors and contains no direction of the matrix.
       const bool dependent = after <= before * 1e-10 || after == 0.0;
       const auto scale = dependent ? 0.0f : static_cast<float>(1.0 / std::sqrt(after));
       for (std::size_t row = 0; row < rows; ++row) column[row] = dependent ? 0.0f : column[row] * scale;
@@ -94,12 +94,12 @@ struct gram_schmidt {
 
 void require_sizes(const low_rank_shape& shape, std::size_t matrix, std::size_t left, std::size_t right) {
   if (matrix == shape.rows * shape.columns && left == shape.left_size() && right == shape.right_size()) return;
-  throw configuration_error("PowerSGD cannot work on " + std::to_string(matrix) + ", " + std::to_string(left) +
+  throw configuration_error("PowerSGD cannot process " + std::to_string(matrix) + ", " + std::to_string(left) +
                             " and " + std::to_string(right) + " numbers (a matrix of " + std::to_string(shape.rows) +
                             " x " + std::to_string(shape.columns) + " has " +
                             std::to_string(shape.rows * shape.columns) + ", its factors " +
                             std::to_string(shape.left_size()) + " and " + std::to_string(shape.right_size()) +
-                            "); pass spans of these sizes");
+                            "); pass spans with these sizes");
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 constexpr float levels = qsgd8_codec::levels;
 
-// Of magnitudes as whole numbers, which are in the order of the magnitudes with NaN above all.
+// A kernel that finds the largest magnitude by comparing magnitudes as integers, which have the same order, with NaN
+// above all.
 struct largest_magnitude {
   static float run(const float* values, std::size_t count) {
     std::uint32_t largest = 0;
@@ -24,27 +25,27 @@ struct largest_magnitude {
 
 struct quantise {
   static void run(const float* values, std::size_t count, std::uint32_t first, detail::draw_key key, float scale,
-                  std::int8_t* to) {
+                  std::int8_t* levels_out) {
     for (std::size_t i = 0; i < count; ++i) {
       const float level = std::fabs(values[i]) / scale * levels;
       const float random =
           static_cast<float>(static_cast<std::int32_t>(key(first + static_cast<std::uint32_t>(i)) >> 8)) * 0x1p-24f;
-      const auto whole = static_cast<std::int32_t>(std::min(level + random, levels));
-      to[i] = static_cast<std::int8_t>(values[i] < 0.0f ? -whole : whole);
+      const auto rounded = static_cast<std::int32_t>(std::min(level + random, levels));
+      levels_out[i] = static_cast<std::int8_t>(values[i] < 0.0f ? -rounded : rounded);
     }
   }
 };
 
 struct add_levels {
-  static void run(const std::int8_t* from, std::size_t count, float scale, float* to) {
-    for (std::size_t i = 0; i < count; ++i) to[i] += scale * (static_cast<float>(from[i]) * (1.0f / levels));
+  static void run(const std::int8_t* source, std::size_t count, float scale, float* destination) {
+    for (std::size_t i = 0; i < count; ++i) destination[i] += scale * (static_cast<float>(source[i]) * (1.0f / levels));
   }
 };
 
 struct any_below_all_levels {
-  static bool run(const std::int8_t* from, std::size_t count) {
+  static bool run(const std::int8_t* source, std::size_t count) {
     std::uint8_t found = 0;
-    for (std::size_t i = 0; i < count; ++i) found = static_cast<std::uint8_t>(found | (from[i] == -128 ? 1 : 0));
+    for (std::size_t i = 0; i < count; ++i) found = static_cast<std::uint8_t>(found | (source[i] == -128 ? 1 : 0));
     return found != 0;
   }
 };
@@ -62,12 +63,13 @@ void qsgd8_codec::encode(std::span<const float> values, std::uint64_t draw, std:
     const float scale = detail::run_vectorised<largest_magnitude>(values.data() + first, count);
     scales[g] = scale;
     if (scale > 0.0f && std::isfinite(scale)) {
-      // Every 2^32 values the random words would begin anew.
+      // The random words would repeat every 2^32 values.
       const detail::draw_key key(draw + (first >> 32));
       detail::run_vectorised<quantise>(values.data() + first, count, static_cast<std::uint32_t>(first), key, scale,
                                        bytes + first);
     } else {
-      std::fill_n(bytes + first, count, std::int8_t{0});  // 0 times what is not finite is NaN: all of the group
+      std::fill_n(bytes + first, count,
+                  std::int8_t{0});  // 0 times a non-finite scale is NaN: the whole group becomes NaN
     }
   }
   std::fill(bytes + values.size(), reinterpret_cast<std::int8_t*>(encoded.data() + encoded.size()), std::int8_t{0});
@@ -86,7 +88,7 @@ void qsgd8_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, 
   }
   if (detail::run_vectorised<any_below_all_levels>(bytes, sums.size())) {
     const auto at = static_cast<std::size_t>(std::find(bytes, bytes + sums.size(), std::int8_t{-128}) - bytes);
-    detail::refuse_encoded("qsgd8", offset_of(at), "there is no level -128");
+    detail::refuse_encoded("qsgd8", offset_of(at), "level -128 does not exist");
   }
   detail::require_zeros("qsgd8", encoded, offset_of(sums.size()));
   for (std::size_t g = 0; g < groups; ++g) {

@@ -8,7 +8,8 @@
 
 namespace muster { inline namespace v0 {
 
-// Of each: visit(i, place, length) for each run; it begins with the i-th of `chosen`; 1 <= chosen <= count.
+// Both classes call visit(i, place, length) for each run of selected values. The run begins with the i-th of the
+// `chosen` values. 1 <= chosen <= count.
 
 struct detail::random_places {
   static constexpr std::string_view name = "randomk";
@@ -18,14 +19,14 @@ struct detail::random_places {
     const draw_key key(draw);
     const std::size_t offset = random_stream(draw, 1).below(count);
     const std::size_t shortest = count / chosen;
-    const std::size_t longer = count % chosen;  // so many stretches are longer by one, evenly spread
+    const std::size_t longer = count % chosen;  // number of intervals that are longer by one, evenly spread
     std::size_t begin = 0;
     for (std::size_t i = 0, carried = 0; i < chosen; ++i) {
       carried += longer;
       const std::size_t length = shortest + (carried >= chosen ? 1 : 0);
       if (carried >= chosen) carried -= chosen;
-      // Lemire's multiplication without its rejection: a place is off its probability by less than length * 2^-32 of
-      // it.
+      // Lemire's multiplication without its rejection: the relative error of a place's probability is less than length
+      // * 2^-32.
       const std::size_t within = std::uint64_t{key(static_cast<std::uint32_t>(i))} * length >> 32;
       const std::size_t place = begin + within + offset;
       visit(i, place < count ? place : place - count, std::integral_constant<std::size_t, 1>());

@@ -18,10 +18,10 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::size_t bits_a_word = 32;
+constexpr std::size_t bits_per_word = 32;
 constexpr std::uint32_t sign_bit = 0x80000000u;
 
-// By stretches, so that sums of floats lose no digits of large arrays.
+// A kernel that sums magnitudes in intervals, so that sums of floats lose no digits in large arrays.
 struct sum_of_magnitudes {
   static double run(const float* values, std::size_t count) {
     constexpr std::size_t stretch = 1024;
@@ -53,19 +53,19 @@ std::uint32_t signs_of(const float* values, std::size_t count) {
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 [[gnu::target("avx2")]] std::size_t collect_whole_words(const float* values, std::size_t count, std::uint32_t* words) {
   std::size_t i = 0;
-  for (; i + bits_a_word <= count; i += bits_a_word) {
+  for (; i + bits_per_word <= count; i += bits_per_word) {
     std::uint32_t word = 0;
     for (std::uint32_t part = 0; part < 4; ++part)
       word |= static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_loadu_ps(values + i + 8 * part))) << (8 * part);
-    words[i / bits_a_word] = word;
+    words[i / bits_per_word] = word;
   }
   return i;
 }
 #endif
 
 void collect_signs(const float* values, std::size_t count, std::uint32_t* words) {
-  for (std::size_t i = 0; i < count; i += bits_a_word)
-    words[i / bits_a_word] = signs_of(values + i, std::min(bits_a_word, count - i));
+  for (std::size_t i = 0; i < count; i += bits_per_word)
+    words[i / bits_per_word] = signs_of(values + i, std::min(bits_per_word, count - i));
 }
 
 void add_word(std::uint32_t word, std::uint32_t scale, float* sums, std::size_t count) {
@@ -79,18 +79,18 @@ struct add_signs {
   static void run(const std::uint32_t* words, float scale, float* sums, std::size_t count) {
     const auto scale_bits = std::bit_cast<std::uint32_t>(scale);
     std::size_t i = 0;
-    for (; i + bits_a_word <= count; i += bits_a_word)
-      add_word(words[i / bits_a_word], scale_bits, sums + i, bits_a_word);
-    if (i < count) add_word(words[i / bits_a_word], scale_bits, sums + i, count - i);
+    for (; i + bits_per_word <= count; i += bits_per_word)
+      add_word(words[i / bits_per_word], scale_bits, sums + i, bits_per_word);
+    if (i < count) add_word(words[i / bits_per_word], scale_bits, sums + i, count - i);
   }
 };
 
 void vote_on_word(const std::uint32_t* words, std::size_t stride, std::size_t voters, float scale, float* voted,
                   std::size_t count) {
-  std::array<std::int32_t, bits_a_word> balance{};  // those for positive less those for negative
+  std::array<std::int32_t, bits_per_word> balance{};  // positive votes minus negative votes
   for (std::size_t voter = 0; voter < voters; ++voter) {
     const std::uint32_t word = words[voter * stride];
-    for (std::size_t bit = 0; bit < bits_a_word; ++bit) {
+    for (std::size_t bit = 0; bit < bits_per_word; ++bit) {
       balance[bit] += 1 - 2 * static_cast<std::int32_t>((word >> static_cast<std::uint32_t>(bit)) & 1u);
     }
   }
@@ -104,9 +104,9 @@ struct vote {
   static void run(const std::uint32_t* words, std::size_t stride, std::size_t voters, float scale, float* voted,
                   std::size_t count) {
     std::size_t i = 0;
-    for (; i + bits_a_word <= count; i += bits_a_word)
-      vote_on_word(words + i / bits_a_word, stride, voters, scale, voted + i, bits_a_word);
-    if (i < count) vote_on_word(words + i / bits_a_word, stride, voters, scale, voted + i, count - i);
+    for (; i + bits_per_word <= count; i += bits_per_word)
+      vote_on_word(words + i / bits_per_word, stride, voters, scale, voted + i, bits_per_word);
+    if (i < count) vote_on_word(words + i / bits_per_word, stride, voters, scale, voted + i, count - i);
   }
 };
 
@@ -116,11 +116,11 @@ float checked_scale(std::span<const std::byte> encoded, std::size_t count) {
   float scale = 0;
   std::memcpy(&scale, encoded.data(), sizeof scale);
   if (std::signbit(scale) && !std::isnan(scale)) detail::refuse_encoded("sign", 0, "the scale is negative");
-  if (count % bits_a_word != 0) {
+  if (count % bits_per_word != 0) {
     std::uint32_t last = 0;
     std::memcpy(&last, encoded.data() + encoded.size() - sizeof last, sizeof last);
-    if (last >> (count % bits_a_word) != 0)
-      detail::refuse_encoded("sign", encoded.size() - sizeof last, "there are signs of more values");
+    if (last >> (count % bits_per_word) != 0)
+      detail::refuse_encoded("sign", encoded.size() - sizeof last, "it has signs for more values");
   }
   return scale;
 }
@@ -138,7 +138,7 @@ void sign_codec::encode(std::span<const float> values, std::uint64_t, std::span<
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (detail::has_avx2()) done = collect_whole_words(values.data(), values.size(), words);
 #endif
-  collect_signs(values.data() + done, values.size() - done, words + done / bits_a_word);
+  collect_signs(values.data() + done, values.size() - done, words + done / bits_per_word);
 }
 
 void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,
@@ -152,11 +152,11 @@ void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, f
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted) {
   const std::size_t bytes = sign_codec().encoded_bytes(voted.size());
   if (voters == 0)
-    throw configuration_error("a majority needs voters (there are 0); give the encoded signs of at least one rank");
+    throw configuration_error("a majority needs voters (there are none); give the encoded signs of at least one rank");
   if (stride < bytes || stride % 4 != 0) {
-    throw configuration_error("signs cannot be " + std::to_string(stride) + " bytes apart (those of " +
-                              std::to_string(voted.size()) + " values take " + std::to_string(bytes) +
-                              ", and begin at a multiple of 4); give the bytes of a voter");
+    throw configuration_error("signs cannot be " + std::to_string(stride) + " bytes apart (the signs of " +
+                              std::to_string(voted.size()) + " values need " + std::to_string(bytes) +
+                              " bytes, aligned to 4); give the bytes of a voter");
   }
   detail::require_encoded("sign", encoded, (voters - 1) * stride + bytes, voted.size());
   double scales = 0;
@@ -164,7 +164,7 @@ void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::
     scales += static_cast<double>(checked_scale(encoded.subspan(voter * stride, bytes), voted.size()));
   if (voted.empty()) return;
   const auto scale = static_cast<float>(scales);
-  if (std::isnan(scale)) {  // also where there is a tie: a gradient that diverged stays one
+  if (std::isnan(scale)) {  // also in a tie: a gradient that diverged remains NaN
     std::fill(voted.begin(), voted.end(), scale);
     return;
   }

@@ -12,30 +12,31 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// As whole numbers magnitudes are in the order of the magnitudes, with NaN above all.
+// Returns the magnitude as an integer. Integers have the order of the magnitudes, with NaN above all.
 std::uint32_t magnitude(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu; }
 
-/// The smallest magnitude that is sent, and how many of those that have it.
+/// The smallest magnitude that is sent, and the number of values with that magnitude that are sent.
 struct threshold {
   std::uint32_t magnitude = 0;
   std::size_t ties = 0;
 };
 
-constexpr std::uint32_t bits_a_digit = 11;
-constexpr std::size_t digits = std::size_t{1} << bits_a_digit;
+constexpr std::uint32_t bits_per_digit = 11;
+constexpr std::size_t digits = std::size_t{1} << bits_per_digit;
 using digit_counts = std::array<std::size_t, digits>;
 
-/// The digit in which the wanted-th largest lies; takes those of larger digits off `wanted`.
-std::uint32_t digit_of(const digit_counts& counts, std::size_t& wanted) {
+/// Returns the digit that contains the rank-th largest value; subtracts the counts of larger digits from `rank`.
+std::uint32_t digit_of(const digit_counts& counts, std::size_t& rank) {
   std::size_t digit = digits - 1;
-  while (counts[digit] < wanted) wanted -= counts[digit--];
+  while (counts[digit] < rank) rank -= counts[digit--];
   return static_cast<std::uint32_t>(digit);
 }
 
-/// Selection by the digits of the magnitudes, from the highest: 11, 11 and 9 bits. 1 <= wanted <= size.
-threshold find_threshold(std::span<const float> values, std::size_t wanted) {
-  constexpr std::uint32_t first_shift = 31 - bits_a_digit;
-  // Neighbours are alike and would wait for each other at one counter: four take turns.
+/// Finds the threshold by radix selection on the magnitudes, from the highest digit: 11, 11 and 9 bits. 1 <= rank <=
+/// size.
+threshold find_threshold(std::span<const float> values, std::size_t rank) {
+  constexpr std::uint32_t first_shift = 31 - bits_per_digit;
+  // Neighbouring values are similar, and increments to one counter would wait for each other. Four arrays take turns.
   std::array<std::array<std::uint32_t, digits>, 4> counts{};
   std::size_t i = 0;
   for (; i + 4 <= values.size(); i += 4) {
@@ -46,9 +47,10 @@ threshold find_threshold(std::span<const float> values, std::size_t wanted) {
   for (std::size_t digit = 0; digit < digits; ++digit) {
     for (const auto& part : counts) all[digit] += part[digit];
   }
-  std::uint32_t prefix = digit_of(all, wanted);
+  std::uint32_t prefix = digit_of(all, rank);
 
-  std::vector<std::uint32_t> candidates(all[prefix] + 1);  // one more: each is written before it is known to be one
+  std::vector<std::uint32_t> candidates(all[prefix] +
+                                        1);  // one more, since each value is written before its digit is checked
   std::size_t found = 0;
   for (std::size_t k = 0; found < all[prefix]; ++k) {
     const std::uint32_t bits = magnitude(values[k]);
@@ -58,33 +60,34 @@ threshold find_threshold(std::span<const float> values, std::size_t wanted) {
   candidates.pop_back();
 
   for (std::uint32_t shift = first_shift; shift > 0;) {
-    const std::uint32_t width = std::min(bits_a_digit, shift);
+    const std::uint32_t width = std::min(bits_per_digit, shift);
     shift -= width;
     const std::uint32_t mask = (std::uint32_t{1} << width) - 1;
     all.fill(0);
     for (const std::uint32_t bits : candidates) ++all[bits >> shift & mask];
-    prefix = prefix << width | digit_of(all, wanted);
+    prefix = prefix << width | digit_of(all, rank);
     std::erase_if(candidates, [&](std::uint32_t bits) { return bits >> shift != prefix; });
   }
-  return {prefix, wanted};
+  return {prefix, rank};
 }
 
-/// Whether the values from some magnitude on are a few more than wanted, which a sample says: then only their places
-/// are looked at again. Nothing where the sample misleads, as for many equal values; the choice is the same either way.
-std::vector<std::uint32_t> likely_places(std::span<const float> values, std::size_t wanted) {
+/// Returns places that contain all selected values and few others, according to a sample, so that only these places are
+/// examined again. Returns nothing where the sample misleads, for example for many equal values. The selection is the
+/// same in both cases.
+std::vector<std::uint32_t> likely_places(std::span<const float> values, std::size_t count) {
   constexpr std::size_t samples = 2048;
   std::vector<std::uint32_t> places;
-  if (values.size() < 2 * samples || wanted > values.size() / 4) return places;
+  if (values.size() < 2 * samples || count > values.size() / 4) return places;
   std::vector<std::uint32_t> sample(samples);
   for (std::size_t k = 0; k < samples; ++k) sample[k] = magnitude(values[k * (values.size() / samples)]);
-  const double share = static_cast<double>(wanted) / static_cast<double>(values.size());
+  const double share = static_cast<double>(count) / static_cast<double>(values.size());
   const auto rank = static_cast<std::ptrdiff_t>(share * samples * 1.1 + 4 * std::sqrt(share * samples)) + 2;
   if (rank >= static_cast<std::ptrdiff_t>(samples)) return places;
   std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<>());
   const std::uint32_t lowest = sample[static_cast<std::size_t>(rank)];
 
   constexpr std::size_t stretch = 256;
-  const std::size_t room = wanted + wanted / 2 + values.size() / 64;
+  const std::size_t room = count + count / 2 + values.size() / 64;
   places.resize(room + stretch);
   std::size_t found = 0;
   for (std::size_t begin = 0; begin < values.size() && found <= room; begin += stretch) {
@@ -94,16 +97,17 @@ std::vector<std::uint32_t> likely_places(std::span<const float> values, std::siz
       found += magnitude(values[i]) >= lowest ? 1 : 0;
     }
   }
-  places.resize(found < wanted || found > room ? 0 : found);
+  places.resize(found < count || found > room ? 0 : found);
   return places;
 }
 
-/// Writes the places, place_of(i) of the i-th, and the values of the chosen ones.
+/// Writes the places of the selected values, place_of(i) for the i-th value, and the values.
 template <class Place>
 void choose(std::span<const float> values, std::size_t chosen, std::uint32_t* indices, float* sent,
             const Place& place_of) {
   auto [smallest, ties] = find_threshold(values, chosen);
-  // Each value is written where the next chosen one belongs, and stays if it is chosen: no branch to mispredict.
+  // Each value is written at the place of the next selected value, and stays if it is selected. This avoids branches
+  // that would be mispredicted.
   for (std::size_t i = 0, next = 0; next < chosen; ++i) {
     const std::uint32_t bits = magnitude(values[i]);
     indices[next] = place_of(i);
@@ -117,7 +121,7 @@ void choose(std::span<const float> values, std::size_t chosen, std::uint32_t* in
 void require_countable(std::size_t count) {
   if (count <= std::size_t{1} << 32) return;
   throw configuration_error("top-k cannot take " + std::to_string(count) +
-                            " values (it sends indices of 32 bits); split them");
+                            " values (it sends 32-bit indices); split them");
 }
 
 }  // namespace
@@ -152,7 +156,7 @@ void topk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, f
     if (indices[k] >= sums.size() || (k > 0 && indices[k] <= indices[k - 1])) {
       detail::refuse_encoded("topk", k * sizeof(std::uint32_t),
                              "index " + std::to_string(indices[k]) + " is not below " + std::to_string(sums.size()) +
-                                 " or not above the one before it");
+                                 " or not above the previous index");
     }
   }
   for (std::size_t k = 0; k < chosen; ++k) sums[indices[k]] += weight * sent[k];

@@ -1,4 +1,4 @@
-// CUDA's answers as errors.
+// Conversion of CUDA's error codes to exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,9 +12,9 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Throws muster::error with CUDA's own text unless `code` is cudaSuccess.
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  (void)cudaGetLastError();  // or the next call would report this one
+  (void)cudaGetLastError();  // clears the error, which the next call would report otherwise
   throw error(error_kind::other,
-              std::string(call) + " failed (CUDA says: " + cudaGetErrorString(code) + "); look at nvidia-smi");
+              std::string(call) + " failed (CUDA: " + cudaGetErrorString(code) + "); look at nvidia-smi");
 }
 
 }}}  // namespace muster::v0::detail

@@ -13,9 +13,9 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// An element at a time through the host's own loop: one formula, in one place.
+// A functor that processes an element at a time with the host's own loop, so that the formula exists only once.
 template <class Loop>
-struct one_step {
+struct one_element_step {
   Loop loop;
   template <class... State>
   constexpr void operator()(float& parameter, const float& gradient, State&... states) const {
@@ -26,17 +26,17 @@ struct one_step {
 };
 
 template <class From, class To>
-void convert_all(device_span<const From> from, device_span<To> to, device_stream_ref stream) {
-  detail::require_same_size(from.size(), to.size());
+void convert_all(device_span<const From> source, device_span<To> destination, device_stream_ref stream) {
+  detail::require_same_size(source.size(), destination.size());
   detail::for_each(
-      stream, from.size(), [] __device__(const From& value, To& made) { made = To(static_cast<float>(value)); },
-      from.data(), to.data());
+      stream, source.size(), [] __device__(const From& value, To& result) { result = To(static_cast<float>(value)); },
+      source.data(), destination.data());
 }
 
-// A sum has two levels: parts, each a multiple of what a block's threads take a few elements each of, and at most so
-// many; and then these.
+// A sum has two levels. The first level sums parts. A part is a multiple of the elements that a block's threads read
+// together, and there are at most `most_parts` parts. The second level sums the parts.
 constexpr std::size_t most_parts = 1024, part_unit = std::size_t{8} * detail::block_threads;
-constexpr std::size_t ceiling(std::size_t size, std::size_t by) { return (size + by - 1) / by; }
+constexpr std::size_t ceiling(std::size_t size, std::size_t divisor) { return (size + divisor - 1) / divisor; }
 constexpr std::size_t part_of(std::size_t size) { return part_unit * ceiling(size, part_unit * most_parts); }
 
 }  // namespace
@@ -47,8 +47,8 @@ void update(const Step& step, device_span<float> parameters, device_span<const f
   detail::require_one_each(step, parameters.size(), gradients, states);
   const auto loop = detail::loop_of(step);
   const auto run = [&](auto... arrays) {
-    detail::for_each(stream, parameters.size(), one_step<std::remove_const_t<decltype(loop)>>{loop}, parameters.data(),
-                     gradients.data(), arrays...);
+    detail::for_each(stream, parameters.size(), one_element_step<std::remove_const_t<decltype(loop)>>{loop},
+                     parameters.data(), gradients.data(), arrays...);
   };
   switch (step.states()) {
     case 0:
@@ -64,36 +64,36 @@ template void update(const sgd_step<float>&, device_span<float>, device_span<con
 template void update(const adam_step<float>&, device_span<float>, device_span<const float>,
                      const std::array<device_span<float>, 2>&, device_stream_ref);
 
-void convert(device_span<const float> from, device_span<float16> to, device_stream_ref stream) {
-  convert_all(from, to, stream);
+void convert(device_span<const float> source, device_span<float16> destination, device_stream_ref stream) {
+  convert_all(source, destination, stream);
 }
-void convert(device_span<const float16> from, device_span<float> to, device_stream_ref stream) {
-  convert_all(from, to, stream);
+void convert(device_span<const float16> source, device_span<float> destination, device_stream_ref stream) {
+  convert_all(source, destination, stream);
 }
-void convert(device_span<const float> from, device_span<bfloat16> to, device_stream_ref stream) {
-  convert_all(from, to, stream);
+void convert(device_span<const float> source, device_span<bfloat16> destination, device_stream_ref stream) {
+  convert_all(source, destination, stream);
 }
-void convert(device_span<const bfloat16> from, device_span<float> to, device_stream_ref stream) {
-  convert_all(from, to, stream);
+void convert(device_span<const bfloat16> source, device_span<float> destination, device_stream_ref stream) {
+  convert_all(source, destination, stream);
 }
 
-void scale(device_span<float> values, float by, device_stream_ref stream) {
+void scale(device_span<float> values, float factor, device_stream_ref stream) {
   detail::for_each(
-      stream, values.size(), [by] __device__(float& value) { value *= by; }, values.data());
+      stream, values.size(), [factor] __device__(float& value) { value *= factor; }, values.data());
 }
 
-void fill(device_span<float> values, float to, device_stream_ref stream) {
+void fill(device_span<float> values, float constant, device_stream_ref stream) {
   detail::for_each(
-      stream, values.size(), [to] __device__(float& value) { value = to; }, values.data());
+      stream, values.size(), [constant] __device__(float& value) { value = constant; }, values.data());
 }
 
-// The result, and behind it the parts. Enough for less, too: longer parts can be fewer.
+// The result, followed by the parts. The size also suffices for fewer elements, whose parts are fewer.
 std::size_t sum_scratch(std::size_t size) noexcept { return 1 + std::min(most_parts, ceiling(size, part_unit)); }
 
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream) {
   if (sums.size() < sum_scratch(values.size())) {
-    throw configuration_error("a sum cannot work in " + std::to_string(sums.size()) + " doubles (it needs " +
-                              std::to_string(sum_scratch(values.size())) + "); ask sum_scratch");
+    throw configuration_error("a sum cannot use " + std::to_string(sums.size()) + " doubles (it needs " +
+                              std::to_string(sum_scratch(values.size())) + "); call sum_scratch");
   }
   if (values.empty()) {
     clear(sums.first(1), stream);

@@ -16,13 +16,14 @@ void* allocate_on_device(std::size_t bytes) {
     std::size_t free = 0;
     std::size_t all = 0;
     (void)cudaMemGetInfo(&free, &all);
-    throw error(error_kind::other, "the device has no " + std::to_string(bytes) + " bytes (CUDA says: " +
-                                       cudaGetErrorString(answer) + "; " + std::to_string(free) + " of " +
-                                       std::to_string(all) + " are free); use a smaller model or batch");
+    throw error(error_kind::other, "the device cannot allocate " + std::to_string(bytes) +
+                                       " bytes (CUDA: " + cudaGetErrorString(answer) + "; " + std::to_string(free) +
+                                       " of " + std::to_string(all) + " bytes are free); use a smaller model or batch");
   }
   std::unique_ptr<void, device_release> held(memory);
   check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
-  check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // streams of one's own do not wait for it
+  check_cuda(cudaStreamSynchronize(nullptr),
+             "cudaStreamSynchronize");  // non-blocking streams do not wait for the default stream
   return held.release();
 }
 
@@ -35,19 +36,20 @@ void* allocate_pinned(std::size_t bytes) {
   return memory;
 }
 
-// CUDA knows by the addresses which way it goes.
-void copy_anywhere(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
-  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle), "cudaMemcpyAsync");
+// CUDA determines the direction from the addresses.
+void copy_anywhere(const void* source, void* destination, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0)
+    check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream.handle), "cudaMemcpyAsync");
 }
 
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream) {
   if (bytes > 0) check_cuda(cudaMemsetAsync(memory, 0, bytes, stream.handle), "cudaMemsetAsync");
 }
 
-void require_same_size(std::size_t from, std::size_t to) {
-  if (from == to) return;
-  throw configuration_error("cannot copy " + std::to_string(from) + " elements to a span of " + std::to_string(to) +
-                            " (the lengths differ); pass spans of one length");
+void require_same_size(std::size_t source, std::size_t destination) {
+  if (source == destination) return;
+  throw configuration_error("cannot copy " + std::to_string(source) + " elements to a span of " +
+                            std::to_string(destination) + " (the lengths differ); pass spans with equal lengths");
 }
 
 }}}  // namespace muster::v0::detail

@@ -8,19 +8,20 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// CUDA has no wait with a deadline: it is asked, back to back at first and then with sleeps.
+// Waits until `done` returns true or the deadline passes. CUDA has no wait with a deadline, so the function polls,
+// first without and then with sleeps.
 template <class Done>
-void poll(const char* what, clock::time_point until, const Done& done) {
+void poll(const char* operation, clock::time_point deadline, const Done& done) {
   constexpr int quick = 1000;
   constexpr std::chrono::microseconds nap{50};
   const auto begin = clock::now();
   for (int turn = 0; !done(); ++turn) {
     if (turn < quick) continue;
-    if (clock::now() >= until) {
-      throw timeout_error(what, {},
-                          std::string(what) + " was not done after " + std::to_string(seconds_since(begin)) +
-                              " s (the device works on, or waits for a peer); give it longer, or look for a kernel "
-                              "that does not end");
+    if (clock::now() >= deadline) {
+      throw timeout_error(operation, {},
+                          std::string(operation) + " was not complete after " + std::to_string(seconds_since(begin)) +
+                              " s (the device is still working, or waits for a peer); allow more time, or look for a "
+                              "kernel that does not end");
     }
     std::this_thread::sleep_for(nap);
   }
@@ -60,22 +61,22 @@ void use_device(int device) {
 }
 
 device_stream::device_stream() {
-  CUstream_st* made = nullptr;
-  detail::check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  handle_.reset(made);
+  CUstream_st* created = nullptr;
+  detail::check_cuda(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  handle_.reset(created);
 }
 
 void device_stream::release::operator()(CUstream_st* handle) const noexcept { (void)cudaStreamDestroy(handle); }
 
-void wait_for(device_stream_ref stream, clock::time_point until) {
-  poll("work on a stream", until, [&] { return is_done(cudaStreamQuery(stream.handle), "cudaStreamQuery"); });
+void wait_for(device_stream_ref stream, clock::time_point deadline) {
+  poll("work on a stream", deadline, [&] { return is_done(cudaStreamQuery(stream.handle), "cudaStreamQuery"); });
 }
 
 device_event::device_event(device_stream_ref at) {
-  CUevent_st* made = nullptr;
-  detail::check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  handle_.reset(made);
-  detail::check_cuda(cudaEventRecord(made, at.handle), "cudaEventRecord");
+  CUevent_st* created = nullptr;
+  detail::check_cuda(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  handle_.reset(created);
+  detail::check_cuda(cudaEventRecord(created, at.handle), "cudaEventRecord");
 }
 
 void device_event::release::operator()(CUevent_st* handle) const noexcept { (void)cudaEventDestroy(handle); }
@@ -84,8 +85,8 @@ bool device_event::test() const {
   return handle_ == nullptr || is_done(cudaEventQuery(handle_.get()), "cudaEventQuery");
 }
 
-void device_event::wait(clock::time_point until) const {
-  poll("an event", until, [&] { return test(); });
+void device_event::wait(clock::time_point deadline) const {
+  poll("an event", deadline, [&] { return test(); });
 }
 
 void device_event::hold_back(device_stream_ref stream) const {

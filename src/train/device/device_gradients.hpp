@@ -1,4 +1,4 @@
-// What gradients in a device's memory have in common: the layout, the arithmetic, the form in which they travel.
+// The common base of gradients in a device's memory: the layout, the arithmetic, the type in which they are sent.
 #pragma once
 
 #include <concepts>
@@ -11,42 +11,45 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What is left to do on a stream when all collectives are done takes no peer.
-inline constexpr seconds for_the_rest{60};
+/// Timeout for the work on a stream after all its collectives are complete. That work waits for no other rank.
+inline constexpr seconds local_work_timeout{60};
 
-/// Adds an array on a device, which is where `array` finds it, to a state: it is copied by way of the host. What
-/// changes it waits for a step's commit.
+/// Adds an array in a device's memory to a state, which copies the array through the host. `array` returns the current
+/// array. The owner must defer changes of the array to the commit of a step.
 void add_array(state_parts& parts, const std::string& name, state_kind kind, std::function<device_span<float>()> array,
                device_stream_ref stream);
 
 class device_gradients : public gradient_backend {
  public:
-  device_gradients(device_arena& of, dtype send_as) : arena_(&of), send_as_(send_as) {
+  device_gradients(device_arena& values, dtype send_as) : arena_(&values), send_as_(send_as) {
     if (send_as != dtype::float32 && send_as != dtype::float16 && send_as != dtype::bfloat16) {
       throw configuration_error("gradients cannot be sent as " + std::string(to_string(send_as)) +
-                                " (those of a device are added as float32, float16 or bfloat16); choose one of these");
+                                " (gradients of a device can be added as float32, float16 or bfloat16); choose one");
     }
-    if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(of.gradients().size());
+    if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(values.gradients().size());
   }
 
-  arena_base& of() noexcept override { return *arena_; }
+  arena_base& base_arena() noexcept override { return *arena_; }
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
   void finish() override { device_event(stream_).hold_back(arena_->stream()); }
 
-  void clear(const block& part) override { muster::clear(part_of(part), arena_->stream()); }  // before it leaves
-  void scale(const block& part, float by) override { muster::scale(part_of(part), by, stream_); }
+  void clear(const block& part) override {
+    muster::clear(part_of(part), arena_->stream());
+  }  // before the gradients are sent
+  void scale(const block& part, float factor) override { muster::scale(part_of(part), factor, stream_); }
   double sum_of_squares(const block& part) override {
-    if (sums_.size() == 0) sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));  // only to clip
+    if (sums_.size() == 0)
+      sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));  // needed for clipping only
     muster::sum_of_squares(part_of(part), sums_.span(), stream_);
     double squares = 0;
     copy(sums_.span().first(1), std::span<double>(&squares, 1), stream_);
-    wait_for(stream_, deadline_after(for_the_rest));
+    wait_for(stream_, deadline_after(local_work_timeout));
     return squares;
   }
 
  protected:
   [[nodiscard]] device_arena& arena() noexcept { return *arena_; }
-  /// On which sums come back, and what is done with them.
+  /// Returns the stream that receives the sums and runs the arithmetic on the sums.
   [[nodiscard]] device_stream_ref stream() const noexcept { return stream_; }
   [[nodiscard]] const block& part_of_bucket(std::size_t bucket) const { return buckets_[bucket].part; }
   [[nodiscard]] device_span<float> part_of(const block& part) {
@@ -54,13 +57,13 @@ class device_gradients : public gradient_backend {
   }
   [[nodiscard]] std::size_t bytes_each() const noexcept { return send_as_ == dtype::float32 ? 4 : 2; }
 
-  /// Calls `f` with a value of the type in which gradients travel.
+  /// Calls `f` with a value of the type in which gradients are sent.
   template <class F>
   void as_sent(const F& f) {
     if (send_as_ == dtype::float32) return f(0.0f);
     send_as_ == dtype::float16 ? f(float16()) : f(bfloat16());
   }
-  /// What of a part travels: itself, or its halves.
+  /// Returns the part in the type in which it is sent: the gradients themselves, or their 16-bit copies.
   template <class T>
   [[nodiscard]] device_span<T> sent(const block& part) {
     if constexpr (std::same_as<T, float>)
@@ -69,12 +72,12 @@ class device_gradients : public gradient_backend {
       return {reinterpret_cast<T*>(halves_.span().data()) + part.first, part.count};
   }
   template <class T>
-  void round(const block& part, device_stream_ref on) {
-    if constexpr (!std::same_as<T, float>) convert(part_of(part), sent<T>(part), on);
+  void round(const block& part, device_stream_ref target) {
+    if constexpr (!std::same_as<T, float>) convert(part_of(part), sent<T>(part), target);
   }
   template <class T>
-  void widen(const block& part, device_stream_ref on) {
-    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(part)), part_of(part), on);
+  void widen(const block& part, device_stream_ref target) {
+    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(part)), part_of(part), target);
   }
 
  private:

@@ -12,21 +12,21 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-/// Summed by NCCL, on the device.
-class summed_by_nccl : public detail::device_gradients {
+/// Gradients on the device that NCCL sums.
+class nccl_gradients : public detail::device_gradients {
  public:
-  summed_by_nccl(device_arena& of, nccl::communicator& devices, dtype send_as)
-      : device_gradients(of, send_as), devices_(&devices) {}
+  nccl_gradients(device_arena& values, nccl::communicator& devices, dtype send_as)
+      : device_gradients(values, send_as), devices_(&devices) {}
 
   void begin(group*, std::uint64_t) final { under_way_.clear(); }
 
   std::size_t start(std::size_t bucket) override {
     device_event(arena().stream()).hold_back(stream());
     const block& part = part_of_bucket(bucket);
-    as_sent([&](auto one) {
-      using T = decltype(one);
+    as_sent([&](auto element) {
+      using T = decltype(element);
       auto values = sent<T>(part);
-      if constexpr (std::same_as<T, float>) {  // the head leaves with the first gradients
+      if constexpr (std::same_as<T, float>) {  // the head is sent with the first gradients
         if (bucket == 0) values = {head_of_all().data(), device_arena::head + part.count};
       } else if (bucket == 0) {
         under_way_.push_back(devices_->allreduce(head_of_all(), sum, stream()));
@@ -38,19 +38,19 @@ class summed_by_nccl : public detail::device_gradients {
     return part.count * bytes_each();
   }
 
-  bool test(std::size_t) final { return false; }  // nothing is to be done before all of them are there
-  // One stream has all: the first wait is for all, so that an optimizer's step, which changes parameters for good, is
-  // put on the stream only when nothing can fail any more.
+  bool test(std::size_t) final { return false; }  // no later work can start before all sums are complete
+  // All buckets use one stream. The first wait waits for all of them, so that an optimizer's step, which irreversibly
+  // changes parameters, is enqueued only when no collective can fail any more.
   std::size_t wait(std::size_t) final {
-    for (auto& one : under_way_) one.wait();
+    for (auto& collective : under_way_) collective.wait();
     under_way_.clear();
     return 0;
   }
   void abandon() noexcept final {
     under_way_.clear();
     try {
-      finish();      // what is behind the sums writes gradients, too
-    } catch (...) {  // the device's next call has it too
+      finish();      // the operations after the sums also write gradients
+    } catch (...) {  // the device's next call returns the same error
     }
   }
 
@@ -61,62 +61,63 @@ class summed_by_nccl : public detail::device_gradients {
   std::array<float, 2> head() final {
     std::array<float, 2> numbers{};
     copy(head_of_all().first(numbers.size()), std::span<float>(numbers), stream());
-    wait_for(stream(), deadline_after(detail::for_the_rest));
+    wait_for(stream(), deadline_after(detail::local_work_timeout));
     return numbers;
   }
 
  protected:
   [[nodiscard]] device_span<float> head_of_all() { return arena().gradients_with_head().first(device_arena::head); }
   [[nodiscard]] nccl::communicator& devices() noexcept { return *devices_; }
-  void await(nccl::work one) { under_way_.push_back(std::move(one)); }
+  void await(nccl::work collective) { under_way_.push_back(std::move(collective)); }
 
  private:
   nccl::communicator* devices_;
   std::vector<nccl::work> under_way_;
 };
 
-// Of a matrix: kernels count in 32 bits.
+// Limit of rows + columns of a matrix, since kernels count in 32 bits.
 constexpr std::size_t most_sides = std::size_t{1} << 31;
 
-/// Summed by PowerSGD, as on the host; all of a bucket is put on the stream when it starts.
-class low_rank_by_nccl final : public summed_by_nccl {
+/// Gradients that are summed by PowerSGD, as on the host. All operations of a bucket are enqueued when the bucket
+/// starts.
+class low_rank_nccl_gradients final : public nccl_gradients {
  public:
-  low_rank_by_nccl(device_arena& of, nccl::communicator& devices, std::size_t rank)
-      : summed_by_nccl(of, devices, dtype::float32), rank_(rank) {
-    if (rank == 0) throw configuration_error("PowerSGD cannot have rank 0 (nothing would be sent); give 1 or more");
+  low_rank_nccl_gradients(device_arena& values, nccl::communicator& devices, std::size_t rank)
+      : nccl_gradients(values, devices, dtype::float32), rank_(rank) {
+    if (rank == 0) throw configuration_error("PowerSGD cannot have rank 0 (it would send nothing); use 1 or more");
   }
 
   void attach(std::span<const gradient_bucket> buckets) override {
     std::vector<float> rights;
-    std::size_t lefts = 0, parts = 0;  // the most that is needed at once
+    std::size_t lefts = 0, parts = 0;  // the maximum that is needed at the same time
     for (const auto& bucket : buckets) {
-      auto& made = buckets_.emplace_back();
-      made.right = {rights.size(), 0};
+      auto& plan = buckets_.emplace_back();
+      plan.right = {rights.size(), 0};
       for (const std::size_t tensor : bucket.tensors) {
         const auto& place = arena().extents()[tensor];
         const auto shape = detail::as_matrix(arena().shapes()[tensor].extents, rank_);
         if (!shape.pays() || shape.rows + shape.columns > most_sides) {
-          if (made.plain.empty() || made.plain.back().first + made.plain.back().count != place.first)
-            made.plain.push_back({place.first, 0});
-          made.plain.back().count += place.count;
+          if (plan.plain.empty() || plan.plain.back().first + plan.plain.back().count != place.first)
+            plan.plain.push_back({place.first, 0});
+          plan.plain.back().count += place.count;
           continue;
         }
-        made.matrices.push_back({shape, place.first, made.lefts, rights.size()});
-        made.lefts += shape.left_size();
-        made.right.count += shape.right_size();
+        plan.matrices.push_back({shape, place.first, plan.lefts, rights.size()});
+        plan.lefts += shape.left_size();
+        plan.right.count += shape.right_size();
         rights.resize(rights.size() + shape.right_size());
         low_rank_restart(shape, digest().add(detail::seed).add(tensor).value(),
                          std::span(rights).last(shape.right_size()));
         parts = std::max(parts, detail::low_rank_parts(shape));
       }
-      lefts = std::max(lefts, made.lefts);
+      lefts = std::max(lefts, plan.lefts);
     }
-    for (auto& one : residuals_) one = device_buffer<float>(arena().gradients().size());
-    for (auto* one : {&rights_[0], &rights_[1], &own_rights_, &first_rights_})
-      *one = device_buffer<float>(rights.size());
+    for (auto& array : residuals_) array = device_buffer<float>(arena().gradients().size());
+    for (auto* array : {&rights_[0], &rights_[1], &own_rights_, &first_rights_})
+      *array = device_buffer<float>(rights.size());
     lefts_ = device_buffer<float>(lefts);
     parts_ = device_buffer<float>(parts);
-    for (auto* one : {&rights_[0], &first_rights_}) copy(std::span<const float>(rights), one->span(), stream());
+    for (auto* array : {&rights_[0], &first_rights_}) copy(std::span<const float>(rights), array->span(), stream());
   }
 
   std::size_t start(std::size_t index) override {
@@ -124,19 +125,19 @@ class low_rank_by_nccl final : public summed_by_nccl {
     const auto& bucket = buckets_[index];
     const auto lefts = lefts_.span().first(bucket.lefts);
     muster::clear(lefts, stream());
-    for (const auto& one : bucket.matrices) low_rank_left(arrays(one), stream());
+    for (const auto& entry : bucket.matrices) low_rank_left(arrays(entry), stream());
     std::vector<device_span<float>> sums;
     if (index == 0) sums.push_back(head_of_all());
     if (!lefts.empty()) sums.push_back(lefts);
-    for (const auto& one : bucket.plain) sums.push_back(part_of(one));
+    for (const auto& part : bucket.plain) sums.push_back(part_of(part));
     if (!sums.empty()) await(devices().allreduce(std::span<const device_span<float>>(sums), sum, stream()));
-    for (const auto& one : bucket.matrices) low_rank_right(arrays(one), stream());
+    for (const auto& entry : bucket.matrices) low_rank_right(arrays(entry), stream());
     const device_span<const float> own = own_rights_.span().subspan(bucket.right.first, bucket.right.count);
     const auto all = rights_[1].span().subspan(bucket.right.first, bucket.right.count);
     if (!own.empty()) await(devices().allreduce(own, all, sum, stream()));
-    for (const auto& one : bucket.matrices) low_rank_end(arrays(one), stream());
+    for (const auto& entry : bucket.matrices) low_rank_end(arrays(entry), stream());
     std::size_t bytes = own.size_bytes() + lefts.size_bytes();
-    for (const auto& one : bucket.plain) bytes += part_of(one).size_bytes();
+    for (const auto& part : bucket.plain) bytes += part_of(part).size_bytes();
     return bytes;
   }
 
@@ -145,9 +146,9 @@ class low_rank_by_nccl final : public summed_by_nccl {
     std::swap(rights_[0], rights_[1]);
   }
   void describe(state_parts& parts) override {
-    const auto add = [&](const char* name, state_kind kind, memory& of) {
+    const auto add = [&](const char* name, state_kind kind, memory& pair) {
       detail::add_array(
-          parts, name, kind, [&of] { return of[0].span(); }, stream());
+          parts, name, kind, [&pair] { return pair[0].span(); }, stream());
     };
     add("residuals of error feedback", state_kind::rank_local, residuals_);
     add("factors of PowerSGD", state_kind::replicated, rights_);
@@ -156,43 +157,44 @@ class low_rank_by_nccl final : public summed_by_nccl {
  private:
   struct matrix {
     low_rank_shape shape;
-    std::size_t values, left, right;  // where they begin: in gradients and residuals, in P and in Q
+    std::size_t values, left, right;  // offsets: in gradients and residuals, in P, in Q
   };
-  struct one_bucket {
+  struct bucket_plan {
     std::vector<matrix> matrices;
-    std::vector<block> plain;  // gradients that are sent as they are
+    std::vector<block> plain;  // gradients that are sent uncompressed
     std::size_t lefts = 0;
     block right{};
   };
-  using memory = device_buffer<float>[2];  // of the last step that was committed, and of the present one
+  using memory = device_buffer<float>[2];  // of the last committed step, and of the current step
 
-  [[nodiscard]] detail::low_rank_arrays arrays(const matrix& of) {
-    return {of.shape,
-            arena().gradients().data() + of.values,
-            residuals_[0].span().data() + of.values,
-            residuals_[1].span().data() + of.values,
-            rights_[0].span().data() + of.right,
-            lefts_.span().data() + of.left,
-            own_rights_.span().data() + of.right,
-            rights_[1].span().data() + of.right,
-            first_rights_.span().data() + of.right,
+  [[nodiscard]] detail::low_rank_arrays arrays(const matrix& entry) {
+    return {entry.shape,
+            arena().gradients().data() + entry.values,
+            residuals_[0].span().data() + entry.values,
+            residuals_[1].span().data() + entry.values,
+            rights_[0].span().data() + entry.right,
+            lefts_.span().data() + entry.left,
+            own_rights_.span().data() + entry.right,
+            rights_[1].span().data() + entry.right,
+            first_rights_.span().data() + entry.right,
             parts_.span().data()};
   }
 
   std::size_t rank_;
-  std::vector<one_bucket> buckets_;
+  std::vector<bucket_plan> buckets_;
   memory residuals_, rights_;
-  device_buffer<float> lefts_, own_rights_, first_rights_, parts_;  // one bucket is worked on at a time
+  device_buffer<float> lefts_, own_rights_, first_rights_,
+      parts_;  // shared by all buckets, which are processed one at a time
 };
 
 }  // namespace
 
-std::unique_ptr<gradient_backend> gradients_on(device_arena& of, nccl::communicator& devices, dtype send_as) {
-  return std::make_unique<summed_by_nccl>(of, devices, send_as);
+std::unique_ptr<gradient_backend> gradients_on(device_arena& values, nccl::communicator& devices, dtype send_as) {
+  return std::make_unique<nccl_gradients>(values, devices, send_as);
 }
 
-std::unique_ptr<gradient_backend> powersgd_on(device_arena& of, nccl::communicator& devices, std::size_t rank) {
-  return std::make_unique<low_rank_by_nccl>(of, devices, rank);
+std::unique_ptr<gradient_backend> powersgd_on(device_arena& values, nccl::communicator& devices, std::size_t rank) {
+  return std::make_unique<low_rank_nccl_gradients>(values, devices, rank);
 }
 
 }}  // namespace muster::v0

@@ -10,24 +10,25 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-/// Summed by the group, in pinned memory of the host. A bucket is copied there on a stream of its own; when the copy is
-/// done its allreduce starts; the sums are copied back on the stream of the arithmetic.
-class summed_by_group final : public detail::device_gradients {
+/// Gradients that the group sums, in pinned memory of the host. A bucket is copied to the host on a separate stream.
+/// When the copy is complete its allreduce starts. The sums are copied back on the stream of the arithmetic.
+class group_gradients final : public detail::device_gradients {
  public:
-  summed_by_group(device_arena& of, dtype send_as)
-      : device_gradients(of, send_as), host_(head_bytes + of.gradients().size() * bytes_each()) {}
-  ~summed_by_group() override { settle(); }
+  group_gradients(device_arena& values, dtype send_as)
+      : device_gradients(values, send_as), host_(head_bytes + values.gradients().size() * bytes_each()) {}
+  ~group_gradients() override { wait_for_streams(); }
 
   void begin(group* ranks, std::uint64_t) override {
     if (ranks == nullptr) {
       throw configuration_error(
-          "a backward pass by way of the host cannot begin (the group that sums its gradients is not known); call "
+          "a backward pass through the host cannot begin (the group that sums its gradients is unknown); call "
           "begin(step.group())");
     }
-    // An order of calls of its own: when a copy is done, and so when a collective starts, differs between ranks.
-    if (made_from_ != ranks->state()) {
+    // A duplicate of the group has its own order of collectives. The completion of a copy, and so the start of its
+    // collective, differs between ranks.
+    if (original_group_ != ranks->state()) {
       ranks_.emplace(ranks->duplicate());
-      made_from_ = ranks->state();
+      original_group_ = ranks->state();
     }
     copied_.clear();
     sums_.clear();
@@ -41,37 +42,37 @@ class summed_by_group final : public detail::device_gradients {
     }
     device_event(arena().stream()).hold_back(out_);
     const block& part = part_of_bucket(bucket);
-    as_sent([&](auto one) {
-      using T = decltype(one);
+    as_sent([&](auto element) {
+      using T = decltype(element);
       round<T>(part, out_);
       copy(sent<T>(part), on_host<T>(part), out_);
     });
     copied_.emplace_back(out_);
-    sum_what_is_copied();
+    sum_copied_buckets();
     return part.count * bytes_each();
   }
 
   bool test(std::size_t bucket) override {
-    sum_what_is_copied();
+    sum_copied_buckets();
     if (bucket >= sums_.size() || !sums_[bucket].test()) return false;
-    take_back(bucket);
+    copy_back(bucket);
     return true;
   }
   std::size_t wait(std::size_t bucket) override {
-    const auto until = deadline_after(ranks_->settings().timeout);
-    for (; sums_.size() <= bucket; sum_next()) copied_[sums_.size()].wait(until);
-    sum_what_is_copied();
+    const auto deadline = deadline_after(ranks_->settings().timeout);
+    for (; sums_.size() <= bucket; sum_next()) copied_[sums_.size()].wait(deadline);
+    sum_copied_buckets();
     sums_[bucket].wait();
-    take_back(bucket);
+    copy_back(bucket);
     return 0;
   }
   void abandon() noexcept override {
     sums_.clear();
     head_sum_ = {};
-    settle();
-    if (ranks_->failed()) {  // of which nothing is to be kept
+    wait_for_streams();
+    if (ranks_->failed()) {  // a failed group is not reused
       ranks_.reset();
-      made_from_.reset();
+      original_group_.reset();
     }
   }
 
@@ -93,17 +94,17 @@ class summed_by_group final : public detail::device_gradients {
     return {reinterpret_cast<T*>(host_.span().data() + head_bytes) + part.first, part.count};
   }
 
-  void sum_what_is_copied() {
+  void sum_copied_buckets() {
     while (sums_.size() < copied_.size() && copied_[sums_.size()].test()) sum_next();
   }
   void sum_next() {
     const std::size_t bucket = sums_.size();
     auto& under_way = sums_.emplace_back();
     if (is_alone()) return;
-    as_sent([&](auto one) {
-      using T = decltype(one);
+    as_sent([&](auto element) {
+      using T = decltype(element);
       auto values = on_host<T>(part_of_bucket(bucket));
-      if constexpr (std::same_as<T, float>) {  // the head leaves with the first gradients
+      if constexpr (std::same_as<T, float>) {  // the head is sent with the first gradients
         if (bucket == 0) values = {head_on_host().data(), device_arena::head + values.size()};
       } else if (bucket == 0) {
         head_sum_ = allreduce_async(*ranks_, head_on_host(), sum);
@@ -111,40 +112,41 @@ class summed_by_group final : public detail::device_gradients {
       under_way = allreduce_async(*ranks_, values, sum);
     });
   }
-  void take_back(std::size_t bucket) {
+  void copy_back(std::size_t bucket) {
     if (is_alone()) return;
-    if (bucket == 0) head_sum_.wait();  // which was before
+    if (bucket == 0) head_sum_.wait();  // started before the gradients' sum
     const block& part = part_of_bucket(bucket);
-    as_sent([&](auto one) {
-      using T = decltype(one);
+    as_sent([&](auto element) {
+      using T = decltype(element);
       copy(on_host<T>(part), sent<T>(part), stream());
       widen<T>(part, stream());
     });
   }
-  // Copies end by themselves, unless a kernel that they wait for does not: those would only fill memory of this object.
-  void settle() noexcept {
+  // Copies complete by themselves, unless they wait for a kernel that does not complete. Such copies would only write
+  // memory of this object.
+  void wait_for_streams() noexcept {
     if (!ranks_) return;
     try {
-      const auto until = deadline_after(ranks_->settings().timeout);
-      wait_for(stream(), until);
-      wait_for(out_, until);
-    } catch (...) {  // the device's next call has it too
+      const auto deadline = deadline_after(ranks_->settings().timeout);
+      wait_for(stream(), deadline);
+      wait_for(out_, deadline);
+    } catch (...) {  // the device's next call returns the same error
     }
   }
 
   device_stream out_;
   pinned_buffer<std::byte> host_;
-  std::shared_ptr<detail::group_state> made_from_;
+  std::shared_ptr<detail::group_state> original_group_;
   std::optional<group> ranks_;
-  std::vector<device_event> copied_;  // by bucket, as far as they have left
-  std::vector<work> sums_;            // as far as they are copied
-  work head_sum_;                     // where the head does not leave with gradients
+  std::vector<device_event> copied_;  // events of started copies, by bucket
+  std::vector<work> sums_;            // collectives of completed copies
+  work head_sum_;                     // set where the head is summed separately from the gradients
 };
 
 }  // namespace
 
-std::unique_ptr<gradient_backend> gradients_on(device_arena& of, dtype send_as) {
-  return std::make_unique<summed_by_group>(of, send_as);
+std::unique_ptr<gradient_backend> gradients_on(device_arena& values, dtype send_as) {
+  return std::make_unique<group_gradients>(values, send_as);
 }
 
 }}  // namespace muster::v0

@@ -24,7 +24,7 @@ void require_decay(double decay) {
 
 void require_momentum(double momentum) {
   require(momentum >= 0.0 && momentum < 1.0, "momentum", momentum,
-          "velocities would grow without end); choose one from 0 to below 1");
+          "velocities would grow without limit); choose a value from 0 to below 1");
 }
 
 void require_epsilon(double epsilon) {
@@ -33,14 +33,14 @@ void require_epsilon(double epsilon) {
 }
 
 void require_share(const char* name, double beta) {
-  require(beta >= 0.0 && beta < 1.0, name, beta, "it is the share of a mean that stays); choose one from 0 to below 1");
+  require(beta >= 0.0 && beta < 1.0, name, beta, "it is a decay rate of a mean); choose a value from 0 to below 1");
 }
 
 }  // namespace
 
 void require_learning_rate(double learning_rate) {
   require(learning_rate >= 0.0 && std::isfinite(learning_rate), "learning rate", learning_rate,
-          "it is not a number from 0 on); check the schedule");
+          "it must be finite and not negative); check the schedule");
 }
 
 void require_valid(const sgd_step<float>& step) {
@@ -67,12 +67,12 @@ void require_valid(const lars_step<float>& step) {
   require_momentum(step.momentum);
   require_decay(step.decay);
   require(step.trust > 0.0f && std::isfinite(step.trust), "trust", step.trust,
-          "it is by how much of its norm a layer may change); choose a positive number");
+          "it is the ratio of a layer's change to its norm); choose a positive number");
 }
 
 namespace {
 
-// Of a table of servers, which has no tensors and no further keys.
+// Returns the update function for a table of servers, which has no tensors and accepts no further keys.
 std::string update_named(const std::string& text, std::floating_point auto decay, bool all_decay) {
   if (!all_decay) {
     throw configuration_error(
@@ -81,10 +81,10 @@ std::string update_named(const std::string& text, std::floating_point auto decay
   return decay == 0 ? text : text + ",decay=" + number_text(decay);
 }
 
-void require_default(const char* name, std::floating_point auto value, std::floating_point auto known) {
-  if (value == known) return;
-  throw configuration_error(std::string(name) + " cannot be " + number_text(value) + " on servers (they step with " +
-                            number_text(known) + "); leave it out, or use another --mode");
+void require_default(const char* name, std::floating_point auto value, std::floating_point auto standard) {
+  if (value == standard) return;
+  throw configuration_error(std::string(name) + " cannot be " + number_text(value) + " on servers (they use " +
+                            number_text(standard) + "); leave it out, or use another --mode");
 }
 
 }  // namespace
@@ -98,10 +98,10 @@ std::string server_update(const sgd_step<float>& step, bool all_decay) {
 }
 
 std::string server_update(const adam_step<float>& step, bool all_decay) {
-  const adam_step<float> known;
-  require_default("beta1", step.beta1, known.beta1);
-  require_default("beta2", step.beta2, known.beta2);
-  require_default("epsilon", step.epsilon, known.epsilon);
+  const adam_step<float> defaults;
+  require_default("beta1", step.beta1, defaults.beta1);
+  require_default("beta2", step.beta2, defaults.beta2);
+  require_default("epsilon", step.epsilon, defaults.epsilon);
   return update_named(step.decoupled ? "adamw:1" : "adam:1", step.decay, all_decay);
 }
 
@@ -112,7 +112,8 @@ std::string server_update(const adagrad_step<float>& step, bool all_decay) {
 
 std::string server_update(const lars_step<float>&, bool) {
   throw configuration_error(
-      "servers cannot step by lars (its rates are of tensors, and a table has none); choose momentum, adam or adagrad, "
+      "servers cannot apply lars (its rates depend on tensors, and a table has none); choose momentum, adam or "
+      "adagrad, "
       "or use another --mode");
 }
 
@@ -126,12 +127,12 @@ template class optimizer_of<lars_step<float>, arena>;
 std::string any_optimizer::server_update() const {
   if (server_update_) return server_update_();
   throw configuration_error(
-      "servers cannot step by this optimizer (it has no server_update()); give it one, or use another --mode");
+      "servers cannot apply this optimizer (it has no server_update()); define one, or use another --mode");
 }
 
-any_optimizer make_optimizer(arena& of, std::string_view text) { return detail::optimizer_named(of, text); }
-any_optimizer make_optimizer(arena& of, const settings& chosen) {
-  return make_optimizer(of, chosen.value(setting::optimizer));
+any_optimizer make_optimizer(arena& values, std::string_view text) { return detail::parse_optimizer(values, text); }
+any_optimizer make_optimizer(arena& values, const settings& chosen) {
+  return make_optimizer(values, chosen.value(setting::optimizer));
 }
 
 }}  // namespace muster::v0

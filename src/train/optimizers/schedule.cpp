@@ -21,12 +21,12 @@ std::vector<double> read_milestones(spec_reader& spec) {
   return milestones;
 }
 
-/// How long a schedule lasts: epochs, or steps where there are none.
+/// The length of a schedule in epochs, or in steps if epochs is 0.
 struct training_length {
   double epochs = 0.0;
   double steps = 0.0;
 
-  /// The part of it that is done, in [0, 1].
+  /// Returns the completed fraction of the schedule, in [0, 1].
   [[nodiscard]] double done(const training_position& at) const noexcept {
     return std::clamp(steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs, 0.0, 1.0);
   }
@@ -42,24 +42,24 @@ training_length read_length(spec_reader& spec, const std::string& name) {
   return length;
 }
 
-double whole(spec_reader& spec, const std::string& key, double fallback) {
+double read_integer(spec_reader& spec, const std::string& key, double fallback) {
   const double number = spec.number_of(key, fallback, 0.0, false);
-  constexpr double most = 1e15;  // as a whole number of 64 bits all below are exact
+  constexpr double most = 1e15;  // integers below this are exact in a double
   if (number != std::floor(number) || number > most)
     spec.refuse(key + " is not a whole number up to 1e15", "write such as " + key + "=10");
   return number;
 }
 
 plateau_rate read_plateau(spec_reader& spec, double rate) {
-  plateau_rate made{.rate = rate};
-  made.factor = spec.number_of("factor", made.factor, 0.0, true);
-  if (made.factor >= 1.0) spec.refuse("the rate would not fall", "give a factor below 1");
-  made.patience = whole(spec, "patience", made.patience);
-  made.threshold = spec.number_of("threshold", made.threshold, 0.0, false);
-  made.cooldown = whole(spec, "cooldown", made.cooldown);
-  made.smallest = spec.number_of("smallest", made.smallest, 0.0, false);
-  made.larger_is_better = spec.choice_of<bool>("better", false, {{"lower", false}, {"higher", true}});
-  return made;
+  plateau_rate result{.rate = rate};
+  result.factor = spec.number_of("factor", result.factor, 0.0, true);
+  if (result.factor >= 1.0) spec.refuse("the rate would not fall", "give a factor below 1");
+  result.patience = read_integer(spec, "patience", result.patience);
+  result.threshold = spec.number_of("threshold", result.threshold, 0.0, false);
+  result.cooldown = read_integer(spec, "cooldown", result.cooldown);
+  result.smallest = spec.number_of("smallest", result.smallest, 0.0, false);
+  result.larger_is_better = spec.choice_of<bool>("better", false, {{"lower", false}, {"higher", true}});
+  return result;
 }
 
 schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
@@ -101,24 +101,24 @@ std::string plateau_rate::described() const {
 }
 
 void plateau_rate::observe(double value) noexcept {
-  const double to_beat = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
-  const bool first = seen.observations++ == 0;
-  if (first ? !std::isnan(value) : larger_is_better ? value > to_beat : value < to_beat) {
-    seen.best = value;
-    seen.bad = 0;
+  const double limit = observed.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
+  const bool first = observed.observations++ == 0;
+  if (first ? !std::isnan(value) : larger_is_better ? value > limit : value < limit) {
+    observed.best = value;
+    observed.bad = 0;
   } else {
-    if (first) seen.observations = 0;  // NaN is no best
-    ++seen.bad;
+    if (first) observed.observations = 0;  // NaN is not a best value
+    ++observed.bad;
   }
-  if (seen.cooling > 0) {
-    --seen.cooling;
-    seen.bad = 0;
+  if (observed.cooling > 0) {
+    --observed.cooling;
+    observed.bad = 0;
   }
-  if (static_cast<double>(seen.bad) <= patience) return;
-  seen.now = std::max((*this)({}) * factor, smallest);
-  ++seen.falls;
-  seen.cooling = static_cast<std::uint64_t>(cooldown);
-  seen.bad = 0;
+  if (static_cast<double>(observed.bad) <= patience) return;
+  observed.current_rate = std::max((*this)({}) * factor, smallest);
+  ++observed.falls;
+  observed.cooling = static_cast<std::uint64_t>(cooldown);
+  observed.bad = 0;
 }
 
 double warm_up::operator()(const training_position& at) const noexcept {
@@ -131,16 +131,16 @@ schedule parse_schedule(std::string_view text) {
   const auto name = spec.name({"constant", "step", "cosine", "polynomial", "exponential", "inverse-sqrt", "plateau"},
                               "such as constant:0.1 or inverse-sqrt:200");
   const double rate = spec.number(name == "inverse-sqrt" ? "alpha" : "rate", 0.0, true);
-  schedule made = read_plain(spec, name, rate);
-  warm_up rise;
-  rise.epochs = spec.number_of("warmup", rise.epochs, 0.0, false);
-  rise.scale = spec.number_of("scale", rise.scale, 0.0, true);
-  rise.from = spec.number_of("from", rise.from, 0.0, false);
+  schedule result = read_plain(spec, name, rate);
+  warm_up warm_up_phase;
+  warm_up_phase.epochs = spec.number_of("warmup", warm_up_phase.epochs, 0.0, false);
+  warm_up_phase.scale = spec.number_of("scale", warm_up_phase.scale, 0.0, true);
+  warm_up_phase.from = spec.number_of("from", warm_up_phase.from, 0.0, false);
   spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
-  if (rise.from != 1.0 && rise.epochs == 0.0)
-    spec.refuse("the start of its warm-up is given without the length", "give warmup=EPOCHS too");
-  made.begin_with(rise);
-  return made;
+  if (warm_up_phase.from != 1.0 && warm_up_phase.epochs == 0.0)
+    spec.refuse("its warm-up has a start and no length", "give warmup=EPOCHS too");
+  result.begin_with(warm_up_phase);
+  return result;
 }
 
 }}  // namespace muster::v0

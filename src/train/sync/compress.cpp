@@ -16,11 +16,11 @@ std::span<T> elements(buffer<std::byte>& bytes) {
   return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
-/// Summed as the encoded forms of a codec of spans.
+/// Gradients that are summed in the encoded forms of a codec.
 class encoded_gradients final : public detail::compressed_gradients {
  public:
-  encoded_gradients(arena& of, const compression& how)
-      : compressed_gradients(of), coder_(how), votes_(how.method == compression_method::sign) {}
+  encoded_gradients(arena& values, const compression& options)
+      : compressed_gradients(values), coder_(options), votes_(options.method == compression_method::sign) {}
 
   void attach(std::span<const gradient_bucket> buckets) override {
     compressed_gradients::attach(buckets);
@@ -33,13 +33,13 @@ class encoded_gradients final : public detail::compressed_gradients {
   }
 
  private:
-  /// Of a bucket, tensor by tensor.
+  /// The encoded form of a bucket, tensor by tensor.
   struct encoded_form {
     buffer<std::byte> mine;
-    buffer<std::byte> all;  // of all ranks, where they have to be seen one by one
+    buffer<std::byte> all;  // every rank's form, for codecs that decode each form separately
   };
 
-  /// Calls f(tensor, its gradient, where its encoded form begins, bytes of that).
+  /// Calls f(tensor, its gradient, offset of its encoded form, size of that form in bytes).
   template <class F>
   void for_each_tensor(std::size_t bucket, const F& f) {
     std::size_t at = 0;
@@ -67,7 +67,7 @@ class encoded_gradients final : public detail::compressed_gradients {
       if (residuals_ == nullptr) {
         coder_.encode(values, draw, encoded);
       } else {
-        encode_with_feedback(coder_, values, part_of_tensor(residuals_->now), draw, encoded,
+        encode_with_feedback(coder_, values, part_of_tensor(residuals_->current), draw, encoded,
                              part_of_tensor(residuals_->next));
       }
     });
@@ -113,20 +113,20 @@ class encoded_gradients final : public detail::compressed_gradients {
   any_codec coder_;
   bool votes_;
   std::vector<encoded_form> encoded_;  // by bucket
-  memory* residuals_ = nullptr;        // where errors are fed back
+  memory* residuals_ = nullptr;        // set where errors are fed back
 };
 
 }  // namespace
 
-bucket_codec compress(const compression& how) {
-  if (how.method == compression_method::none) return {};
-  return [=](arena& of) -> std::unique_ptr<gradient_backend> {
-    if (how.method == compression_method::powersgd) return detail::powersgd_gradients(of, how.rank);
-    return std::make_unique<encoded_gradients>(of, how);
+bucket_codec compress(const compression& options) {
+  if (options.method == compression_method::none) return {};
+  return [=](arena& values) -> std::unique_ptr<gradient_backend> {
+    if (options.method == compression_method::powersgd) return detail::powersgd_gradients(values, options.rank);
+    return std::make_unique<encoded_gradients>(values, options);
   };
 }
 
-bucket_codec compress(std::string_view how) { return compress(parse_compression(how)); }
+bucket_codec compress(std::string_view text) { return compress(parse_compression(text)); }
 
 bucket_codec compress(const settings& chosen) { return compress(chosen.value(setting::compress)); }
 

@@ -1,4 +1,4 @@
-// Gradients that are sent in another form, and what a step leaves to those behind it.
+// The base of gradients that are sent in a compressed form, with the state that a step leaves to the next step.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Of all that is random, the same at every rank.
+/// Seed for random numbers, the same at every rank.
 inline constexpr std::uint64_t seed = 1;
 
 class compressed_gradients : public host_gradients {
  public:
-  explicit compressed_gradients(arena& of) : host_gradients(of) {}
+  explicit compressed_gradients(arena& values) : host_gradients(values) {}
 
   void begin(group* ranks, std::uint64_t step) final {
     host_gradients::begin(ranks, step);
@@ -32,7 +32,7 @@ class compressed_gradients : public host_gradients {
     if (bucket == 0) head_ = allreduce_async(ranks(), on_host().gradients_with_head().first(arena::head), sum);
     return send(bucket);
   }
-  [[nodiscard]] bool test(std::size_t) final { return false; }  // decoding is left to the end of the pass
+  [[nodiscard]] bool test(std::size_t) final { return false; }  // decoding happens at the end of the pass
   std::size_t wait(std::size_t bucket) final {
     head_.wait();
     under_way()[bucket].wait();
@@ -43,37 +43,37 @@ class compressed_gradients : public host_gradients {
     host_gradients::abandon();
   }
   void commit() noexcept final {
-    for (auto& one : memories_) std::swap(one.now, one.next);
+    for (auto& array : memories_) std::swap(array.current, array.next);
   }
   void describe(state_parts& parts) final {
-    for (auto& one : memories_) {
+    for (auto& array : memories_) {
       parts.add(
-          one.name, one.kind,
-          [&one] {
-            const auto bytes = std::as_bytes(one.now.span());
+          array.name, array.kind,
+          [&array] {
+            const auto bytes = std::as_bytes(array.current.span());
             return std::vector<std::byte>(bytes.begin(), bytes.end());
           },
-          [&one](std::span<const std::byte> bytes) {
-            const std::size_t wanted = one.now.size() * sizeof(float);
-            if (bytes.size() != wanted) {
-              throw configuration_error("the " + one.name + " cannot be taken over (there are " +
-                                        std::to_string(bytes.size()) + " bytes where " + std::to_string(wanted) +
-                                        " are needed); use the same model and compression");
+          [&array](std::span<const std::byte> bytes) {
+            const std::size_t size = array.current.size() * sizeof(float);
+            if (bytes.size() != size) {
+              throw configuration_error("the " + array.name + " cannot be restored (the state has " +
+                                        std::to_string(bytes.size()) + " bytes instead of " + std::to_string(size) +
+                                        "); use the same model and compression");
             }
-            if (!bytes.empty()) std::memcpy(one.now.data(), bytes.data(), bytes.size());
+            if (!bytes.empty()) std::memcpy(array.current.data(), bytes.data(), bytes.size());
           });
     }
   }
 
  protected:
-  /// The values of the last step that was committed, and beside them those that the present one makes.
+  /// An array with the values of the last committed step, and the values of the current step.
   struct memory {
     std::string name;
     state_kind kind;
-    buffer<float> now;
+    buffer<float> current;
     buffer<float> next;
   };
-  /// Once, in `attach`: it stays at its place.
+  /// Adds an array that belongs to the state. Called in `attach`; the array does not move afterwards.
   memory& remember(std::string name, state_kind kind, std::size_t size) {
     memories_.push_back({std::move(name), kind, buffer<float>(size), buffer<float>(size)});
     return memories_.back();
@@ -84,7 +84,8 @@ class compressed_gradients : public host_gradients {
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
 
  private:
-  /// Encodes a bucket and starts what sums it; decodes what was summed. Both return the bytes put into collectives.
+  /// `send` encodes a bucket and starts its reduction; `receive` decodes the result. Both return the bytes put into
+  /// collectives.
   virtual std::size_t send(std::size_t bucket) = 0;
   virtual std::size_t receive(std::size_t bucket) = 0;
 
@@ -93,10 +94,10 @@ class compressed_gradients : public host_gradients {
   std::uint64_t step_ = 0;
 };
 
-/// A tensor of these extents as PowerSGD sees it.
+/// Returns the shape as which PowerSGD treats a tensor with these extents.
 [[nodiscard]] low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank);
 
-/// Those that are summed by PowerSGD.
-[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& of, std::size_t rank);
+/// Returns gradients that are summed by PowerSGD.
+[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& values, std::size_t rank);
 
 }}}  // namespace muster::v0::detail

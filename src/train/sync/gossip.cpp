@@ -13,7 +13,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// Of the messages between neighbours.
+// Tag of the messages between neighbours.
 constexpr std::uint32_t gossip_tag = first_library_tag;
 
 int remainder(int a, int n) { return ((a % n) + n) % n; }
@@ -36,8 +36,8 @@ std::string_view to_string(gossip_graph graph) noexcept {
 std::vector<int> neighbours(gossip_graph graph, int rank, int world) {
   if (rank < 0 || rank >= world) {
     throw configuration_error("rank " + std::to_string(rank) + " of " + std::to_string(world) +
-                              " has no neighbours (ranks count from 0 to world - 1); pass the rank and size of one "
-                              "group");
+                              " has no neighbours (ranks count from 0 to world - 1); pass a group's rank and "
+                              "size");
   }
   std::set<int> found;
   switch (graph) {
@@ -65,34 +65,34 @@ std::vector<int> neighbours(gossip_graph graph, int rank, int world) {
 }
 
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch) {
-  const auto others = neighbours(graph, ranks.rank(), ranks.size());
-  if (others.empty()) return;
-  const scoped_event measured(activity::communication, "gossip", values.size_bytes() * others.size());
+  const auto peers = neighbours(graph, ranks.rank(), ranks.size());
+  if (peers.empty()) return;
+  const scoped_event measured(activity::communication, "gossip", values.size_bytes() * peers.size());
   auto& state = *ranks.state();
   auto& transport = ranks.transport();
-  const auto held = state.guard();
+  const auto lock = state.guard();
   state.enter();
-  const auto until = deadline_after(ranks.settings().timeout);
+  const auto deadline = deadline_after(ranks.settings().timeout);
   scratch.resize(2 * values.size());
   const std::span<float> mixed(scratch.data(), values.size());
   const std::span<float> theirs(scratch.data() + values.size(), values.size());
-  std::vector<request> sends(others.size());
+  std::vector<request> sends(peers.size());
   const auto await = [&](request& r) {
     while (!transport.test(r)) {
-      for (auto& sending : sends) (void)transport.test(sending);  // a peer may wait for these
+      for (auto& sending : sends) (void)transport.test(sending);  // a peer may be waiting for these messages
       state.poll_notices();
       if (state.failed()) std::rethrow_exception(state.failure());
-      if (clock::now() >= until)
+      if (clock::now() >= deadline)
         throw timeout_error("gossip", ranks.sequence(), {r.peer}, ranks.settings().timeout.count());
-      transport.pause(std::min(until, deadline_after(seconds(0.001))));
+      transport.pause(std::min(deadline, deadline_after(seconds(0.001))));
     }
   };
   try {
-    for (std::size_t k = 0; k < others.size(); ++k) transport.send(fill(sends[k], others[k], values));
-    const auto weight = 1.0 / (1.0 + static_cast<double>(others.size()));
-    const auto own = static_cast<float>(1.0 - weight * static_cast<double>(others.size()));
+    for (std::size_t k = 0; k < peers.size(); ++k) transport.send(fill(sends[k], peers[k], values));
+    const auto weight = 1.0 / (1.0 + static_cast<double>(peers.size()));
+    const auto own = static_cast<float>(1.0 - weight * static_cast<double>(peers.size()));
     for (std::size_t i = 0; i < values.size(); ++i) mixed[i] = own * values[i];
-    for (const int peer : others) {  // in one order, so that a run repeats bit for bit
+    for (const int peer : peers) {  // in a fixed order, so that a run repeats bit for bit
       request r;
       transport.receive(fill(r, peer, theirs));
       await(r);

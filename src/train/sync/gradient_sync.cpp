@@ -18,13 +18,14 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The number of samples travels as two floats: their sums over ranks stay exact.
+// Base of the number of samples, which is sent as two floats, so that their sums over ranks are exact.
 constexpr std::uint64_t count_base = 4096;
 
-// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than a third of what
-// is left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
-// travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
-// twice as fast as the link.
+// Divides the gradients into buckets. The first buckets are full, since each bucket costs a synchronisation between all
+// ranks. Towards the end a bucket has at most a third of the remaining gradients, down to an eighth of a full bucket,
+// since the last bucket's reduction overlaps with no computation. The limit is a third because a bucket is reduced
+// while the remaining gradients are computed. With a half, each reduction would end after the next bucket is ready,
+// unless the pass is twice as fast as the link.
 std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
                                           std::size_t first_bucket) {
   const std::size_t all = extents.empty() ? 0 : extents.front().first + extents.front().count;
@@ -37,8 +38,8 @@ std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::s
     begin = end;
   };
   for (std::size_t tensor = extents.size(); tensor-- > 0;) {
-    const std::size_t left = (all - begin) * sizeof(float);
-    const std::size_t bytes = std::min(bucket, std::max(bucket / 8, left / 3));
+    const std::size_t remaining = (all - begin) * sizeof(float);
+    const std::size_t bytes = std::min(bucket, std::max(bucket / 8, remaining / 3));
     const std::size_t limit = (buckets.empty() ? first_bucket : bytes) / sizeof(float);
     const std::size_t count = extents[tensor].count;
     if (!open.tensors.empty() && end - begin + count > limit) close();
@@ -49,24 +50,26 @@ std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::s
   return buckets;
 }
 
-std::unique_ptr<gradient_backend> backend_of(arena& of, const sync_options& options) {
-  if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(of, options.virtual_shards);
-  if (options.codec) return options.codec(of);
-  return std::make_unique<host_gradients>(of);
+std::unique_ptr<gradient_backend> backend_of(arena& values, const sync_options& options) {
+  if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(values, options.virtual_shards);
+  if (options.codec) return options.codec(values);
+  return std::make_unique<host_gradients>(values);
 }
 
 }  // namespace
 
-// ---- what a model sees ----
+// ---- the interface for models ----
 
-backward_pass::backward_pass(gradient_sync& of, group* ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
+backward_pass::backward_pass(gradient_sync& owner, group* ranks, int passes) : sync_(&owner) {
+  owner.reset(ranks, passes);
+}
 backward_pass::~backward_pass() { sync_->leave(); }
 std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->on_host().parameter(tensor); }
 std::span<float> backward_pass::gradient(std::size_t tensor) {
-  const auto there = sync_->on_host().gradient(tensor);
-  sync_->given_[tensor] = 1;
+  const auto place = sync_->on_host().gradient(tensor);
+  sync_->requested_[tensor] = 1;
   sync_->step_.wrote = true;
-  return there;
+  return place;
 }
 bool backward_pass::adds(std::size_t tensor) const {
   return sync_->written_.at(tensor) > 0 && !sync_->keeps_passes_apart();
@@ -80,11 +83,12 @@ std::uint64_t backward_pass::samples() const noexcept { return sync_->step_.samp
 double backward_pass::norm() const noexcept { return std::sqrt(sync_->step_.squares); }
 
 void backward_pass::end_pass() {
-  for (std::size_t tensor = sync_->given_.size(); tensor-- > 0;) {  // from the last layer on, as buckets leave
-    const bool given = std::exchange(sync_->given_[tensor], 0) != 0;
+  for (std::size_t tensor = sync_->requested_.size();
+       tensor-- > 0;) {  // in the order in which buckets start, from the last layer to the first
+    const bool was_requested = std::exchange(sync_->requested_[tensor], 0) != 0;
     if (sync_->written_[tensor] > sync_->step_.pass) continue;
-    if (!given && !sync_->keeps_passes_apart()) continue;
-    if (!given) sync_->gradients_->clear(sync_->gradients_->of().extents()[tensor]);
+    if (!was_requested && !sync_->keeps_passes_apart()) continue;
+    if (!was_requested) sync_->gradients_->clear(sync_->gradients_->base_arena().extents()[tensor]);
     sync_->written(tensor);
   }
   if (++sync_->step_.pass < sync_->step_.passes) sync_->gradients_->end_pass();
@@ -92,14 +96,14 @@ void backward_pass::end_pass() {
 
 void backward_pass::clear() {
   sync_->on_host().clear_gradients();
-  std::ranges::fill(sync_->given_, 1);
+  std::ranges::fill(sync_->requested_, 1);
   sync_->step_.wrote = true;
 }
 
 void backward_pass::add_samples(std::uint64_t count) {
   if (sync_->step_.next_start > 0) {
     throw configuration_error(
-        "samples are counted too late (the first bucket has started with the count before); call add_samples before a "
+        "samples are counted too late (the first bucket has already started); call add_samples before a "
         "pass writes its gradients, and begin() with the number of passes");
   }
   sync_->step_.samples_here += count;
@@ -116,14 +120,14 @@ void backward_pass::divided_by(double divisor) {
 
 // ---- buckets ----
 
-gradient_sync::gradient_sync(arena& of, const sync_options& options)
-    : gradient_sync(backend_of(of, options), options) {}
+gradient_sync::gradient_sync(arena& values, const sync_options& options)
+    : gradient_sync(backend_of(values, options), options) {}
 
 gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
-    : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->of())), options_(options) {
+    : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->base_arena())), options_(options) {
   if (!(options.clip >= 0 && std::isfinite(options.clip))) {
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
-                              " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
+                              " (it must be finite and not negative); give a positive number, or 0 for no clipping");
   }
   if (options.mode.what == sync_mode::kind::parameter_server) {
     throw configuration_error(
@@ -133,21 +137,22 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
   if (options.virtual_shards < 0 || (options.virtual_shards > 0 && (options.codec || !exchanges_gradients()))) {
     throw configuration_error("a batch cannot be cut into " + std::to_string(options.virtual_shards) +
                               " virtual shards " +
-                              (options.virtual_shards < 0 ? "(it is no number of parts); give 1 or more, or 0"
-                               : options.codec ? "(what a codec sends and keeps depends on the ranks); use no codec"
+                              (options.virtual_shards < 0 ? "(the number of parts is negative); give 1 or more, or 0"
+                               : options.codec ? "(a codec's messages and residuals depend on the ranks); use no codec"
                                                : "(ranks exchange weights); use mode allreduce"));
   }
   if (!exchanges_gradients() && options.codec) {
-    throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
-                              " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
-                              "codec");
+    throw configuration_error(
+        "a codec cannot be used in mode " + to_string(options.mode) +
+        " (a codec compresses gradients, and these ranks exchange weights); use mode allreduce or "
+        "no codec");
   }
   if (!exchanges_gradients() || options.codec || options.virtual_shards > 0) (void)on_host();
-  const std::size_t tensors = gradients_->of().shapes().size();
+  const std::size_t tensors = gradients_->base_arena().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
-  given_.resize(tensors);
-  buckets_ = plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
+  requested_.resize(tensors);
+  buckets_ = plan_buckets(gradients_->base_arena().extents(), options_.bucket, options_.first_bucket);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
   flights_.resize(buckets_.size());
@@ -159,12 +164,12 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
     if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
   }
   gradients_->attach(buckets_);
-  gradients_->of().share(std::move(shared));
+  gradients_->base_arena().share(std::move(shared));
 }
 
 gradient_sync::~gradient_sync() {
   leave();
-  gradients_->of().end_sharing();
+  gradients_->base_arena().end_sharing();
 }
 
 arena& gradient_sync::on_host() {
@@ -184,31 +189,31 @@ backward_pass gradient_sync::begin(int passes) { return begin(nullptr, passes); 
 backward_pass gradient_sync::begin(group* ranks, int passes) {
   if (under_way_) {
     throw configuration_error(
-        "a backward pass cannot begin (the last one is under way); let it end, by wait() or by leaving its scope");
+        "a backward pass cannot begin (the last pass is unfinished); end it, by wait() or by leaving its scope");
   }
   if (passes < 1) {
     throw configuration_error("a step cannot have " + std::to_string(passes) +
-                              " passes (it needs one); give 1 or more");
+                              " passes (it needs at least one); give 1 or more");
   }
   return backward_pass(*this, ranks, passes);
 }
 
 void gradient_sync::reset(group* ranks, int passes) {
-  gradients_->begin(ranks, now_.steps);
+  gradients_->begin(ranks, progress_.steps);
   under_way_ = true;
   step_ = {.passes = passes, .polls = ranks != nullptr && !ranks->settings().progress_thread};
   std::ranges::fill(written_, 0);
-  std::ranges::fill(given_, 0);
+  std::ranges::fill(requested_, 0);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     flights_[bucket] = {.missing = buckets_[bucket].tensors.size()};
   bytes_sent_ = 0;
-  next_ = now_;
-  ++next_.steps;
+  next_progress_ = progress_;
+  ++next_progress_.steps;
   began_ = true;
   complete_ = false;
 }
 
-// The gradients are free after it, whatever happened.
+// Abandons an unfinished step. No collective uses the gradients afterwards.
 void gradient_sync::leave() noexcept {
   if (!under_way_) return;
   gradients_->abandon();
@@ -220,10 +225,10 @@ void gradient_sync::written(std::size_t tensor) {
     throw configuration_error(tensor >= written_.size()
                                   ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
                                         std::to_string(written_.size()) + "); count from 0"
-                                  : "the gradient of '" + gradients_->of().shapes()[tensor].name +
-                                        "' was written once more than there are passes (" +
+                                  : "the gradient of '" + gradients_->base_arena().shapes()[tensor].name +
+                                        "' was written more often than there are passes (" +
                                         std::to_string(step_.passes) +
-                                        "); call ready once a pass, and begin() with the number of passes");
+                                        "); call ready once per pass, and begin() with the number of passes");
   }
   if (++written_[tensor] == step_.passes && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
   if (step_.polls) poll();
@@ -244,7 +249,8 @@ void gradient_sync::start(std::size_t bucket) {
   bytes_sent_ += flight.bytes;
 }
 
-// Moves the collectives on and ends those that are done while their gradients are still in a cache.
+// Advances the collectives and finishes the buckets whose sums are complete, while their gradients are still in a
+// cache.
 void gradient_sync::poll() {
   while (step_.next_finish < step_.next_start && (!exchanges_gradients() || gradients_->test(step_.next_finish)))
     finish(step_.next_finish++);
@@ -271,26 +277,26 @@ void gradient_sync::finish(std::size_t bucket) {
 void gradient_sync::require_written() const {
   if (step_.wrote || step_.samples_here == 0 || written_.empty()) return;
   throw configuration_error("a backward pass of " + std::to_string(step_.samples_here) +
-                            " samples wrote no gradient (it did not ask for the place of any, so that nothing would be "
-                            "trained); write pass.gradient(t) in each pass, or bind the model's gradients to it there");
+                            " samples wrote no gradient (it did not request the place of any, so the step would train "
+                            "nothing); write pass.gradient(t) in each pass, or bind the model's gradients to it there");
 }
 
-// Such a training does not move, and nothing else of it looks wrong.
-void gradient_sync::tell_zeros() {
-  if (seen_ || step_.samples == 0) return;
-  seen_ = true;
+// Warns once if all gradients are zero. Such a training makes no progress, and shows no other symptom.
+void gradient_sync::warn_about_zeros() {
+  if (examined_ || step_.samples == 0) return;
+  examined_ = true;
   for (const auto& bucket : buckets_) {
     if (gradients_->sum_of_squares(bucket.part) != 0) return;
   }
   log(log_level::warning,
-      "all gradients of the first step are 0 (nothing is trained by them); check that the model writes to "
-      "pass.gradient(t) in each pass, and that nothing, such as zero_grad(), binds it to other memory");
+      "all gradients of the first step are 0 (the step trains nothing); check that the model writes to "
+      "pass.gradient(t) in each pass, and that no call, such as zero_grad(), binds it to other memory");
 }
 
 void gradient_sync::wait() {
   const scoped_event measured(activity::aggregate, "aggregate", 0);
   require_written();
-  const auto& extents = gradients_->of().extents();
+  const auto& extents = gradients_->base_arena().extents();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
     if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
   }
@@ -305,10 +311,10 @@ void gradient_sync::wait() {
         "the gradients cannot be divided by the number of samples (no sample was counted); call add_samples in the "
         "backward pass");
   }
-  tell_zeros();
+  warn_about_zeros();
   if (const double norm = std::sqrt(step_.squares); options_.clip > 0 && norm > double{options_.clip}) {
-    const auto by = static_cast<float>(double{options_.clip} / norm);
-    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, by);
+    const auto factor = static_cast<float>(double{options_.clip} / norm);
+    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, factor);
   }
   gradients_->finish();
   under_way_ = false;
@@ -319,26 +325,26 @@ void gradient_sync::wait() {
 
 void gradient_sync::exchange(group& ranks) {
   if (!std::exchange(began_, false)) return;
-  next_.samples_since_average = now_.samples_since_average + step_.samples_here;
+  next_progress_.samples_since_average = progress_.samples_since_average + step_.samples_here;
   if (options_.mode.what == sync_mode::kind::gossip) {
     gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
     bytes_sent_ +=
         arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
     return;
   }
-  if (options_.mode.what == sync_mode::kind::local_sgd && (now_.steps + 1) % options_.mode.period != 0) return;
-  average_weights(ranks, next_.samples_since_average);
+  if (options_.mode.what == sync_mode::kind::local_sgd && (progress_.steps + 1) % options_.mode.period != 0) return;
+  average_weights(ranks, next_progress_.samples_since_average);
   if (ranks.size() > 1) bytes_sent_ += arena_->parameters().size_bytes();
-  next_.samples_since_average = 0;
+  next_progress_.samples_since_average = 0;
 }
 
 void gradient_sync::average(group& ranks) {
   if (exchanges_gradients()) return;
-  average_weights(ranks, options_.mode.what == sync_mode::kind::gossip ? 0 : now_.samples_since_average);
-  now_.samples_since_average = next_.samples_since_average = 0;
+  average_weights(ranks, options_.mode.what == sync_mode::kind::gossip ? 0 : progress_.samples_since_average);
+  progress_.samples_since_average = next_progress_.samples_since_average = 0;
 }
 
-// Beside the parameters, which an error leaves as they were.
+// Computes in a scratch array, so that an error leaves the parameters unchanged.
 void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
   if (ranks.size() == 1) return;
   std::vector<std::uint64_t> trained_with(static_cast<std::size_t>(ranks.size()));
@@ -370,12 +376,12 @@ void gradient_sync::describe(state_parts& parts) {
   parts.add_property("the number of virtual shards", std::to_string(options_.virtual_shards));
   parts.add_property("the bytes of a bucket",
                      std::to_string(options_.bucket) + " after " + std::to_string(options_.first_bucket));
-  parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
-  parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
+  parts.add("steps of gradient_sync", std::span(&progress_.steps, 1));
+  parts.add("samples since the weights were averaged", std::span(&progress_.samples_since_average, 1),
             state_kind::rank_local);
   parts.hook([this] { commit(); },
              [this] {
-               next_ = now_;
+               next_progress_ = progress_;
                began_ = complete_ = false;
              });
   if (!exchanges_gradients()) parts.exchange([this](group& ranks) { exchange(ranks); });
@@ -383,7 +389,7 @@ void gradient_sync::describe(state_parts& parts) {
 }
 
 void gradient_sync::commit() noexcept {
-  now_ = next_;
+  progress_ = next_progress_;
   if (std::exchange(complete_, false)) gradients_->commit();
 }
 

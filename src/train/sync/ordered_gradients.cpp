@@ -47,36 +47,37 @@ void ordered_gradients::attach(std::span<const gradient_bucket> buckets) {
 void ordered_gradients::begin(group* ranks, std::uint64_t step) {
   host_gradients::begin(ranks, step);
   own_.clear();
-  const batch_shard here{ranks->rank(), ranks->size(), parts_, weights_};
+  const batch_shard own_shard{ranks->rank(), ranks->size(), parts_, weights_};
   const auto parts_of = [&](int rank) {
-    return v0::part_of(static_cast<std::uint64_t>(parts_), {rank, here.world, 0, weights_});
+    return v0::part_of(static_cast<std::uint64_t>(parts_), {rank, own_shard.world, 0, weights_});
   };
-  next_part_ = static_cast<int>(parts_of(here.rank).first);
-  if (layout_for_ == here) return;
-  layout_for_ = here;
+  next_part_ = static_cast<int>(parts_of(own_shard.rank).first);
+  if (layout_for_ == own_shard) return;
+  layout_for_ = own_shard;
   nodes_of_.clear();
   most_nodes_ = 1;
-  for (int rank = 0; rank < here.world; ++rank) {
-    tree_sum of_rank(parts_);
-    of_rank.add_leaves(parts_of(rank));
-    nodes_of_.push_back(of_rank.nodes());
-    most_nodes_ = std::max(most_nodes_, of_rank.nodes().size());
+  for (int rank = 0; rank < own_shard.world; ++rank) {
+    tree_sum rank_sum(parts_);
+    rank_sum.add_leaves(parts_of(rank));
+    nodes_of_.push_back(rank_sum.nodes());
+    most_nodes_ = std::max(most_nodes_, rank_sum.nodes().size());
   }
 }
 
-// The sums have the layout of the gradients with their head, which stays zero: the last part alone has numbers there.
+// Adds a pass's gradients to the partial sums. A sum has the layout of the gradients with their head. The head stays
+// zero, since only the last part has numbers there.
 void ordered_gradients::end_pass() {
   const auto gradients = on_host().gradients_with_head();
   std::ranges::fill(gradients.first(arena::head), 0.0f);
   const int joined = own_.add({0, next_part_++});
-  std::size_t to = own_.nodes().size() - 1 + static_cast<std::size_t>(joined);
+  std::size_t target = own_.nodes().size() - 1 + static_cast<std::size_t>(joined);
   if (joined == 0) {
-    if (sums_.size() <= to) sums_.emplace_back(gradients.size());
-    std::ranges::copy(gradients, sums_[to].span().begin());
+    if (sums_.size() <= target) sums_.emplace_back(gradients.size());
+    std::ranges::copy(gradients, sums_[target].span().begin());
     return;
   }
-  add_to(sums_[to - 1].span(), gradients);
-  for (--to; to >= own_.nodes().size(); --to) add_to(sums_[to - 1].span(), sums_[to].span());
+  add_to(sums_[target - 1].span(), gradients);
+  for (--target; target >= own_.nodes().size(); --target) add_to(sums_[target - 1].span(), sums_[target].span());
 }
 
 std::span<float> ordered_gradients::values_of(std::size_t bucket) {
@@ -85,7 +86,7 @@ std::span<float> ordered_gradients::values_of(std::size_t bucket) {
   return bucket == 0 ? all.first(arena::head + part.count) : all.subspan(arena::head + part.first, part.count);
 }
 
-// Of a message from one rank to another: so much of each of the partial sums.
+// Returns the number of elements per partial sum in a message from one rank to another.
 std::size_t ordered_gradients::piece_of(std::size_t count) const noexcept {
   const auto ranks = nodes_of_.size();
   return (count + ranks - 1) / ranks;
@@ -99,8 +100,9 @@ std::size_t ordered_gradients::start(std::size_t bucket) {
     joined_ = mine.empty() ? 0 : own_.add({0, next_part_});
     if (own_.nodes() != mine) {
       throw configuration_error(
-          "the gradients of a step cannot be summed by virtual shards (its passes are not this rank's shards); begin() "
-          "with as many passes as the rank has shards");
+          "the gradients of a step cannot be summed by virtual shards (its passes do not match this rank's shards); "
+          "call "
+          "begin() with as many passes as the rank has shards");
     }
   }
   const auto sum = [&](std::size_t k) { return sums_[k].span().subspan(at, values.size()); };
@@ -113,33 +115,33 @@ std::size_t ordered_gradients::start(std::size_t bucket) {
   const std::size_t piece = piece_of(values.size());
   sent.resize(piece * most_nodes_ * static_cast<std::size_t>(ranks));
   received.resize(sent.size());
-  auto to = sent.begin();
+  auto destination = sent.begin();
   for (int rank = 0; rank < ranks; ++rank) {
     const block theirs = block_of(values.size(), rank, ranks);
-    for (std::size_t k = 0; k < most_nodes_; ++k, to += static_cast<std::ptrdiff_t>(piece)) {
+    for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(piece)) {
       if (k >= mine.size()) continue;
-      const std::span<const float> from = k + 1 == mine.size() ? values : sum(k);
-      std::ranges::copy(from.subspan(theirs.first, theirs.count), to);
+      const std::span<const float> source = k + 1 == mine.size() ? values : sum(k);
+      std::ranges::copy(source.subspan(theirs.first, theirs.count), destination);
     }
   }
   sending = all_to_all_async(this->ranks(), std::span<const float>(sent), std::span(received));
   return sent.size() * sizeof(float);
 }
 
-// Adds up the partial sums of all ranks, in the order of the parts, to those of one block.
+// Adds up every rank's partial sums for a block, in the order of the parts.
 void ordered_gradients::complete(std::span<const float> received, std::size_t piece, std::span<float> block) {
-  tree_sum whole(parts_);
-  std::size_t of_rank = 0;
+  tree_sum total(parts_);
+  std::size_t rank_begin = 0;
   for (const auto& nodes : nodes_of_) {
     for (std::size_t k = 0; k < nodes.size(); ++k) {
-      const std::size_t depth = whole.nodes().size();
-      const auto joined = static_cast<std::size_t>(whole.add(nodes[k]));
+      const std::size_t depth = total.nodes().size();
+      const auto joined = static_cast<std::size_t>(total.add(nodes[k]));
       scratch_.resize(std::max(scratch_.size(), (depth + 1) * piece));
       const auto sum = [&](std::size_t d) { return std::span(scratch_).subspan(d * piece, block.size()); };
-      std::ranges::copy(received.subspan(of_rank + k * piece, block.size()), sum(depth).begin());
+      std::ranges::copy(received.subspan(rank_begin + k * piece, block.size()), sum(depth).begin());
       for (std::size_t d = depth; d > depth - joined; --d) add_to(sum(d - 1), sum(d));
     }
-    of_rank += most_nodes_ * piece;
+    rank_begin += most_nodes_ * piece;
   }
   std::ranges::copy(std::span(scratch_).first(block.size()), block.begin());
 }

@@ -30,7 +30,7 @@ sync_mode parse_sync_mode(std::string_view text) {
   return mode;
 }
 
-sync_mode sync_mode_of(const context& of) { return parse_sync_mode(of.configuration().value(setting::mode)); }
+sync_mode sync_mode_of(const context& ctx) { return parse_sync_mode(ctx.configuration().value(setting::mode)); }
 
 std::string to_string(const sync_mode& mode) {
   std::string text = names[static_cast<std::size_t>(mode.what)];

@@ -109,9 +109,9 @@ TEST_CASE("what cannot be registered is refused by name") {
     return [=] { (void)muster::register_algorithm(kind, name, body); };
   };
   for (const auto& [kind, name, why] : {std::tuple{collective::allreduce, "by_root", "has an algorithm of that name"},
-                                        {collective::allreduce, "ring", "there is one of that name"},
-                                        {collective::allreduce, "By Root", "it is no name"},
-                                        {collective::allreduce, "", "it is no name"},
+                                        {collective::allreduce, "ring", "the name exists already"},
+                                        {collective::allreduce, "By Root", "the name is invalid"},
+                                        {collective::allreduce, "", "the name is invalid"},
                                         {collective::finish, "last", "there is no such collective"},
                                         {collective::none, "last", "there is no such collective"}})
     CHECK_THROWS_WITH(attempt(kind, name, by_root)(), contains(why));

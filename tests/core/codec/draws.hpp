@@ -1,4 +1,4 @@
-// Inputs of the tests of codecs: the same on every machine, for the bits of what is made of them are compared.
+// Inputs for tests of codecs: the same on every machine, since the tests compare the bits of the results.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline muster::any_codec codec_named(const std::string& name) {
   return muster::any_codec(muster::parse_compression(name));
 }
 
-/// Of both signs and of magnitudes over five decades, as gradients are; one in eight is 0.
+/// Returns values of both signs with magnitudes over five decades, like gradients; an eighth of the values are 0.
 inline std::vector<float> draw_gradient(muster::random_stream& random, std::size_t size) {
   std::vector<float> values(size);
   for (auto& value : values) {
@@ -27,7 +27,7 @@ inline std::vector<float> draw_gradient(muster::random_stream& random, std::size
   return values;
 }
 
-/// The encoded form, at a multiple of 4 bytes.
+/// The encoded form, aligned to 4 bytes.
 struct encoded_form {
   std::vector<std::uint32_t> words;
   std::size_t bytes;
@@ -38,9 +38,9 @@ struct encoded_form {
 
 template <muster::codec C>
 encoded_form encode(const C& coder, const std::vector<float>& values, std::uint64_t draw) {
-  encoded_form made(coder.encoded_bytes(values.size()));
-  coder.encode(values, draw, made.span());
-  return made;
+  encoded_form result(coder.encoded_bytes(values.size()));
+  coder.encode(values, draw, result.span());
+  return result;
 }
 
 template <muster::codec C>

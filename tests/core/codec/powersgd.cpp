@@ -24,12 +24,12 @@ matrix start(const muster::low_rank_shape& shape, std::uint64_t draw) {
   return right;
 }
 
-/// One round of one rank: `right` becomes the Q of the next; the approximation is returned.
-matrix approximate(const muster::low_rank_shape& shape, const matrix& of, matrix& right) {
-  matrix left(shape.left_size()), result(of.size());
-  muster::low_rank_left(shape, of, right, left);
+/// Computes one round of a rank and returns the approximation. `right` becomes the Q of the next round.
+matrix approximate(const muster::low_rank_shape& shape, const matrix& input, matrix& right) {
+  matrix left(shape.left_size()), result(input.size());
+  muster::low_rank_left(shape, input, right, left);
   muster::orthonormalise(shape, left);
-  muster::low_rank_right(shape, of, left, right);
+  muster::low_rank_right(shape, input, left, right);
   muster::low_rank_add(shape, left, right, 1.0f, result);
   return result;
 }
@@ -69,8 +69,8 @@ TEST_CASE("columns become orthogonal and of length 1, and what depends on others
   muster::random_stream random(2);
   auto p = normals(random, shape.left_size());
   for (std::size_t i = 0; i < shape.rows; ++i) {
-    p[shape.rows + i] = p[i] + 1e-2f * p[shape.rows + i];         // nearly the first
-    p[3 * shape.rows + i] = 2.0f * p[i] - p[2 * shape.rows + i];  // of two others
+    p[shape.rows + i] = p[i] + 1e-2f * p[shape.rows + i];         // almost equal to the first
+    p[3 * shape.rows + i] = 2.0f * p[i] - p[2 * shape.rows + i];  // a linear combination of two other columns
   }
   muster::orthonormalise(shape, p);
   for (std::size_t a = 0; a < 4; ++a) {
@@ -97,7 +97,7 @@ TEST_CASE("a matrix of the rank is found in one round, any other is contracted")
   const auto any = normals(random, 1500);
   q = start(shape, 5);
   double last = squares(any);
-  for (int round = 0; round < 20; ++round) {  // warm start: a round of power iteration each
+  for (int round = 0; round < 20; ++round) {  // warm start: each round is a power iteration
     const double error = squared_distance(any, approximate(shape, any, q));
     REQUIRE(error <= last * (1 + 1e-6));
     last = error;
@@ -107,19 +107,19 @@ TEST_CASE("a matrix of the rank is found in one round, any other is contracted")
 
 TEST_CASE("warm start comes to the best approximation there is") {
   muster::random_stream random(6);
-  const muster::low_rank_shape whole{20, 24, 4}, best{20, 24, 2};
-  auto u = normals(random, whole.left_size());
+  const muster::low_rank_shape full{20, 24, 4}, best{20, 24, 2};
+  auto u = normals(random, full.left_size());
   auto v = normals(random, 4 * 24);
-  muster::orthonormalise(whole, u);
+  muster::orthonormalise(full, u);
   muster::orthonormalise({24, 24, 4}, v);
   const float singular[] = {10.0f, 5.0f, 1.0f, 0.5f};
   for (std::size_t i = 0; i < v.size(); ++i) v[i] *= singular[i / 24];
   matrix m(480);
-  muster::low_rank_add(whole, u, v, 1.0f, m);
+  muster::low_rank_add(full, u, v, 1.0f, m);
   auto q = start(best, 7);
   double error = 0;
   for (int round = 0; round < 30; ++round) error = squared_distance(m, approximate(best, m, q));
-  CHECK(error == Approx(1.0 + 0.25).epsilon(1e-3));  // Eckart and Young: the squares of the singular values left out
+  CHECK(error == Approx(1.0 + 0.25).epsilon(1e-3));  // Eckart and Young: the squares of the omitted singular values
 }
 
 TEST_CASE("the residuals of the ranks sum to what the sum lacks") {
@@ -129,10 +129,10 @@ TEST_CASE("the residuals of the ranks sum to what the sum lacks") {
   std::vector<matrix> parts;
   for (std::size_t rank = 0; rank < ranks; ++rank) parts.push_back(normals(random, 216));
   auto q = start(shape, 9);
-  matrix p(shape.left_size()), one(shape.left_size());
+  matrix p(shape.left_size()), contribution(shape.left_size());
   for (const auto& part : parts) {
-    muster::low_rank_left(shape, part, q, one);
-    for (std::size_t i = 0; i < p.size(); ++i) p[i] += one[i];
+    muster::low_rank_left(shape, part, q, contribution);
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] += contribution[i];
   }
   muster::orthonormalise(shape, p);
   matrix sum(216), lacking(216), q_sum(shape.right_size());
@@ -157,7 +157,7 @@ TEST_CASE("a gradient of zeros does not end PowerSGD") {
   CHECK(q == matrix(16));
   muster::low_rank_restart(shape, 1, q);
   CHECK(q == first);
-  muster::low_rank_restart(shape, 2, q);  // what is there stays
+  muster::low_rank_restart(shape, 2, q);  // nonzero columns do not change
   CHECK(q == first);
 }
 

@@ -1,4 +1,4 @@
-// What every codec promises, and the inequality that defines each.
+// The guarantees of every codec, and the inequality that defines each codec.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -40,10 +40,10 @@ TEST_CASE("a codec repeats for a draw, adds with a weight, and keeps what it sai
 TEST_CASE("the encoded form has the same bits on every machine") {
   muster::random_stream random(2);
   const auto values = draw_gradient(random, 4099);
-  const std::vector<std::pair<std::string, std::uint32_t>> known = {
+  const std::vector<std::pair<std::string, std::uint32_t>> expected = {
       {"none", 0xe0321a19}, {"float16", 0x2c01a122},  {"bfloat16", 0xdbd39b52},    {"qsgd8", 0xcb093f1b},
       {"sign", 0xd272e240}, {"topk:0.1", 0xf517936e}, {"randomk:0.1", 0x27898599}, {"blockk:0.1", 0x12d258f3}};
-  for (const auto& [name, crc] : known) {
+  for (const auto& [name, crc] : expected) {
     CAPTURE(name);
     const auto coder = codec_named(name);
     auto encoded = encode(coder, values, 3);
@@ -71,7 +71,7 @@ TEST_CASE("top-k leaves out at most its part, and the smallest") {
   for (const std::size_t size : sizes) {
     CAPTURE(share, size);
     auto values = draw_gradient(random, size);
-    if (size % 2 == 1) {  // many that are equal
+    if (size % 2 == 1) {  // many equal values
       for (auto& value : values) value = std::copysign(std::ceil(std::fabs(value)), value);
     }
     const std::size_t chosen = muster::elements_of_share(share, size);
@@ -79,7 +79,7 @@ TEST_CASE("top-k leaves out at most its part, and the smallest") {
     const auto decoded = decode(coder, encoded, size, 0);
     const double k = static_cast<double>(chosen), n = static_cast<double>(std::max<std::size_t>(size, 1));
     REQUIRE(squared_distance(values, decoded) <= (1 - k / n) * squares(values) * (1 + 1e-9));
-    // By sorting: magnitudes descending, places ascending.
+    // The oracle sorts: magnitudes descending, places ascending.
     std::vector<std::uint32_t> order(size);
     std::iota(order.begin(), order.end(), 0u);
     std::stable_sort(order.begin(), order.end(),
@@ -107,19 +107,19 @@ TEST_CASE("random-k and block-k take each element as often as any other and leav
   CAPTURE(name);
   muster::random_stream random(5);
   const auto values = draw_gradient(random, size);
-  std::vector<int> taken(size);
+  std::vector<int> times_chosen(size);
   double left_out = 0;
   for (std::uint64_t draw = 0; draw < draws; ++draw) {
     const auto decoded = there_and_back(coder, values, draw);
     left_out += squared_distance(values, decoded);
     const auto ones = there_and_back(coder, std::vector<float>(size, 1.0f), draw);
-    for (std::size_t i = 0; i < size; ++i) taken[i] += ones[i] == 1.0f ? 1 : 0;
+    for (std::size_t i = 0; i < size; ++i) times_chosen[i] += ones[i] == 1.0f ? 1 : 0;
   }
   const double chosen = static_cast<double>(coder.encoded_bytes(size) / 4);
   const double probability = chosen / size;
   const double deviation = std::sqrt(draws * probability * (1 - probability));
-  for (const int count : taken) REQUIRE(std::fabs(count - draws * probability) < 5 * deviation);
-  CHECK(std::accumulate(taken.begin(), taken.end(), 0) == static_cast<int>(chosen) * draws);
+  for (const int count : times_chosen) REQUIRE(std::fabs(count - draws * probability) < 5 * deviation);
+  CHECK(std::accumulate(times_chosen.begin(), times_chosen.end(), 0) == static_cast<int>(chosen) * draws);
   CHECK(left_out / draws == Approx((1 - probability) * squares(values)).epsilon(0.05));
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("QSGD is off by less than a level, and zeros stay zeros") {
   for (const std::size_t size : sizes) {
     auto values = draw_gradient(random, size);
     if (size > 600) std::fill(values.begin(), values.begin() + 512, 0.0f);
-    if (size == 1003) values[700] = 1e-42f;  // subnormal, beside others
+    if (size == 1003) values[700] = 1e-42f;  // subnormal, among other values
     if (size == 33) std::fill(values.begin(), values.end(), -1e-42f);
     const auto decoded = there_and_back(muster::qsgd8_codec(), values, size);
     for (std::size_t begin = 0; begin < size; begin += muster::qsgd8_codec::group) {
@@ -226,26 +226,26 @@ TEST_CASE("with error feedback all that is decoded and the last residual sum to 
   constexpr std::size_t size = 1003;
   muster::random_stream random(10);
   std::vector<float> residual(size), next(size);
-  std::vector<double> given(size), got(size);
+  std::vector<double> exact(size), got(size);
   for (std::uint64_t step = 0; step < 50; ++step) {
     const auto values = draw_gradient(random, size);
     encoded_form encoded(coder.encoded_bytes(size));
     const auto before = residual;
     muster::encode_with_feedback(coder, values, residual, step, encoded.span(), next);
-    REQUIRE(residual == before);  // a step that is given up leaves it
+    REQUIRE(residual == before);  // an abandoned step does not change it
     residual.swap(next);
     const auto decoded = decode(coder, encoded, size, step);
     for (std::size_t i = 0; i < size; ++i) {
-      given[i] += static_cast<double>(values[i]);
+      exact[i] += static_cast<double>(values[i]);
       got[i] += static_cast<double>(decoded[i]);
     }
   }
   double largest_residual = 0;
   for (std::size_t i = 0; i < size; ++i) {
-    REQUIRE(got[i] + static_cast<double>(residual[i]) == Approx(given[i]).margin(1e-4));
+    REQUIRE(got[i] + static_cast<double>(residual[i]) == Approx(exact[i]).margin(1e-4));
     largest_residual = std::max(largest_residual, std::fabs(static_cast<double>(residual[i])));
   }
-  CHECK(largest_residual < 100);  // and it does not grow with the steps: values are below 8
+  CHECK(largest_residual < 100);  // the residual does not grow with the steps: values are below 8
   CHECK_THROWS_AS(muster::encode_with_feedback(coder, next, std::span(residual).first(3), 0, {}, next),
                   muster::configuration_error);
 }
@@ -288,7 +288,7 @@ TEST_CASE("bytes that no encoder writes are refused, by their place, and change 
     CHECK_THAT(refused(name, longer, values.size()),
                contains("compressed by " + name.substr(0, name.find(':')) + ": byte "));
   }
-  auto topk = encode(codec_named("topk:0.2"), values, 0);  // 3 of 11
+  auto topk = encode(codec_named("topk:0.2"), values, 0);  // 3 of 11 values
   topk.words[2] = 11;
   CHECK_THAT(refused("topk:0.2", topk, values.size()), contains("byte 8: ") && contains("index 11 is not below 11"));
   topk.words[2] = topk.words[1];
@@ -296,7 +296,7 @@ TEST_CASE("bytes that no encoder writes are refused, by their place, and change 
   auto qsgd = encode(codec_named("qsgd8"), values, 0);
   auto spoiled = qsgd;
   spoiled.span()[4 + 6] = std::byte{0x80};
-  CHECK_THAT(refused("qsgd8", spoiled, values.size()), contains("byte 10: ") && contains("no level -128"));
+  CHECK_THAT(refused("qsgd8", spoiled, values.size()), contains("byte 10: ") && contains("level -128 does not exist"));
   spoiled = qsgd;
   spoiled.span()[4 + 11] = std::byte{1};
   CHECK_THAT(refused("qsgd8", spoiled, values.size()), contains("byte 15: "));
@@ -376,8 +376,8 @@ TEST_CASE("a registered codec is one of --compress, with what it says of itself"
                     contains("call register_codec"));
 
   const auto make = [](muster::spec_reader&) { return muster::any_codec(); };
-  for (const char* const taken : {"trim", "topk", "none", "", "Trim", "trim:2"})
-    CHECK_THROWS_WITH(muster::register_codec(taken, make), contains("cannot be registered"));
+  for (const char* const invalid_name : {"trim", "topk", "none", "", "Trim", "trim:2"})
+    CHECK_THROWS_WITH(muster::register_codec(invalid_name, make), contains("cannot be registered"));
   CHECK_THROWS_AS(muster::register_codec("nothing", nullptr), muster::configuration_error);
 }
 
@@ -386,15 +386,15 @@ TEST_CASE("a compression that cannot be read is refused with its text, the fault
       GENERATE("", "non", "float16:2", "topk", "topk:", "topk:0", "topk:1.5", "topk:-0.1", "topk:x", "topk:0.1x",
                "topk:nan", "powersgd", "powersgd:0", "powersgd:1.5", "powersgd:-1", "none ", "qsgd", "sign:1");
   CAPTURE(text);
-  std::string said;
+  std::string message;
   try {
     (void)muster::parse_compression(text);
   } catch (const muster::configuration_error& error) {
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said.starts_with("compression '" + std::string(text) + "' cannot be used ("));
-  CHECK(said.find("); ") != std::string::npos);
-  CHECK(said.find('\n') == std::string::npos);
+  CHECK(message.starts_with("compression '" + std::string(text) + "' cannot be used ("));
+  CHECK(message.find("); ") != std::string::npos);
+  CHECK(message.find('\n') == std::string::npos);
   CHECK_THROWS_WITH(muster::parse_compression("topkk:0.1"), contains("did you mean 'topk'?"));
   CHECK_THROWS_WITH(muster::any_codec(muster::parse_compression("powersgd:2")), contains("matrices"));
 }

@@ -1,4 +1,4 @@
-// A codec from outside of the library, `trim:BYTES`: the highest bytes of each value.
+// A codec outside the library, `trim:BYTES`: sends the highest bytes per value.
 #pragma once
 
 #include <cstring>
@@ -8,30 +8,32 @@
 namespace test {
 
 struct trim_codec {
-  std::size_t kept;  // bytes of a value
+  std::size_t kept_bytes;  // bytes per value
 
-  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return (count * kept + 3) / 4 * 4; }
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return (count * kept_bytes + 3) / 4 * 4; }
   void encode(std::span<const float> values, std::uint64_t /*draw*/, std::span<std::byte> encoded) const {
     muster::detail::require_room("trim", encoded, encoded_bytes(values.size()));
     for (std::size_t k = 0; k < values.size(); ++k)
-      std::memcpy(encoded.data() + k * kept, std::as_bytes(values).data() + (k + 1) * sizeof(float) - kept, kept);
-    for (std::size_t at = values.size() * kept; at < encoded.size(); ++at) encoded[at] = std::byte{0};
+      std::memcpy(encoded.data() + k * kept_bytes, std::as_bytes(values).data() + (k + 1) * sizeof(float) - kept_bytes,
+                  kept_bytes);
+    for (std::size_t at = values.size() * kept_bytes; at < encoded.size(); ++at) encoded[at] = std::byte{0};
   }
   void decode_add(std::span<const std::byte> encoded, std::uint64_t /*draw*/, float weight,
                   std::span<float> sums) const {
     muster::detail::require_encoded("trim", encoded, encoded_bytes(sums.size()), sums.size());
     for (std::size_t k = 0; k < sums.size(); ++k) {
       float value = 0;
-      std::memcpy(reinterpret_cast<std::byte*>(&value) + sizeof value - kept, encoded.data() + k * kept, kept);
+      std::memcpy(reinterpret_cast<std::byte*>(&value) + sizeof value - kept_bytes, encoded.data() + k * kept_bytes,
+                  kept_bytes);
       sums[k] += weight * value;
     }
   }
 };
 
 inline const bool trim_is_registered = [] {
-  muster::register_codec("trim", [](muster::spec_reader& from) {
-    const auto kept = from.read_whole("bytes", from.value("bytes"), 1, 4);
-    return muster::any_codec(trim_codec{kept}, {.is_biased = kept < 4});
+  muster::register_codec("trim", [](muster::spec_reader& spec) {
+    const auto kept_bytes = spec.read_whole("bytes", spec.value("bytes"), 1, 4);
+    return muster::any_codec(trim_codec{kept_bytes}, {.is_biased = kept_bytes < 4});
   });
   return true;
 }();

@@ -1,4 +1,4 @@
-// A kernel that does not end by itself, as a mistake in a program's own may have it.
+// A kernel that does not end by itself, like a faulty kernel of a program.
 #pragma once
 
 #include <atomic>
@@ -11,10 +11,11 @@
 
 namespace test {
 
-/// Puts a kernel on the stream that ends when `*flag`, in pinned memory, is not 0 any more.
+/// Enqueues a kernel that ends when `*flag`, in pinned memory, is not 0 any more.
 void spin_until(const int* flag, muster::device_stream_ref stream);
 
-/// Such a kernel, until `end`. A test that hangs because of it is let go after a while, and finds `runs` false.
+/// A kernel that runs until `end`. After a timeout it ends by itself, so that a hanging test continues and finds `runs`
+/// false.
 class endless_kernel {
  public:
   explicit endless_kernel(muster::device_stream_ref stream) : stream_(stream), flag_(1) {
@@ -33,12 +34,12 @@ class endless_kernel {
     flag().store(1);
     try {
       muster::wait_for(stream_, muster::deadline_after(muster::seconds(60)));
-    } catch (...) {  // the next call on the device says it
+    } catch (...) {  // the next call on the device returns the same error
     }
   }
 
   [[nodiscard]] bool runs() { return flag().load() == 0; }
-  /// Returns when the stream has done what is behind it, too.
+  /// Ends the kernel, and waits until the stream has completed all operations.
   void end() {
     flag().store(1);
     muster::wait_for(stream_, muster::deadline_after(muster::seconds(60)));

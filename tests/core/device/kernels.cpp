@@ -1,4 +1,4 @@
-// What runs on devices against what runs on the host: to the bit.
+// Operations on devices compared to the host, bit by bit.
 #include <muster/core/device/kernels.hpp>
 
 #include <cstring>
@@ -24,14 +24,15 @@ constexpr std::size_t sizes[] = {0, 1, 2, 31, 32, 33, 1000, 4096, 100003};
 std::vector<float> numbers(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> made(size);
-  for (float& value : made) value = normal(random);
-  return made;
+  std::vector<float> result(size);
+  for (float& value : result) value = normal(random);
+  return result;
 }
 
-/// With all that floats can be: NaNs, infinities, subnormal numbers, zeros of both signs, and many equal ones.
+/// Returns numbers that include all kinds of floats: NaNs, infinities, subnormal numbers, zeros of both signs, and many
+/// equal numbers.
 std::vector<float> odd_numbers(std::size_t size, unsigned seed) {
-  auto made = numbers(size, seed);
+  auto result = numbers(size, seed);
   std::mt19937 random(seed + 1);
   constexpr float odd[] = {0.0f,
                            -0.0f,
@@ -46,10 +47,10 @@ std::vector<float> odd_numbers(std::size_t size, unsigned seed) {
                            std::numeric_limits<float>::infinity(),
                            -std::numeric_limits<float>::infinity(),
                            std::numeric_limits<float>::quiet_NaN()};
-  for (float& value : made) {
+  for (float& value : result) {
     if (random() % 3 == 0) value = odd[random() % std::size(odd)];
   }
-  return made;
+  return result;
 }
 
 using test::same;
@@ -67,11 +68,11 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
         auto on_device = devices::on_device(parameters, stream), moving = devices::on_device(velocities, stream);
         for (unsigned step = 0; step < 3; ++step) {
           const auto gradients = numbers(size, 3 + step);
-          const muster::sgd_step<float> by{
+          const muster::sgd_step<float> optimizer_step{
               .learning_rate = 0.1f, .momentum = momentum, .nesterov = nesterov, .decay = 1e-4f};
-          const auto here = devices::on_device(gradients, stream);
-          muster::update(by, parameters, gradients, {velocities});
-          muster::update(by, on_device.span(), here.span(), {moving.span()}, stream);
+          const auto gradients_on_device = devices::on_device(gradients, stream);
+          muster::update(optimizer_step, parameters, gradients, {velocities});
+          muster::update(optimizer_step, on_device.span(), gradients_on_device.span(), {moving.span()}, stream);
           CHECK(same(devices::on_host(on_device.span(), stream), parameters));
           CHECK(same(devices::on_host(moving.span(), stream), velocities));
         }
@@ -83,10 +84,12 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
            second = devices::on_device(squares, stream);
       for (unsigned step = 1; step < 4; ++step) {
         const auto gradients = numbers(size, 3 + step);
-        const muster::adam_step<float> by{.learning_rate = 1e-2, .decay = 1e-2, .decoupled = decoupled, .count = step};
-        const auto here = devices::on_device(gradients, stream);
-        muster::update(by, parameters, gradients, {means, squares});
-        muster::update(by, on_device.span(), here.span(), {first.span(), second.span()}, stream);
+        const muster::adam_step<float> optimizer_step{
+            .learning_rate = 1e-2, .decay = 1e-2, .decoupled = decoupled, .count = step};
+        const auto gradients_on_device = devices::on_device(gradients, stream);
+        muster::update(optimizer_step, parameters, gradients, {means, squares});
+        muster::update(optimizer_step, on_device.span(), gradients_on_device.span(), {first.span(), second.span()},
+                       stream);
         CHECK(same(devices::on_host(on_device.span(), stream), parameters));
         CHECK(same(devices::on_host(second.span(), stream), squares));
       }
@@ -97,7 +100,8 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
 TEST_CASE("sums of squares on a device are those of the host") {
   MUSTER_NEEDS_DEVICE();
   const muster::device_stream stream;
-  // To the bit the same on any device. The order of additions decides these numbers: a change of it changes them.
+  // The bits are the same on any device. The order of additions determines these numbers, so a change of the order
+  // changes the numbers.
   const std::pair<std::size_t, double> sums_of[] = {{0, 0},
                                                     {1, 0x1.7d9cf84c2c64p-8},
                                                     {255, 0x1.4e7c3beaa1992p+6},
@@ -116,13 +120,14 @@ TEST_CASE("sums of squares on a device are those of the host") {
     const double expected =
         std::inner_product(values.begin(), values.end(), values.begin(), 0.0, std::plus<>(),
                            [](float a, float b) { return static_cast<double>(a) * static_cast<double>(b); });
-    const auto here = devices::on_device(values, stream);
+    const auto values_on_device = devices::on_device(values, stream);
     device_buffer<double> sums(muster::sum_scratch(size));
-    muster::sum_of_squares(here.span(), sums.span(), stream);
+    muster::sum_of_squares(values_on_device.span(), sums.span(), stream);
     const double sum = devices::on_host(sums.span().first(1), stream)[0];
     CHECK(sum == Approx(expected).epsilon(1e-12));
     CHECK(sum == bits);
-    CHECK(muster::sum_scratch(size) <= muster::sum_scratch(size + 1));  // so that what serves all serves a part
+    CHECK(muster::sum_scratch(size) <=
+          muster::sum_scratch(size + 1));  // so that scratch for the whole suffices for a part
   }
 }
 
@@ -135,14 +140,15 @@ TEST_CASE("a device's loops take arrays that begin anywhere, and leave what is a
       auto values = numbers(size + 9, 5);
       const auto gradients = numbers(size + 9, 6);
       auto on_device = devices::on_device(values, stream);
-      const auto here = devices::on_device(gradients, stream);
-      const muster::sgd_step<float> by{.learning_rate = 0.1f};
-      muster::update(by, on_device.span().subspan(first, size), here.span().subspan(4, size), {}, stream);
-      muster::update(by, std::span(values).subspan(first, size), std::span(gradients).subspan(4, size));
+      const auto gradients_on_device = devices::on_device(gradients, stream);
+      const muster::sgd_step<float> optimizer_step{.learning_rate = 0.1f};
+      muster::update(optimizer_step, on_device.span().subspan(first, size), gradients_on_device.span().subspan(4, size),
+                     {}, stream);
+      muster::update(optimizer_step, std::span(values).subspan(first, size), std::span(gradients).subspan(4, size));
       CHECK(same(devices::on_host(on_device.span(), stream), values));
 
       device_buffer<muster::float16> halves(size + 9);
-      muster::convert(here.span().subspan(first, size), halves.span().subspan(first, size), stream);
+      muster::convert(gradients_on_device.span().subspan(first, size), halves.span().subspan(first, size), stream);
       std::vector<muster::float16> expected(size + 9);
       for (std::size_t i = first; i < first + size; ++i) expected[i] = gradients[i];
       CHECK(same(devices::on_host(halves.span(), stream), expected));
@@ -157,9 +163,9 @@ TEMPLATE_TEST_CASE("16-bit floats on a device are those of the host", "", muster
   for (const std::size_t size : sizes) {
     CAPTURE(size);
     const auto values = odd_numbers(size, 11);
-    const auto here = devices::on_device(values, stream);
+    const auto values_on_device = devices::on_device(values, stream);
     device_buffer<Half> halves(size);
-    muster::convert(here.span(), halves.span(), stream);
+    muster::convert(values_on_device.span(), halves.span(), stream);
     std::vector<Half> expected;
     for (const float value : values) expected.push_back(Half(value));
     CHECK(same(devices::on_host(halves.span(), stream), expected));

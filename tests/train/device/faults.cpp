@@ -1,4 +1,4 @@
-// A rank that dies amid a step on devices, on the test double: the others rebuild and go on.
+// A rank that dies during a step on devices, on the test double: the other ranks rebuild and continue.
 #include <barrier>
 #include <optional>
 
@@ -35,15 +35,16 @@ TEST_CASE(
         device_arena arena(device_model::shapes(), stream);
         muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 512, .first_bucket = 256});
         muster::device_sgd optimizer(arena, {.momentum = 0.9f});
-        std::optional<muster::group> left;
+        std::optional<muster::group> survivors;
         int failures = 0;
         for (std::uint64_t step = 1; step <= steps;) {
           if (device_model::all_samples(all.size(), step) == 0) {
             ++step;
             continue;
           }
-          // Else a rank might see the death in the step before, which another has committed: what sessions look after.
-          // Not a barrier of the group, which the failure of a rank that left it first would end.
+          // Without this barrier a rank might detect the death in the previous step, which another rank has committed.
+          // Sessions handle that case. A barrier of the group would not do: the failure of a rank that left it first
+          // would end it.
           if (step == dies_in && failures == 0) together.arrive_and_wait();
           try {
             auto pass = sync.begin();
@@ -59,8 +60,8 @@ TEST_CASE(
             ++step;
           } catch (const muster::peer_failure&) {
             if (++failures > 1) throw;
-            left.emplace(std::make_unique<muster::local_transport>(again, world.rank()));
-            all.rebuild(*left);
+            survivors.emplace(std::make_unique<muster::local_transport>(again, world.rank()));
+            all.rebuild(*survivors);
           }
         }
         muster::arena got(memory, device_model::shapes());
@@ -69,8 +70,8 @@ TEST_CASE(
         if (!std::equal(got.parameters().begin(), got.parameters().end(), expected.parameters().begin()))
           throw std::runtime_error("the parameters are wrong");
       });
-      for (const auto& one : thrown) {
-        if (one) FAIL(muster::describe(one));
+      for (const auto& failure : thrown) {
+        if (failure) FAIL(muster::describe(failure));
       }
       CHECK(nccl_double::communicators() == 0);
       CHECK(nccl_double::allocated_bytes() == 0);

@@ -1,4 +1,4 @@
-// A model small enough to be done by hand: gradients that are whole numbers, so that any order of adding them is exact.
+// A model with gradients that can be computed by hand: integers, so that sums are exact in any order.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline std::vector<muster::tensor_shape> shapes() {
           {"second.bias", {10}}};
 }
 
-/// The gradient of one tensor, summed over the samples of a rank in a step.
+/// Returns the gradient of a tensor, summed over the samples of a rank in a step.
 inline std::vector<float> gradient(std::size_t tensor, int rank, std::uint64_t step) {
   std::vector<float> values(shapes()[tensor].size());
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -31,7 +31,7 @@ inline std::vector<float> gradient(std::size_t tensor, int rank, std::uint64_t s
   return values;
 }
 
-/// Samples of a rank in a step: not as many at each, and none at some.
+/// Returns the number of samples of a rank in a step: a different number at each rank, and 0 at some.
 inline std::uint64_t samples(int rank, std::uint64_t step) { return (static_cast<std::uint64_t>(rank) + step) % 3 * 4; }
 
 inline std::uint64_t all_samples(int ranks, std::uint64_t step) {
@@ -40,19 +40,19 @@ inline std::uint64_t all_samples(int ranks, std::uint64_t step) {
   return all;
 }
 
-/// What every rank is to have after the step's reduction.
+/// Returns the gradient that every rank must have after the step's reduction.
 inline std::vector<float> reduced(std::size_t tensor, int ranks, std::uint64_t step) {
   std::vector<float> sums(shapes()[tensor].size(), 0.0f);
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto one = gradient(tensor, rank, step);
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += one[i];
+    const auto part = gradient(tensor, rank, step);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
   }
   const auto factor = static_cast<float>(1.0 / static_cast<double>(all_samples(ranks, step)));
   for (float& sum : sums) sum *= factor;
   return sums;
 }
 
-/// A backward pass: from the last layer to the first.
+/// Performs a backward pass, from the last layer to the first.
 inline void backward(muster::device_arena& arena, muster::backward_pass& pass, int rank, std::uint64_t step) {
   pass.add_samples(samples(rank, step));
   for (std::size_t tensor = shapes().size(); tensor-- > 0;) {
@@ -62,7 +62,7 @@ inline void backward(muster::device_arena& arena, muster::backward_pass& pass, i
   }
 }
 
-/// The same step on the host: what the reduction gives, straight into an arena.
+/// Performs the same step on the host: writes the result of the reduction into an arena.
 inline void fill(muster::arena& arena, int ranks, std::uint64_t step) {
   for (std::size_t tensor = 0; tensor < shapes().size(); ++tensor) {
     const auto values = reduced(tensor, ranks, step);
@@ -70,10 +70,10 @@ inline void fill(muster::arena& arena, int ranks, std::uint64_t step) {
   }
 }
 
-/// A rank of a training; its gradients are summed by NCCL, or by the group.
+/// A rank of a training whose gradients are summed by NCCL or by the group.
 struct rank {
   muster::group& world;
-  muster::nccl::communicator* nccl;  ///< null: by the group
+  muster::nccl::communicator* nccl;  ///< null: the group sums
   muster::device_stream_ref stream;
 
   [[nodiscard]] int number() const { return world.rank(); }
@@ -86,7 +86,7 @@ struct rank {
   }
 };
 
-/// Both, among one rank and several; by NCCL where there are devices for them.
+/// Both kinds of reduction, with a single rank and several; NCCL where there are enough devices.
 struct setting {
   bool by_nccl;
   int ranks;
@@ -98,16 +98,16 @@ inline std::vector<setting> settings() {
   return all;
 }
 
-/// Runs it on all ranks and throws what any of them threw.
-inline void run(const setting& how, const std::function<void(const rank&)>& body) {
-  const auto thrown = devices::outcomes(how.ranks, [&](muster::group& world) {
+/// Runs `body` on all ranks and rethrows the exception of any rank.
+inline void run(const setting& chosen, const std::function<void(const rank&)>& body) {
+  const auto thrown = devices::outcomes(chosen.ranks, [&](muster::group& world) {
     std::optional<muster::nccl::communicator> all;
-    if (how.by_nccl) all.emplace(world);
+    if (chosen.by_nccl) all.emplace(world);
     const muster::device_stream stream;
     body({world, all ? &*all : nullptr, stream});
   });
-  for (const auto& one : thrown) {
-    if (one) std::rethrow_exception(one);
+  for (const auto& failure : thrown) {
+    if (failure) std::rethrow_exception(failure);
   }
 }
 

@@ -1,5 +1,5 @@
-// A model without layers, on a device and on the host to the same bits: parameters p that are pulled towards x * c for
-// each sample x, where c are constants. The gradient of the sum of |p - x * c|^2 / 2 is n * p - (sum of x) * c.
+// A model without layers, on a device and on the host with the same bits. For each sample x its parameters p are pulled
+// towards x * c, with constants c. The gradient of the sum of |p - x * c|^2 / 2 is n * p - (sum of x) * c.
 #pragma once
 
 #include <array>
@@ -29,18 +29,19 @@ struct quadratic {
   }
 
   void backward(muster::arena& arena, const muster::minibatch& part, muster::backward_pass& pass, std::size_t tensor) {
-    const auto from = arena.parameter(tensor);
-    const auto to = arena.gradient(tensor);
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] * static_cast<float>(part.samples.size());
-    muster::update(pull_of(part), to, std::span<const float>(constants).first(to.size()), {});
+    const auto parameter = arena.parameter(tensor);
+    const auto gradient = arena.gradient(tensor);
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = parameter[i] * static_cast<float>(part.samples.size());
+    muster::update(pull_of(part), gradient, std::span<const float>(constants).first(gradient.size()), {});
     pass.ready(tensor);
   }
   void backward(muster::device_arena& arena, const muster::minibatch& part, muster::backward_pass& pass,
                 std::size_t tensor) {
-    const auto to = arena.gradient(tensor);
-    muster::copy(arena.parameter(tensor), to, arena.stream());
-    muster::scale(to, static_cast<float>(part.samples.size()), arena.stream());
-    muster::update(pull_of(part), to, device_constants.span().first(to.size()), {}, arena.stream());
+    const auto gradient = arena.gradient(tensor);
+    muster::copy(arena.parameter(tensor), gradient, arena.stream());
+    muster::scale(gradient, static_cast<float>(part.samples.size()), arena.stream());
+    muster::update(pull_of(part), gradient, device_constants.span().first(gradient.size()), {}, arena.stream());
     pass.ready(tensor);
   }
   template <class Arena>
@@ -58,12 +59,12 @@ struct quadratic {
   muster::device_buffer<float> device_constants;
 };
 
-/// What is on a device, here.
+/// Returns a copy of the parameters on a device.
 inline std::vector<float> on_host(muster::device_arena& arena) {
-  std::vector<float> made(arena.parameters().size());
-  muster::copy(arena.parameters(), std::span(made), arena.stream());
+  std::vector<float> copied(arena.parameters().size());
+  muster::copy(arena.parameters(), std::span(copied), arena.stream());
   muster::wait_for(arena.stream(), muster::deadline_after(muster::seconds(60)));
-  return made;
+  return copied;
 }
 
 }  // namespace test

@@ -1,5 +1,5 @@
-// Two processes that share a device and train together, their gradients summed by a group over sockets or shared
-// memory; one is killed amid a step. They are this program again, with a case of it that is hidden from others.
+// Two processes that share a device and train together. A group over sockets or shared memory sums their gradients. A
+// process is killed during a step. The processes run this program with a hidden test case.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ std::string word(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// One rank, as it was told by its environment.
+/// Runs a rank as its environment specifies.
 void train(muster::context& context) {
   muster::use_device(0);
   const muster::device_stream stream;
@@ -38,10 +38,10 @@ void train(muster::context& context) {
   test::quadratic model(stream);
   muster::device_arena arena(test::quadratic::shapes(), stream);
   auto optimizer = muster::make_optimizer(arena, "momentum:0.9");
-  auto how = muster::training::sync_of_job(context);
-  how.bucket = 16u << 10;
-  how.first_bucket = 2048;
-  muster::training training(context, how, muster::gradients_on(arena), optimizer, loader);
+  auto options = muster::training::sync_of_job(context);
+  options.bucket = 16u << 10;
+  options.first_bucket = 2048;
+  muster::training training(context, options, muster::gradients_on(arena), optimizer, loader);
   const bool dies = word("MUSTER_TEST_DIES") == "1";
   int groups = 0;
   const auto count_group = [&](muster::group&, bool) { ++groups; };
@@ -53,7 +53,7 @@ void train(muster::context& context) {
     muster::allgather(step.group(), std::span(&mine, 1), digests);
     CHECK(digests == std::vector(digests.size(), mine));
   };
-  const auto is_the_victim = [&](const muster::training_step& step) {  // among all that were started
+  const auto is_the_victim = [&](const muster::training_step& step) {  // among the ranks that were started
     return dies && step.number() + 1 == dies_in && step.group().rank() == 1 &&
            std::to_string(step.group().size()) == word("WORLD_SIZE");
   };
@@ -90,7 +90,7 @@ std::vector<float> read(const std::filesystem::path& file) {
   return values;
 }
 
-/// A job of so many processes in a folder of its own, and how each of them ended, as waitpid says it.
+/// A job with a number of processes in a separate folder, and the status of each process from waitpid.
 class job {
  public:
   job(int ranks, const std::string& transport, bool dies) {
@@ -98,12 +98,12 @@ class job {
     folder_ = mkdtemp(name.data());
     for (int rank = 0; rank < ranks; ++rank) start(rank, ranks, transport, dies);
     const auto until = muster::deadline_after(muster::seconds(120));
-    for (std::size_t left = processes_.size(); left > 0 && muster::clock::now() < until;) {
+    for (std::size_t running = processes_.size(); running > 0 && muster::clock::now() < until;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      left = 0;
+      running = 0;
       for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
         if (!ended_[rank]) ended_[rank] = waitpid(processes_[rank], &statuses_[rank], WNOHANG) != 0;
-        left += ended_[rank] ? 0 : 1;
+        running += ended_[rank] ? 0 : 1;
       }
     }
   }
@@ -142,13 +142,13 @@ class job {
         {"MUSTER_RENDEZVOUS", "file:" + folder_.string()},
         {"MUSTER_TEST_RESULT", result(rank).string()},
         {"MUSTER_TEST_DIES", dies ? "1" : "0"}};
-    const auto made = fork();
-    if (made == 0) {
+    const auto child = fork();
+    if (child == 0) {
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
       execl("/proc/self/exe", "rank", "[.shares-a-device]", static_cast<char*>(nullptr));
       _exit(127);
     }
-    processes_.push_back(made);
+    processes_.push_back(child);
     ended_.push_back(false);
     statuses_.push_back(0);
   }

@@ -23,7 +23,7 @@ void fill(std::span<float> values, muster::random_stream& random) {
   for (float& value : values) value = static_cast<float>(random.normal());
 }
 
-/// Parameters and gradients of every tensor, and none between them.
+/// Fills the parameters or gradients of every tensor, and not the gaps.
 void fill(muster::arena& arena, muster::random_stream& random, bool parameters) {
   for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
     if (parameters) fill(arena.parameter(tensor), random);
@@ -90,7 +90,7 @@ TEST_CASE("a step that fails after the optimizer was applied leaves the state bi
 TEST_CASE("optimizers step where PyTorch's do") {
   int compared = 0;
   for (const auto& [name, expected] : torch_reference()) {
-    if (expected.size() != 6) continue;  // a schedule
+    if (expected.size() != 6) continue;  // the line is about a schedule
     CAPTURE(name);
     heap memory;
     muster::arena arena(memory, {{"w", {6}}});
@@ -161,18 +161,18 @@ TEST_CASE("LARS scales each matrix by its own norms, and steps the others as mom
 
 TEST_CASE("LARS steps out of zeros and lets NaN through") {
   std::vector<float> w(5), v(5), g(5, 1.0f);
-  const muster::lars_step<float> by{.learning_rate = 0.5f, .decay = 0.1f};
-  muster::update(by, w, g, {v});
+  const muster::lars_step<float> step{.learning_rate = 0.5f, .decay = 0.1f};
+  muster::update(step, w, g, {v});
   CHECK(w == std::vector<float>(5, -0.5f));
   g[3] = std::nanf("");
-  muster::update(by, w, g, {v});
+  muster::update(step, w, g, {v});
   CHECK(std::isnan(w[3]));
 }
 
 TEST_CASE("LARS steps by the learning rate where there is no gradient, or next to none") {
   std::vector<float> w(5, 1.0f), v(5), g(5);
   muster::update(muster::lars_step<float>{.learning_rate = 0.5f, .decay = 0.1f}, w, g, {v});
-  for (const float one : w) CHECK(one == Approx(0.95));
+  for (const float weight : w) CHECK(weight == Approx(0.95));
   w.assign(5, 1.0f);
   v.assign(5, 0.0f);
   g[2] = 1e-42f;
@@ -212,25 +212,25 @@ TEST_CASE("an optimizer goes on from what its state says") {
   const auto text = GENERATE("sgd", "momentum:0.9", "adam", "adamw,decay=0.1", "lars:0.9", "adagrad");
   CAPTURE(text);
   heap memory;
-  muster::arena one(memory, layers()), other(memory, layers());
-  auto first = muster::make_optimizer(one, text), second = muster::make_optimizer(other, text);
+  muster::arena source_arena(memory, layers()), destination_arena(memory, layers());
+  auto first = muster::make_optimizer(source_arena, text), second = muster::make_optimizer(destination_arena, text);
   muster::random_stream random(8);
-  fill(one, random, true);
+  fill(source_arena, random, true);
   for (int step = 0; step < 3; ++step) first.apply(0.1);
-  muster::state from(one, first), to(other, second);
-  const auto& parts = from.parts();
-  const auto& into = to.parts();
-  REQUIRE(parts.size() == into.size());
+  muster::state source(source_arena, first), destination(destination_arena, second);
+  const auto& parts = source.parts();
+  const auto& destination_parts = destination.parts();
+  REQUIRE(parts.size() == destination_parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    REQUIRE(parts[i].name == into[i].name);
-    std::ranges::copy(parts[i].bytes, into[i].bytes.begin());
+    REQUIRE(parts[i].name == destination_parts[i].name);
+    std::ranges::copy(parts[i].bytes, destination_parts[i].bytes.begin());
   }
-  fill(one, random, false);
-  std::ranges::copy(one.gradients(), other.gradients().begin());
+  fill(source_arena, random, false);
+  std::ranges::copy(source_arena.gradients(), destination_arena.gradients().begin());
   first.apply(0.1);
   second.apply(0.1);
-  CHECK(std::ranges::equal(one.parameters(), other.parameters()));
-  CHECK(from.digest() == to.digest());
+  CHECK(std::ranges::equal(source_arena.parameters(), destination_arena.parameters()));
+  CHECK(source.digest() == destination.digest());
 }
 
 TEST_CASE("Adam counts the steps that commit") {
@@ -272,10 +272,10 @@ TEST_CASE("an optimizer that cannot be meant is refused with its text, the fault
                              "sgd,decay=-1", "sgd,decay=1,decay=1", "sgd,beta1=0.9", "lars,trust=0", "adam,epsilon=0",
                              "adamw,decay-of=bias", "nesterov:0.9,nesterov");
   CAPTURE(text);
-  const auto said = refusal_of_optimizer(text);
-  CHECK(said.starts_with("optimizer '" + std::string(text) + "' cannot be used ("));
-  CHECK(said.find("); ") != std::string::npos);
-  CHECK(said.find('\n') == std::string::npos);
+  const auto message = refusal_of_optimizer(text);
+  CHECK(message.starts_with("optimizer '" + std::string(text) + "' cannot be used ("));
+  CHECK(message.find("); ") != std::string::npos);
+  CHECK(message.find('\n') == std::string::npos);
   CHECK_THAT(refusal_of_optimizer("adma"), contains("did you mean 'adam'?"));
   CHECK_THAT(refusal_of_optimizer("adam,beta3=1"), contains("did you mean 'beta"));
   CHECK_THAT(refusal_of_optimizer("momentum:1.5"), contains("velocities would grow"));

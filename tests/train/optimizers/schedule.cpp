@@ -58,7 +58,7 @@ TEST_CASE("schedules are where PyTorch's are") {
                             3.9, 3.9, 3.9, 2.0, 2.0, 2.0, 2.0, 2.0,    2.0};
   int compared = 0;
   for (const auto& [name, rates] : torch_reference()) {
-    if (rates.size() == 6) continue;  // an optimizer
+    if (rates.size() == 6) continue;  // the line is about an optimizer
     CAPTURE(name);
     auto schedule = muster::parse_schedule(name);
     for (std::size_t epoch = 0; epoch < rates.size(); ++epoch) {
@@ -95,9 +95,9 @@ TEST_CASE("a plateau goes on from what its state says, and NaN is no progress") 
   auto first = muster::parse_schedule("plateau:0.1,factor=0.5,patience=1,warmup=2,scale=2");
   for (const double value : {3.0, 3.0, 3.0, 2.5, 2.6}) first.observe(value);
   auto second = muster::parse_schedule("plateau:0.1,factor=0.5,patience=1,warmup=2,scale=2");
-  muster::state from(first), to(second);
-  REQUIRE(from.parts().size() == 1);
-  std::ranges::copy(from.parts()[0].bytes, to.parts()[0].bytes.begin());
+  muster::state source(first), destination(second);
+  REQUIRE(source.parts().size() == 1);
+  std::ranges::copy(source.parts()[0].bytes, destination.parts()[0].bytes.begin());
   const auto copy = first;
   for (const double value : {2.7, 2.8, 2.9}) {
     CHECK(at_epoch(first, 3) == at_epoch(second, 3));
@@ -105,7 +105,7 @@ TEST_CASE("a plateau goes on from what its state says, and NaN is no progress") 
     second.observe(value);
   }
   CHECK(at_epoch(first, 3) == Approx(0.2 * 0.125));
-  CHECK(at_epoch(copy, 3) == Approx(0.2 * 0.5));  // a copy has seen what was seen by then, and nothing more
+  CHECK(at_epoch(copy, 3) == Approx(0.2 * 0.5));  // a copy contains the observations before the copy only
 
   auto lost = muster::parse_schedule("plateau:1,factor=0.5,patience=0");
   lost.observe(std::nan(""));
@@ -131,10 +131,10 @@ TEST_CASE("a schedule that cannot be read is refused with its text, the fault an
                "exponential:0.1", "plateau:0.1,factor=1", "plateau:0.1,patience=1.5", "plateau:0.1,better=up",
                "plateau:0.1,cooldown=1e30", "constant:0.1,from=0.5", "inverse-sqrt:0", "inverse-sqrt:1 ");
   CAPTURE(text);
-  const std::string said = refusal_of_schedule(text);
-  CHECK(said.starts_with("schedule '" + std::string(text) + "' cannot be used ("));
-  CHECK(said.find("); ") != std::string::npos);
-  CHECK(said.find('\n') == std::string::npos);
+  const std::string message = refusal_of_schedule(text);
+  CHECK(message.starts_with("schedule '" + std::string(text) + "' cannot be used ("));
+  CHECK(message.find("); ") != std::string::npos);
+  CHECK(message.find('\n') == std::string::npos);
 }
 
 TEST_CASE("a typo in a schedule is recognised") {

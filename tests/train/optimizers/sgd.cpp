@@ -19,7 +19,7 @@ TEST_CASE("an optimizer updates every tensor of its arena and nothing between th
   CHECK(arena.state("velocity")[arena.extents()[0].first] == 1.5f);
   CHECK(std::count(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 32 - 4);
 
-  optimizer.apply(0.0);  // a rate of 0 moves the velocity only
+  optimizer.apply(0.0);  // a rate of 0 changes the velocity only
   CHECK(arena.parameter("bias")[0] == -3.0f);
 }
 

@@ -1,4 +1,4 @@
-// The lines of torch_optimizers.txt: what PyTorch made of the numbers that torch_optimizers.py says.
+// The lines of torch_optimizers.txt: PyTorch's results for the numbers in torch_optimizers.py.
 #pragma once
 
 #include <fstream>

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What PyTorch's optimizers and schedules make of a few numbers, in double precision: the reference of
-tests/train/optimizers/optimizer.cpp and tests/train/optimizers/schedule.cpp. Run once and kept (PyTorch 1.13, Debian's python3-torch):
+"""Prints the results of PyTorch's optimizers and schedules for a few numbers, in double precision: the reference of
+tests/train/optimizers/optimizer.cpp and tests/train/optimizers/schedule.cpp. Run once and stored (PyTorch 1.13, Debian's python3-torch):
 
     /usr/bin/python3 tests/train/reference/torch_optimizers.py > tests/train/reference/torch_optimizers.txt
 
@@ -56,5 +56,5 @@ for name, make in SCHEDULES:
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step(metric) if name.startswith("plateau") else schedule.step()
-    # CosineAnnealingLR goes up again behind its end.
+    # CosineAnnealingLR rises again after its end.
     show(name, rates[:11] if name.startswith("cosine") else rates)

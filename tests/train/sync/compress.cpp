@@ -19,7 +19,7 @@ namespace {
 const std::vector<std::string> methods = {"float16",     "bfloat16",   "qsgd8",      "sign",  "topk:0.1",
                                           "randomk:0.1", "blockk:0.1", "powersgd:2", "trim:2"};
 
-/// An arena, and what sums its gradients, in several buckets.
+/// An arena and its gradients' reducer, with several buckets.
 struct rig {
   heap memory;
   muster::arena arena{memory,
@@ -30,14 +30,14 @@ struct rig {
   explicit rig(const std::string& method)
       : sync(arena, {.bucket = 2000, .first_bucket = 1500, .codec = muster::compress(method)}) {}
 
-  /// This rank's gradients of a step.
+  /// Draws this rank's gradients of a step.
   void draw(int rank, std::uint64_t of_step) {
     muster::random_stream random(17, of_step * 100 + static_cast<std::uint64_t>(rank));
     for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
       for (float& value : arena.gradient(tensor)) value = static_cast<float>(random.normal());
     }
   }
-  /// Their sum.
+  /// Reduces the gradients over the ranks.
   void reduce(muster::group& ranks) {
     auto pass = sync.begin(ranks);
     pass.add_samples(1);
@@ -68,13 +68,13 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE("what is summed and the residuals are all gradients there were, with the same bits at every rank") {
   const auto method = GENERATE(from_range(methods));
   const int ranks = GENERATE(1, 2, 3, 4);
-  if (method == "sign") return;  // a vote is no sum
+  if (method == "sign") return;  // a vote is not a sum
   constexpr std::uint64_t steps = 6;
   CAPTURE(method, ranks);
   const auto n = static_cast<std::size_t>(ranks);
   std::vector<std::vector<float>> results(n);
   std::vector<std::vector<float>> residuals(n);
-  std::vector<double> given, got;
+  std::vector<double> exact, got;
   test::run_ranks(ranks, [&](muster::group& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
     rig mine(method);
@@ -90,12 +90,12 @@ TEST_CASE("what is summed and the residuals are all gradients there were, with t
     residuals[rank] = residuals_of(all, mine.arena.gradients().size());
   });
   rig scratch(method);
-  given.resize(scratch.arena.gradients().size());
-  got.resize(given.size());
+  exact.resize(scratch.arena.gradients().size());
+  got.resize(exact.size());
   for (std::uint64_t step = 0; step < steps; ++step) {
     for (int rank = 0; rank < ranks; ++rank) {
       scratch.draw(rank, step);
-      for (std::size_t i = 0; i < given.size(); ++i) given[i] += static_cast<double>(scratch.arena.gradients()[i]);
+      for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += static_cast<double>(scratch.arena.gradients()[i]);
     }
   }
   for (std::size_t rank = 1; rank < n; ++rank) REQUIRE(same_bits(results[rank], results[0]));
@@ -103,11 +103,11 @@ TEST_CASE("what is summed and the residuals are all gradients there were, with t
   for (const auto& residual : residuals) {
     for (std::size_t i = 0; i < residual.size(); ++i) got[i] += static_cast<double>(residual[i]);
   }
-  // The first three have no residuals: their errors stay.
+  // The first three methods have no residuals: their errors remain.
   const double margin = method == "float16" ? 0.02 : method == "bfloat16" ? 0.3 : method == "qsgd8" ? 0.6 : 2e-4;
   for (std::size_t i = 0; i < got.size(); ++i) {
     CAPTURE(i);
-    REQUIRE(got[i] == Approx(given[i]).margin(margin));
+    REQUIRE(got[i] == Approx(exact[i]).margin(margin));
   }
 }
 
@@ -132,14 +132,14 @@ TEST_CASE("gaps between tensors stay zeros") {
 TEST_CASE("a step that did not happen is run again with the same result, and what it made is not kept") {
   const auto method = GENERATE(from_range(methods));
   CAPTURE(method);
-  std::vector<float> first, again, without_hooks, other;
+  std::vector<float> first, again, without_hooks, next_step;
   test::run_ranks(3, [&](muster::group& world) {
     rig mine(method), plain(method);
     muster::state all(mine.arena);
-    const auto attempt = [&](rig& of) {
-      of.draw(world.rank(), of.step);
-      of.reduce(world);
-      return of.gradients();
+    const auto attempt = [&](rig& instance) {
+      instance.draw(world.rank(), instance.step);
+      instance.reduce(world);
+      return instance.gradients();
     };
     for (; mine.step < 3; ++mine.step) {  // so that there are residuals
       all.begin_step();
@@ -151,63 +151,64 @@ TEST_CASE("a step that did not happen is run again with the same result, and wha
       plain.sync.commit();
     }
     all.begin_step();
-    const auto one = attempt(mine);
+    const auto first_attempt = attempt(mine);
     all.roll_back();
     all.begin_step();
     const auto two = attempt(mine);
     all.commit_step();
     (void)attempt(plain);
-    const auto three = attempt(plain);  // not committed: as if it had been rolled back
+    const auto third_attempt = attempt(plain);  // not committed: like a step that was rolled back
     ++mine.step;
     mine.draw(world.rank(), mine.step - 1);
     mine.reduce(world);
     if (world.rank() != 0) return;
-    first = one;
+    first = first_attempt;
     again = two;
-    without_hooks = three;
-    other = mine.gradients();
+    without_hooks = third_attempt;
+    next_step = mine.gradients();
   });
   CHECK(same_bits(first, again));
   CHECK(same_bits(first, without_hooks));
-  if (method != "float16" && method != "bfloat16") CHECK(!same_bits(first, other));  // its residuals, or its draw
+  if (method != "float16" && method != "bfloat16")
+    CHECK(!same_bits(first, next_step));  // its residuals or its random numbers
 }
 
 TEST_CASE("residuals and factors survive in a state, and one of another shape is refused") {
   const auto method = GENERATE("topk:0.1", "powersgd:2");
   std::vector<float> original, restored;
   test::run_ranks(2, [&](muster::group& world) {
-    rig mine(method), other(method);
-    muster::state from(mine.arena), to(other.arena);
+    rig mine(method), copy(method);
+    muster::state source(mine.arena), destination(copy.arena);
     for (; mine.step < 3; ++mine.step) {
-      from.begin_step();
+      source.begin_step();
       mine.draw(world.rank(), mine.step);
       mine.reduce(world);
-      from.commit_step();
+      source.commit_step();
     }
-    const auto& parts = from.parts();
-    const auto& into = to.parts();
+    const auto& parts = source.parts();
+    const auto& destination_parts = destination.parts();
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].name != into[i].name) throw std::logic_error("the parts have other names");
+      if (parts[i].name != destination_parts[i].name) throw std::logic_error("the parts have other names");
       if (!parts[i].save) {
-        std::ranges::copy(parts[i].bytes, into[i].bytes.begin());
+        std::ranges::copy(parts[i].bytes, destination_parts[i].bytes.begin());
         continue;
       }
-      into[i].load(parts[i].save());
+      destination_parts[i].load(parts[i].save());
       bool refused = false;
       try {
-        into[i].load(std::vector<std::byte>(12));
+        destination_parts[i].load(std::vector<std::byte>(12));
       } catch (const muster::configuration_error&) {
         refused = true;
       }
       if (!refused) throw std::logic_error("a part of another size is taken over");
     }
-    for (rig* one : {&mine, &other}) {
-      one->draw(world.rank(), 3);
-      one->reduce(world);
+    for (rig* instance : {&mine, &copy}) {
+      instance->draw(world.rank(), 3);
+      instance->reduce(world);
     }
     if (world.rank() != 0) return;
     original = mine.gradients();
-    restored = other.gradients();
+    restored = copy.gradients();
   });
   CHECK(!original.empty());
   CHECK(same_bits(original, restored));
@@ -255,7 +256,7 @@ TEST_CASE("what is sent is what the codec says") {
     });
     return bytes;
   };
-  // 408, 24, 1, 0 and 351 values.
+  // The tensors have 408, 24, 1, 0 and 351 values.
   CHECK(sent("float16") == 2 * (408 + 24 + 2 + 0 + 352));
   CHECK(sent("qsgd8") == (4 + 408) + (4 + 24) + (4 + 4) + 0 + (4 + 352));
   CHECK(sent("sign") == (4 + 4 * 13) + (4 + 4) + (4 + 4) + 0 + (4 + 4 * 11));
@@ -298,17 +299,17 @@ TEST_CASE("a tracker counts the bytes that were sent, not those that were compre
     heap memory;
     muster::arena arena(memory, {{"first", {24, 17}}, {"bias", {24}}, {"last", {13, 9, 3}}});
     muster::gradient_sync sync(arena, {.bucket = 1000, .first_bucket = 200, .codec = muster::compress(method)});
-    counter heard;
-    const muster::scoped_event_sink listens(heard);
+    counter recorded;
+    const muster::scoped_event_sink registration(recorded);
     for (int step = 0; step < 2; ++step) {
-      heard.bytes = 0;
+      recorded.bytes = 0;
       auto pass = sync.begin(world);
       pass.add_samples(1);
       for (std::size_t tensor = 0; tensor < 3; ++tensor) pass.ready(tensor);
       pass.wait();
       sync.commit();
-      if (heard.bytes != sync.bytes_sent())
-        throw std::runtime_error(std::to_string(heard.bytes) + " bytes were heard of, and " +
+      if (recorded.bytes != sync.bytes_sent())
+        throw std::runtime_error(std::to_string(recorded.bytes) + " bytes were recorded, and " +
                                  std::to_string(sync.bytes_sent()) + " sent");
     }
   });

@@ -35,18 +35,18 @@ std::vector<muster::tensor_shape> some_shapes(std::uint64_t seed) {
   return shapes;
 }
 
-// A small whole number, so that sums are exact in any order.
+// Returns a small integer, so that sums are exact in any order.
 float value_of(std::uint64_t seed, int rank, int pass, std::size_t tensor, std::size_t i) {
   const auto word = muster::mix(seed + 31 * static_cast<std::uint64_t>(rank) + 1009 * static_cast<std::uint64_t>(pass) +
                                 65537 * tensor + 7919 * i);
   return static_cast<float>(word % 17) - 8.0f;
 }
 
-// What of the random choices differs from rank to rank.
+// The random choices that differ between ranks.
 struct part {
-  std::vector<std::uint64_t> samples;           // of each pass
+  std::vector<std::uint64_t> samples;           // by pass
   std::vector<std::vector<bool>> written;       // by pass and tensor
-  std::vector<std::vector<std::size_t>> order;  // of readiness, in each pass
+  std::vector<std::vector<std::size_t>> order;  // order of readiness, in each pass
 };
 
 part part_of(std::uint64_t seed, int rank, int passes, std::size_t tensors) {
@@ -110,7 +110,7 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
               backward.wait();
               samples = backward.samples();
             }
-            // What it must be, from all ranks' choices.
+            // Computes the expected result from all ranks' choices.
             std::uint64_t all = 0;
             for (int r = 0; r < ranks; ++r) {
               const auto theirs = part_of(step, r, passes, tensors);
@@ -128,9 +128,9 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
                       sum += value_of(step, r, pass, tensor, i);
                   }
                 }
-                const double wanted = all == 0 ? sum : sum / static_cast<double>(all);
-                require(std::abs(gradient[i] - wanted) <= 1e-6 * std::abs(wanted) + 1e-12, "the mean gradient");
-                if (i > 8) break;  // the others are the same sums
+                const double expected = all == 0 ? sum : sum / static_cast<double>(all);
+                require(std::abs(gradient[i] - expected) <= 1e-6 * std::abs(expected) + 1e-12, "the mean gradient");
+                if (i > 8) break;  // the other elements are the same sums
               }
             }
             sync.commit();
@@ -145,7 +145,7 @@ TEST_CASE("with virtual shards the bits of gradients do not depend on the number
   const std::uint64_t seed = GENERATE(1, 2, 3);
   const auto over = GENERATE(test::fabric::local, test::fabric::shm);
   CAPTURE(shards, seed);
-  std::vector<float> alone;  // of a world of one
+  std::vector<float> alone;  // the result of a single rank
   for (const int ranks : {1, 2, 3, 4, 7}) {
     test::run_ranks(ranks == 1 ? test::fabric::local : over, ranks, [&](muster::group& world) {
       heap memory;
@@ -157,7 +157,8 @@ TEST_CASE("with virtual shards the bits of gradients do not depend on the number
       for (std::uint64_t step = 0; step < 3; ++step) {
         auto backward = sync.begin(world, std::max(1, static_cast<int>(own.size())));
         for (auto shard = own.first; shard < own.last; ++shard) {
-          // What it writes is of the shard alone, in an order of its own, and not all of it.
+          // The written values depend on the shard alone. The order of writing is random, and not all tensors are
+          // written.
           muster::random_stream random(seed, 100 * step + shard);
           backward.add_samples(random.below(100));
           for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
@@ -208,14 +209,17 @@ TEST_CASE("virtual shards are summed in pairs, pairs of pairs, and so on") {
 TEST_CASE("a sum by virtual shards that cannot be is refused") {
   heap memory;
   muster::arena arena(memory, {{"a", {10}}});
-  const auto of = [&](const muster::sync_options& how) { return muster::gradient_sync(arena, how).buckets().size(); };
-  CHECK_THROWS_WITH(of({.virtual_shards = -1}),
-                    "a batch cannot be cut into -1 virtual shards (it is no number of "
-                    "parts); give 1 or more, or 0");
-  CHECK_THROWS_WITH(of({.codec = muster::compress("topk:0.1"), .virtual_shards = 2}),
-                    "a batch cannot be cut into 2 virtual shards (what a codec sends and keeps depends on the ranks); "
-                    "use no codec");
-  CHECK_THROWS_WITH(of({.mode = muster::parse_sync_mode("local-sgd"), .virtual_shards = 2}),
+  const auto buckets_with = [&](const muster::sync_options& options) {
+    return muster::gradient_sync(arena, options).buckets().size();
+  };
+  CHECK_THROWS_WITH(
+      buckets_with({.virtual_shards = -1}),
+      "a batch cannot be cut into -1 virtual shards (the number of parts is negative); give 1 or more, or "
+      "0");
+  CHECK_THROWS_WITH(buckets_with({.codec = muster::compress("topk:0.1"), .virtual_shards = 2}),
+                    "a batch cannot be cut into 2 virtual shards (a codec's messages and residuals depend on the "
+                    "ranks); use no codec");
+  CHECK_THROWS_WITH(buckets_with({.mode = muster::parse_sync_mode("local-sgd"), .virtual_shards = 2}),
                     "a batch cannot be cut into 2 virtual shards (ranks exchange weights); use mode allreduce");
   test::run_ranks(1, [&](muster::group& world) {
     muster::gradient_sync sync(arena, {.virtual_shards = 2});
@@ -223,8 +227,8 @@ TEST_CASE("a sum by virtual shards that cannot be is refused") {
     backward.add_samples(1);
     (void)backward.gradient(0);
     CHECK_THROWS_WITH(backward.wait(),
-                      "the gradients of a step cannot be summed by virtual shards (its passes are not this rank's "
-                      "shards); begin() with as many passes as the rank has shards");
+                      "the gradients of a step cannot be summed by virtual shards (its passes do not match this rank's "
+                      "shards); call begin() with as many passes as the rank has shards");
   });
 }
 
@@ -254,13 +258,14 @@ TEST_CASE("the last buckets are small, since nothing hides them") {
   for (int k = 0; k < 200; ++k) shapes.push_back({"t" + std::to_string(k), {16}});
   muster::arena arena(memory, shapes);
   const muster::gradient_sync sync(arena, {.bucket = 2048, .first_bucket = 64});
-  std::size_t left = arena.gradients().size();
+  std::size_t remaining = arena.gradients().size();
   for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
     const std::size_t size = sync.buckets()[k].part.count;
-    CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 3 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
-    left -= size;
+    CHECK(size ==
+          (k == 0 ? 16 : std::clamp<std::size_t>(remaining / 3 / 16 * 16, 64, std::min<std::size_t>(remaining, 512))));
+    remaining -= size;
   }
-  CHECK(left == 0);
+  CHECK(remaining == 0);
 }
 
 TEST_CASE("gradients are clipped by their global norm, alike at all ranks") {
@@ -295,7 +300,7 @@ TEST_CASE("a backward pass that cannot be is refused") {
     CHECK_THROWS_AS(sync.begin(self, 0), muster::configuration_error);
     {
       auto backward = sync.begin(self);
-      CHECK_THROWS_WITH(sync.begin(self), contains("the last one is under way"));
+      CHECK_THROWS_WITH(sync.begin(self), contains("the last pass is unfinished"));
       CHECK_THROWS_AS(backward.divided_by(0), muster::configuration_error);
       CHECK_THROWS_AS(backward.ready(2), muster::configuration_error);
       backward.ready(1);
@@ -304,12 +309,12 @@ TEST_CASE("a backward pass that cannot be is refused") {
       CHECK_THROWS_WITH(backward.add_samples(3), contains("counted too late"));
       CHECK_THROWS_WITH(backward.wait(), contains("no sample was counted"));
     }
-    auto backward = sync.begin(self);  // the former one was left
+    auto backward = sync.begin(self);  // the previous pass was abandoned
     backward.wait();
     CHECK(backward.samples() == 0);
   }
   CHECK_THROWS_AS(muster::gradient_sync(arena, {.clip = -1.0f}), muster::configuration_error);
-  muster::gradient_sync again(arena);  // the first one is gone
+  muster::gradient_sync again(arena);  // the first gradient_sync is destroyed
 }
 
 TEST_CASE("a step that fails with buckets under way leaves the group usable and the state unchanged") {
@@ -327,7 +332,7 @@ TEST_CASE("a step that fails with buckets under way leaves the group usable and 
         backward.add_samples(1);
         for (float& value : backward.gradient(1)) value = 1.0f;
         backward.ready(1);
-        throw std::runtime_error("the model failed");  // at both ranks alike
+        throw std::runtime_error("the model failed");  // at both ranks
       } catch (const std::runtime_error&) {
         state.roll_back();
       }
@@ -346,11 +351,11 @@ TEST_CASE("a step that fails with buckets under way leaves the group usable and 
 
 namespace {
 
-// Sends whole numbers only, in two rounds, and has what it left out for the next step.
+// A backend that sends integers only, in two rounds, and keeps the remainder for the next step.
 class rounding final : public muster::host_gradients {
  public:
-  rounding(muster::arena& of, std::vector<std::uint64_t>& steps)
-      : host_gradients(of), residual_(of.gradients().size()), next_(residual_), steps_(steps) {}
+  rounding(muster::arena& values, std::vector<std::uint64_t>& steps)
+      : host_gradients(values), residual_(values.gradients().size()), next_(residual_), steps_(steps) {}
 
   void begin(muster::group* ranks, std::uint64_t step) override {
     host_gradients::begin(ranks, step);
@@ -389,7 +394,7 @@ class rounding final : public muster::host_gradients {
 
  private:
   std::vector<float> residual_, next_;
-  std::vector<std::uint64_t>& steps_;  // of each start
+  std::vector<std::uint64_t>& steps_;  // the step at each start
   std::deque<std::vector<int>> sent_;
   std::size_t finished_ = 0;
   std::uint64_t step_ = 0;
@@ -403,7 +408,7 @@ TEST_CASE("a codec sums buckets its own way, and what it keeps counts when the s
     heap memory;
     muster::arena arena(memory, {{"a", {100}}, {"b", {100}}, {"c", {100}}});
     std::vector<std::uint64_t> steps;
-    const auto codec = [&](muster::arena& of) { return std::make_unique<rounding>(of, steps); };
+    const auto codec = [&](muster::arena& values) { return std::make_unique<rounding>(values, steps); };
     muster::gradient_sync sync(arena, {.bucket = 64, .first_bucket = 64, .codec = codec});
     muster::sgd optimizer(arena);
     muster::state state{arena, optimizer};

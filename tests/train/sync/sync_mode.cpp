@@ -24,7 +24,7 @@ constexpr muster::gossip_graph graphs[] = {muster::gossip_graph::ring, muster::g
 
 using test::require;
 
-// How far the ranks are apart: sqrt(sum over ranks of |values - mean|^2 / ranks).
+// Returns the distance between the ranks: sqrt(sum over ranks of |values - mean|^2 / ranks).
 double consensus_distance(muster::group& ranks, std::span<const float> values) {
   std::vector<float> mean(values.size());
   muster::allreduce(ranks, values, std::span(mean), muster::mean);
@@ -33,14 +33,14 @@ double consensus_distance(muster::group& ranks, std::span<const float> values) {
   return std::sqrt(muster::allreduce(ranks, squares, muster::sum) / ranks.size());
 }
 
-// Fits the mean of numbers: the loss of a sample is |w - target|^2 / 2, whose targets are of the sample's own.
+// Fits the mean of numbers: the loss of a sample is |w - target|^2 / 2, with a different target for each sample.
 float target(muster::sample_id id, std::size_t i) {
   return static_cast<float>(muster::mix(id * 131 + i) % 1000) / 500.0f - 1.0f;
 }
 
 struct mode_outcome {
   std::vector<float> weights;
-  double apart = 0;
+  double spread = 0;
   std::uint64_t digest = 0;
 };
 
@@ -72,12 +72,12 @@ mode_outcome train(muster::group& world, const muster::sync_mode& mode, float mo
                      },
                      {.epochs = epochs})) {
   }
-  mode_outcome made;
-  made.apart = consensus_distance(world, arena.parameters());
+  mode_outcome result;
+  result.spread = consensus_distance(world, arena.parameters());
   sync.average(world);
-  made.weights.assign(arena.parameters().begin(), arena.parameters().end());
-  made.digest = state.digest();
-  return made;
+  result.weights.assign(arena.parameters().begin(), arena.parameters().end());
+  result.digest = state.digest();
+  return result;
 }
 
 std::vector<mode_outcome> at_all_ranks(int ranks, const muster::sync_mode& mode, float momentum, std::uint64_t epochs) {
@@ -119,18 +119,18 @@ TEST_CASE("gossip graphs are undirected and connected, and every rank has as man
       std::vector<int> next = {0};
       bool sound = true;
       for (int rank = 0; rank < world; ++rank) {
-        const auto others = muster::neighbours(graph, rank, world);
-        sound = sound && others.size() == muster::neighbours(graph, 0, world).size();
-        for (const int other : others) {
-          const auto back = muster::neighbours(graph, other, world);
-          sound = sound && other != rank && std::find(back.begin(), back.end(), rank) != back.end();
+        const auto neighbours = muster::neighbours(graph, rank, world);
+        sound = sound && neighbours.size() == muster::neighbours(graph, 0, world).size();
+        for (const int neighbour : neighbours) {
+          const auto back = muster::neighbours(graph, neighbour, world);
+          sound = sound && neighbour != rank && std::find(back.begin(), back.end(), rank) != back.end();
         }
       }
       while (!next.empty()) {
         const int rank = next.back();
         next.pop_back();
-        for (const int other : muster::neighbours(graph, rank, world)) {
-          if (reached.insert(other).second) next.push_back(other);
+        for (const int neighbour : muster::neighbours(graph, rank, world)) {
+          if (reached.insert(neighbour).second) next.push_back(neighbour);
         }
       }
       CHECK(sound);
@@ -145,7 +145,7 @@ TEST_CASE("gossip graphs are undirected and connected, and every rank has as man
 
 TEST_CASE("gossip alone brings all ranks to the mean they began with, faster where there are more neighbours") {
   const auto over = GENERATE(test::fabric::local, test::fabric::shm);
-  std::vector<double> left(3);
+  std::vector<double> final_distance(3);
   for (const auto graph : graphs) {
     test::run_ranks(over, 6, [&](muster::group& world) {
       std::vector<float> values(1000), scratch;
@@ -156,29 +156,29 @@ TEST_CASE("gossip alone brings all ranks to the mean they began with, faster whe
       double before = consensus_distance(world, values);
       for (int round = 0; round < 6; ++round) {
         muster::gossip(world, graph, values, scratch);
-        const double now = consensus_distance(world, values);
-        require(now < before, "the distance falls");
-        before = now;
+        const double distance_now = consensus_distance(world, values);
+        require(distance_now < before, "the distance falls");
+        before = distance_now;
       }
       std::vector<float> after(values.size());
       muster::allreduce(world, std::span<const float>(values), std::span(after), muster::mean);
       for (std::size_t i = 0; i < mean.size(); ++i) require(std::abs(mean[i] - after[i]) < 1e-5f, "the mean stays");
-      if (world.rank() == 0) left[static_cast<std::size_t>(graph)] = before;
+      if (world.rank() == 0) final_distance[static_cast<std::size_t>(graph)] = before;
     });
   }
-  CHECK(left[2] < left[0]);
-  CHECK(left[1] < left[0]);
+  CHECK(final_distance[2] < final_distance[0]);
+  CHECK(final_distance[1] < final_distance[0]);
 }
 
 TEST_CASE("averaged weights of one step without momentum are those of averaged gradients") {
-  const int ranks = GENERATE(2, 5);  // 24 samples: equal parts of two ranks, unequal ones of five
+  const int ranks = GENERATE(2, 5);  // 24 samples: equal parts for two ranks, unequal parts for five
   const auto exact = at_all_ranks(ranks, {}, 0.0f, 4);
   const auto weights = at_all_ranks(ranks, {.what = muster::sync_mode::kind::allreduce_weights}, 0.0f, 4);
-  for (const auto& one : exact) CHECK(one.digest == exact.front().digest);
-  for (const auto& one : weights) {
-    CHECK(one.apart < 1e-6);  // the mean of equal numbers is rounded
-    CHECK(one.weights == weights.front().weights);
-    CHECK(distance(one, exact.front()) < 1e-5);
+  for (const auto& outcome : exact) CHECK(outcome.digest == exact.front().digest);
+  for (const auto& outcome : weights) {
+    CHECK(outcome.spread < 1e-6);  // the mean of equal numbers is rounded
+    CHECK(outcome.weights == weights.front().weights);
+    CHECK(distance(outcome, exact.front()) < 1e-5);
   }
 }
 
@@ -187,9 +187,10 @@ TEST_CASE("local SGD with a period of one averages every step, and with more let
   const auto weights = at_all_ranks(3, {.what = kind::allreduce_weights}, 0.5f, 3);
   const auto every = at_all_ranks(3, {.what = kind::local_sgd, .period = 1}, 0.5f, 3);
   CHECK(every.front().weights == weights.front().weights);
-  const auto seldom = at_all_ranks(3, {.what = kind::local_sgd, .period = 4}, 0.5f, 3);  // 15 steps: 3 since the last
-  CHECK(seldom.front().apart > 1e-3);
-  for (const auto& one : seldom) CHECK(one.weights == seldom.front().weights);
+  const auto seldom =
+      at_all_ranks(3, {.what = kind::local_sgd, .period = 4}, 0.5f, 3);  // 15 steps: 3 since the last average
+  CHECK(seldom.front().spread > 1e-3);
+  for (const auto& outcome : seldom) CHECK(outcome.weights == seldom.front().weights);
   CHECK(distance(seldom.front(), weights.front()) < 0.2);
 }
 
@@ -201,7 +202,7 @@ TEST_CASE("local SGD weighs a rank by all samples since the last average, not by
     muster::sgd optimizer(arena, {});
     muster::state state{arena, optimizer};
     auto session = muster::fixed_session(world);
-    const std::uint64_t first[] = {3, 1};  // samples of the first of two steps; of the second, one
+    const std::uint64_t first[] = {3, 1};  // samples of the first of two steps; the second has one
     const float slope[] = {1, 4};
     const auto rank = static_cast<std::size_t>(world.rank());
     const auto train = [&](muster::step& step) {
@@ -215,7 +216,7 @@ TEST_CASE("local SGD weighs a rank by all samples since the last average, not by
     };
     while (session.run(state, train, {.steps = 2})) {
     }
-    // Two steps down the slope at each rank; four samples of the one, two of the other.
+    // Each rank takes two steps down the slope, with four samples at one rank and two at the other.
     require(std::abs(arena.parameter(0)[1] - (4 * -2.0f + 2 * -8.0f) / 6) < 1e-5f, "the mean over all samples");
   });
 }
@@ -225,17 +226,17 @@ TEST_CASE("gossip trains to where exact averaging does, on any graph") {
   for (const auto graph : graphs) {
     const auto mixed = at_all_ranks(4, {.what = muster::sync_mode::kind::gossip, .graph = graph}, 0.0f, 12);
     CHECK(distance(mixed.front(), exact.front()) < 0.05);
-    CHECK(mixed.front().apart > 0.0);
-    CHECK(mixed.front().apart < 0.5);
+    CHECK(mixed.front().spread > 0.0);
+    CHECK(mixed.front().spread < 0.5);
   }
 }
 
 TEST_CASE("in modes that exchange weights a step that fails after the optimizer has not happened") {
-  for (const auto what : {muster::sync_mode::kind::allreduce_weights, muster::sync_mode::kind::local_sgd,
+  for (const auto kind : {muster::sync_mode::kind::allreduce_weights, muster::sync_mode::kind::local_sgd,
                           muster::sync_mode::kind::gossip}) {
     heap memory;
     muster::arena arena(memory, {{"w", {33}}});
-    muster::gradient_sync sync(arena, {.mode = {.what = what}});
+    muster::gradient_sync sync(arena, {.mode = {.what = kind}});
     muster::sgd optimizer(arena, {.momentum = 0.5f});
     muster::state state{arena, optimizer};
     muster::group self(muster::make_self_transport());

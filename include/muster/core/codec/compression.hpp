@@ -1,4 +1,4 @@
-// Which compression, as command lines say it; and any codec as one value.
+// The compression that a command line selects, and a type-erased codec.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// The methods of `--compress`, each with a header of its own in core/codec, and those that the program registered.
+/// The methods of `--compress`, each with its own header in core/codec, and methods that the program registered.
 enum class compression_method : std::uint8_t {
   none,
   float16,
@@ -31,48 +31,48 @@ enum class compression_method : std::uint8_t {
   registered
 };
 
-/// A method with its number.
+/// A method with its parameter.
 struct compression {
   compression_method method = compression_method::none;
-  double share = 1.0;    ///< of topk, randomk and blockk: of the elements that are sent, in (0, 1]
-  std::size_t rank = 0;  ///< of powersgd, at least 1
-  std::string text{};    ///< of a registered one: all of it, "mine:4"
+  double share = 1.0;    ///< for topk, randomk and blockk: share of the elements that are sent, in (0, 1]
+  std::size_t rank = 0;  ///< for powersgd, at least 1
+  std::string text{};    ///< for a registered method: its whole text, such as "mine:4"
 
   friend bool operator==(const compression&, const compression&) = default;
 };
 
-/// Reads what `--compress` takes:
+/// Parses a value of `--compress`:
 ///
 ///     none | float16 | bfloat16 | qsgd8 | sign | topk:SHARE | randomk:SHARE | blockk:SHARE | powersgd:RANK
 ///
-/// or what was registered. Throws configuration_error saying what is wrong and what is known.
+/// or a registered method. Throws configuration_error with the mistake and the known methods.
 [[nodiscard]] compression parse_compression(std::string_view text);
 
-/// As `parse_compression` reads it.
-[[nodiscard]] std::string to_string(const compression& which);
+/// Returns the method as a text that `parse_compression` reads.
+[[nodiscard]] std::string to_string(const compression& method);
 
-/// What those that send encoded values know of a codec.
+/// The properties of a codec that its senders depend on.
 struct codec_traits {
-  /// When the encoded form is an array of that type and the sum of the arrays of several ranks stands for the sum of
-  /// their values, an allreduce may add them; dtype::none when the encoded forms have to be seen one by one.
+  /// Element type of the encoded form if the sum of encoded arrays encodes the sum of their values, so that an
+  /// allreduce may add them. dtype::none if each encoded form must be decoded separately.
   dtype summed_as = dtype::none;
-  /// Ranks must use one draw for their arrays to be of the same elements; otherwise each rank should use its own, so
-  /// that their errors are independent.
+  /// True if ranks must use the same draw, so that their arrays contain the same elements. Otherwise each rank should
+  /// use its own draw, so that their errors are independent.
   bool shares_draw = false;
-  /// The mean over all draws of what is decoded is not what was encoded, so the method calls for error feedback
-  /// (`encode_with_feedback`).
+  /// True if the mean of the decoded values over all draws differs from the encoded values. Such a method needs error
+  /// feedback (`encode_with_feedback`).
   bool is_biased = true;
 };
 
-/// Any codec of spans, chosen at run time, as one value: holds copies of the codec, which it calls indirectly.
+/// A type-erased codec of spans, selected at run time. It holds copies of the codec, and calls the codec indirectly.
 class any_codec {
  public:
-  /// The plain one.
+  /// Creates the plain codec.
   any_codec() : any_codec(compression()) {}
-  /// That of a method. Throws configuration_error for powersgd, which is no codec of spans: it works on matrices, by
-  /// two allreduces, and no rank's message stands alone.
-  explicit any_codec(const compression& which);
-  /// A codec of the program's, for `register_codec`; it has no name yet.
+  /// Creates the codec of a method. Throws configuration_error for powersgd, which is not a codec of spans: it
+  /// processes matrices with two allreduces, and the message of a single rank cannot be decoded.
+  explicit any_codec(const compression& method);
+  /// Wraps a codec of the program, for `register_codec`. The codec has no name yet.
   template <codec C>
   any_codec(const C& coder, const codec_traits& traits)
       : traits_(traits),
@@ -82,14 +82,14 @@ class any_codec {
           coder.decode_add(encoded, draw, weight, sums);
         }) {}
 
-  /// As `--compress` spells it, "topk:0.1".
+  /// Returns the name in `--compress`, such as "topk:0.1".
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// As `codec_traits` has them.
+  /// Returns the properties in `codec_traits`.
   [[nodiscard]] dtype summed_as() const noexcept { return traits_.summed_as; }
   [[nodiscard]] bool shares_draw() const noexcept { return traits_.shares_draw; }
   [[nodiscard]] bool is_biased() const noexcept { return traits_.is_biased; }
 
-  /// As the concept `codec` defines them, errors included.
+  /// Implements the concept `codec`, including its errors.
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return encoded_bytes_(count); }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
     encode_(values, draw, encoded);
@@ -107,12 +107,13 @@ class any_codec {
 };
 static_assert(codec<any_codec>);
 
-/// Makes the codec that a text names: `from.value("bits")` is what is behind the colon. What it leaves is refused.
-using codec_factory = any_codec (*)(spec_reader& from);
+/// A function that creates the codec for a text. `spec.value("bits")` returns the value after the colon. Values and
+/// keys that the function does not read are rejected.
+using codec_factory = any_codec (*)(spec_reader& spec);
 
-/// Makes `--compress NAME`, with the values and keys that `make` takes, a method of the program's: for gradient_sync
-/// and parameter servers, at every rank, before settings are read. Thread safe. Throws configuration_error for a name
-/// that is taken, or is none: lower-case letters, digits and underscores.
+/// Registers `--compress NAME` as a method of the program, for gradient_sync and parameter servers. Call it at every
+/// rank, before settings are read. `make` reads the method's values and keys. Thread safe. Throws configuration_error
+/// for a name that exists, or is invalid: a name consists of lower-case letters, digits and underscores.
 void register_codec(std::string_view name, codec_factory make);
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// PowerSGD: the sum of the matrices of all ranks as a product of two thin ones.
+// PowerSGD: approximates the sum of the ranks' matrices by a product of two thin matrices.
 #pragma once
 
 #include <cstddef>
@@ -7,54 +7,57 @@
 
 namespace muster { inline namespace v0 {
 
-/// A tensor as PowerSGD sees it: `rows` (its first extents) by `columns` (the others), approximated by `rank` columns.
+/// A tensor as a matrix for PowerSGD: `rows` (its first extents) by `columns` (the others), approximated with `rank`
+/// columns.
 struct low_rank_shape {
   std::size_t rows = 0;
   std::size_t columns = 0;
-  std::size_t rank = 0;  ///< as the user asks for; may exceed the sides of the matrix
+  std::size_t rank = 0;  ///< the user's choice; may exceed the sides of the matrix
 
-  /// Columns of P and of Q: `rank`, limited to the smaller side of the matrix.
+  /// Returns the number of columns in P and Q: `rank`, limited to the smaller side of the matrix.
   [[nodiscard]] constexpr std::size_t used() const noexcept {
     const std::size_t side = rows < columns ? rows : columns;
     return rank < side ? rank : side;
   }
   [[nodiscard]] constexpr std::size_t left_size() const noexcept { return used() * rows; }      ///< of P, in floats
   [[nodiscard]] constexpr std::size_t right_size() const noexcept { return used() * columns; }  ///< of Q, in floats
-  /// Whether the two are smaller than the matrix; otherwise, as for what is one-dimensional, it is sent as it is.
+  /// Returns true if P and Q together are smaller than the matrix. Other tensors, such as one-dimensional ones, are
+  /// sent uncompressed.
   [[nodiscard]] constexpr bool pays() const noexcept {
     return rows > 1 && columns > 1 && left_size() + right_size() < rows * columns;
   }
 };
 
-/// The steps of PowerSGD (Vogels, Karimireddy and Jaggi 2019, https://arxiv.org/abs/1905.13727, algorithm 1) for one
-/// matrix M, row by row in memory, which is the gradient plus the residual of error feedback:
+/// Computes the steps of PowerSGD (Vogels, Karimireddy and Jaggi 2019, https://arxiv.org/abs/1905.13727, algorithm 1)
+/// for one row-major matrix M, the sum of the gradient and the residual of error feedback:
 ///
 ///     low_rank_left(shape, M, Q, P);      allreduce(P, sum)      P = sum of M Q
 ///     orthonormalise(shape, P);                                  the same bits at every rank
 ///     low_rank_right(shape, M, P, Q);                            Q = transposed M times P
-///     residual = M; low_rank_add(shape, P, Q, -1, residual)      what this rank's part lacks
-///     allreduce(Q, sum)                                          P transposed Q stands for the sum of M
+///     residual = M; low_rank_add(shape, P, Q, -1, residual)      this rank's error
+///     allreduce(Q, sum)                                          P transposed Q approximates the sum of M
 ///     low_rank_add(shape, P, Q, 1, zeros)
 ///     low_rank_restart(shape, draw, Q)                           the Q of the next step: warm start
 ///
-/// P and Q hold `used()` columns one after the other, of `rows` and `columns` floats. The residual is that of this
-/// rank's own projection, so that the residuals of all ranks sum to what the result lacks and none of them drifts away.
-/// The spans must have the sizes of the shape (configuration_error) and do not overlap. Same bits on every machine.
+/// P and Q hold `used()` columns one after the other, of `rows` and `columns` floats. The residual is the error of this
+/// rank's own projection, so that the ranks' residuals sum to the error of the result, and no residual
+/// drifts. The spans must have the sizes of the shape (configuration_error) and must not overlap. The bits are the same
+/// on every machine.
 
-/// P = M Q; reads the matrix once.
+/// Computes P = M Q. Reads the matrix once.
 void low_rank_left(const low_rank_shape& shape, std::span<const float> matrix, std::span<const float> right,
                    std::span<float> left);
-/// Makes the columns of P orthogonal and of length 1 (Gram-Schmidt, each twice). A column that depends on those before
-/// it becomes zeros.
+/// Makes the columns of P orthonormal (Gram-Schmidt, applied twice to each column). A column that depends linearly on
+/// earlier columns becomes zeros.
 void orthonormalise(const low_rank_shape& shape, std::span<float> left);
-/// Q = transposed M times P; reads the matrix once.
+/// Computes Q = transposed M times P. Reads the matrix once.
 void low_rank_right(const low_rank_shape& shape, std::span<const float> matrix, std::span<const float> left,
                     std::span<float> right);
-/// M += weight * P transposed Q.
+/// Adds weight * P transposed Q to M.
 void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std::span<const float> right, float weight,
                   std::span<float> matrix);
-/// Fills the columns of Q that are zeros with normal random numbers of `draw`: the first Q, and later a way out of
-/// columns that a gradient of zeros or of a lower rank has wiped out.
+/// Fills the zero columns of Q with normal random numbers from `draw`. It creates the first Q, and later replaces
+/// columns that a gradient of zeros or of lower rank has set to zero.
 void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
 
 }}  // namespace muster::v0

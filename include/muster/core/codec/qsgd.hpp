@@ -5,17 +5,18 @@
 
 namespace muster { inline namespace v0 {
 
-/// QSGD with 127 levels and a sign (Alistarh et al. 2017, https://arxiv.org/abs/1610.02132), scaled as their
-/// implementation does: each group of 512 values by its largest magnitude M. A value is rounded at random to one of the
-/// two levels around it so that its mean is the value itself: unbiased, off by less than M / 127, with a variance of at
-/// most (M / 127)^2 / 4. Zeros stay zeros.
+/// A codec with the 127 levels and sign of QSGD (Alistarh et al. 2017, https://arxiv.org/abs/1610.02132), scaled like
+/// its authors' implementation: each group of 512 values by the group's largest magnitude M. A value is rounded at
+/// random to a neighbouring level, so that the mean is the value itself: unbiased, with an error below M / 127 and a
+/// variance of at most (M / 127)^2 / 4. Zeros stay zeros.
 ///
-/// Encoded: the M of each group as float, then a signed byte a value, then zeros up to a multiple of 4.
+/// The encoded form contains the M of each group as float, then a signed byte per value, then zeros up to a multiple of
+/// 4 bytes.
 struct qsgd8_codec {
-  static constexpr std::size_t group = 512;  ///< values that share a scale
+  static constexpr std::size_t group = 512;  ///< number of values that share a scale
   static constexpr int levels = 127;
 
-  /// As the concept `codec` defines them, errors included; O(count).
+  /// Implements the concept `codec`, including its errors; O(count).
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept {
     return (count + group - 1) / group * sizeof(float) + (count + 3) / 4 * 4;
   }

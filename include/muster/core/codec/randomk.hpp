@@ -1,4 +1,4 @@
-// Values at random places that all ranks agree on.
+// Codecs that send values at random positions, the same at all ranks.
 #pragma once
 
 #include <muster/core/codec/codec.hpp>
@@ -10,18 +10,19 @@ struct random_places;
 struct random_block;
 }  // namespace detail
 
-/// k = ceil(share * n) values at places that the same draw chooses at every rank, so that no indices are sent and an
-/// allreduce adds the values (the shared seed of Vogels et al. 2019, https://arxiv.org/abs/1905.13727). Each element is
-/// chosen with probability k/n, so that what is left out is a part 1 - k/n of |x|^2 in the mean.
+/// A codec that sends k = ceil(share * n) values at positions that the same draw selects at every rank. Therefore no
+/// indices are sent, and an allreduce adds the values (the shared seed of Vogels et al. 2019,
+/// https://arxiv.org/abs/1905.13727). Each element is selected with probability k/n, so the omitted values are a part 1
+/// - k/n of |x|^2 in the mean.
 ///
-/// Biased: made for error feedback. Encoded: the k values as floats.
+/// Biased: intended for error feedback. The encoded form contains the k values as floats.
 template <class Places>
 class drawn_codec {
  public:
   /// Throws configuration_error unless 0 < share <= 1.
   explicit drawn_codec(double share);
 
-  /// As the concept `codec` defines them, errors included; for k = share * count rounded up, at least 1.
+  /// Implements the concept `codec`, including its errors, with k = share * count rounded up, at least 1.
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
     return elements_of_share(share_, count) * sizeof(float);
   }
@@ -32,11 +33,11 @@ class drawn_codec {
   double share_;
 };
 
-/// One of each of k stretches of n / k values, turned by a random offset (Stich et al. 2018,
-/// https://arxiv.org/abs/1809.07599).
+/// A codec that selects one value in each of k intervals of n / k values, rotated by a random offset (Stich et al.
+/// 2018, https://arxiv.org/abs/1809.07599).
 using randomk_codec = drawn_codec<detail::random_places>;
-/// k values in a row from a random place on, going on at the front when the end is reached ("random block" of Vogels et
-/// al. 2019, appendix G): random-k at the speed of a copy.
+/// A codec that selects k consecutive values from a random position, continuing at the front after the end ("random
+/// block" in Vogels et al. 2019, appendix G): random-k at the speed of a copy.
 using blockk_codec = drawn_codec<detail::random_block>;
 static_assert(codec<randomk_codec>);
 

@@ -1,22 +1,24 @@
-// The largest values alone.
+// A codec that sends the largest values only.
 #pragma once
 
 #include <muster/core/codec/codec.hpp>
 
 namespace muster { inline namespace v0 {
 
-/// The k = ceil(share * n) values of the largest magnitude, exactly; of equal ones those that come first (Aji and
-/// Heafield 2017, https://arxiv.org/abs/1704.05021; Stich et al. 2018, https://arxiv.org/abs/1809.07599). What is left
-/// out is at most a part 1 - k/n of |x|^2. Biased: made for error feedback. NaN counts as larger than everything.
+/// A codec that sends exactly the k = ceil(share * n) values with the largest magnitude; among equal values the first
+/// (Aji and Heafield 2017, https://arxiv.org/abs/1704.05021; Stich et al. 2018, https://arxiv.org/abs/1809.07599). The
+/// omitted values are at most a part 1 - k/n of |x|^2. Biased: intended for error feedback. NaN counts as larger than
+/// everything.
 ///
-/// Encoded: the k indices as 32-bit numbers, ascending, then the k values as floats. O(n): the threshold is found from
-/// a sample and from histograms of the magnitudes' bits, not by sorting. Spans of at most 2^32 values.
+/// The encoded form contains the k indices as 32-bit numbers, ascending, then the k values as floats. O(n): the
+/// threshold is found from a sample and from histograms of the magnitudes' bits, without sorting. A span may have at
+/// most 2^32 values.
 class topk_codec {
  public:
   /// Throws configuration_error unless 0 < share <= 1.
   explicit topk_codec(double share);
 
-  /// As the concept `codec` defines them, errors included; for k = share * count rounded up, at least 1.
+  /// Implements the concept `codec`, including its errors, with k = share * count rounded up, at least 1.
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
     return elements_of_share(share_, count) * (sizeof(std::uint32_t) + sizeof(float));
   }

@@ -1,4 +1,4 @@
-// Memory of a device and pinned memory of the host, each with one owner, and copies between them.
+// Device memory and pinned host memory, each with a single owner, and copies between them.
 #pragma once
 
 #include <cstddef>
@@ -18,27 +18,28 @@ struct device_release {
 struct pinned_release {
   void operator()(void* memory) const noexcept;
 };
-/// Zeroed; throws muster::error, with what is free, when there is not enough.
+/// Returns zeroed memory. Throws muster::error, with the amount of free memory, when there is not enough.
 [[nodiscard]] void* allocate_on_device(std::size_t bytes);
 [[nodiscard]] void* allocate_pinned(std::size_t bytes);
-void copy_anywhere(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
+void copy_anywhere(const void* source, void* destination, std::size_t bytes, device_stream_ref stream);
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream);
-void require_same_size(std::size_t from, std::size_t to);
+void require_same_size(std::size_t source, std::size_t destination);
 }  // namespace detail
 
-/// `size` elements of T on the current device, zeroed, owned by this object; aligned to 256 bytes at least.
+/// A zeroed array of `size` elements of T on the current device with a single owner, aligned to at least 256 bytes.
 template <class T>
 class device_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "a device holds plain values");
 
  public:
   device_buffer() = default;
-  /// Throws muster::error with CUDA's own text when the device has not enough memory; none is allocated for 0.
+  /// Allocates the array. Throws muster::error with CUDA's own text when the device has not enough memory. A size of 0
+  /// allocates nothing.
   explicit device_buffer(std::size_t size)
       : memory_(size == 0 ? nullptr : detail::allocate_on_device(size * sizeof(T))), size_(size) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// All elements; dangles after the buffer.
+  /// Returns all elements. The span dangles after the buffer's destruction.
   [[nodiscard]] device_span<T> span() noexcept { return {static_cast<T*>(memory_.get()), size_}; }
   [[nodiscard]] device_span<const T> span() const noexcept { return {static_cast<const T*>(memory_.get()), size_}; }
 
@@ -47,19 +48,20 @@ class device_buffer {
   std::size_t size_ = 0;
 };
 
-/// `size` elements of T in pinned memory of the host, zeroed, owned by this object: copies from and to it do not keep
-/// the processor, and kernels can use it at the same address. Destroyed when no device uses it any more.
+/// A zeroed array of `size` elements of T in pinned host memory with a single owner. Copies from and to it do not block
+/// the processor, and kernels can use it at the same address. No device may use it when it is destroyed.
 template <class T>
 class pinned_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "a device holds plain values");
 
  public:
   pinned_buffer() = default;
-  /// Throws muster::error with CUDA's own text when the system does not pin so much; none is allocated for 0.
+  /// Allocates the array. Throws muster::error with CUDA's own text when the system does not pin that much memory. A
+  /// size of 0 allocates nothing.
   explicit pinned_buffer(std::size_t size)
       : memory_(size == 0 ? nullptr : detail::allocate_pinned(size * sizeof(T))), size_(size) {}
 
-  /// All elements; dangles after the buffer.
+  /// Returns all elements. The span dangles after the buffer's destruction.
   [[nodiscard]] std::span<T> span() noexcept { return {static_cast<T*>(memory_.get()), size_}; }
 
  private:
@@ -67,22 +69,22 @@ class pinned_buffer {
   std::size_t size_ = 0;
 };
 
-/// Copies in the order of the stream; both spans have one length (configuration_error) and stay until it is done. From
-/// and to host memory that is not pinned the call may itself wait for the copy.
+/// Copies in the order of the stream. Both spans must have the same length (configuration_error) and live until the
+/// copy is complete. If the host memory is not pinned the call itself may block until then.
 template <class T>
-void copy(std::span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
-  detail::require_same_size(from.size(), to.size());
-  detail::copy_anywhere(from.data(), to.data(), from.size_bytes(), stream);
+void copy(std::span<const std::type_identity_t<T>> source, device_span<T> destination, device_stream_ref stream) {
+  detail::require_same_size(source.size(), destination.size());
+  detail::copy_anywhere(source.data(), destination.data(), source.size_bytes(), stream);
 }
 template <class T>
-void copy(device_span<const std::type_identity_t<T>> from, std::span<T> to, device_stream_ref stream) {
-  detail::require_same_size(from.size(), to.size());
-  detail::copy_anywhere(from.data(), to.data(), to.size_bytes(), stream);
+void copy(device_span<const std::type_identity_t<T>> source, std::span<T> destination, device_stream_ref stream) {
+  detail::require_same_size(source.size(), destination.size());
+  detail::copy_anywhere(source.data(), destination.data(), destination.size_bytes(), stream);
 }
 template <class T>
-void copy(device_span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
-  detail::require_same_size(from.size(), to.size());
-  detail::copy_anywhere(from.data(), to.data(), to.size_bytes(), stream);
+void copy(device_span<const std::type_identity_t<T>> source, device_span<T> destination, device_stream_ref stream) {
+  detail::require_same_size(source.size(), destination.size());
+  detail::copy_anywhere(source.data(), destination.data(), destination.size_bytes(), stream);
 }
 
 /// Sets all bits to zero, in the order of the stream.

@@ -1,4 +1,4 @@
-// Elements in the memory of a device.
+// Spans of elements in the memory of a device.
 #pragma once
 
 #include <concepts>
@@ -9,15 +9,16 @@
 
 namespace muster { inline namespace v0 {
 
-/// `size` elements in a device's memory, which the processor can name but not touch: a type of its own, without
-/// operator[] and iterators, so that host code and host collectives refuse it when they are compiled. Owns nothing.
+/// A view of `size` elements in a device's memory, which the processor can address but not access. It is a separate
+/// type without operator[] and iterators, so that host code and host collectives reject it at compile time. Owns
+/// nothing.
 template <class T>
 class device_span {
  public:
   constexpr device_span() noexcept = default;
   /// `first` is an address in a device's memory; null for no elements.
   constexpr device_span(T* first, std::size_t size) noexcept : first_(first), size_(size) {}
-  /// A view of constant elements from one of mutable elements.
+  /// Converts a view of mutable elements to a view of constant elements.
   template <class U>
   requires std::same_as<T, const U>
   constexpr device_span(device_span<U> other) noexcept  // NOLINT: converts as std::span does
@@ -25,7 +26,7 @@ class device_span {
 
   [[nodiscard]] constexpr T* data() const noexcept { return first_; }
   [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
-  /// As of std::span; nothing is checked.
+  /// Works like std::span, without checks.
   [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] constexpr device_span subspan(std::size_t first, std::size_t count) const noexcept {
@@ -38,7 +39,7 @@ class device_span {
   std::size_t size_ = 0;
 };
 
-/// What devices' collectives take: whole numbers of 1, 4 and 8 bytes, float16, bfloat16, float and double.
+/// The element types of devices' collectives: integers of 1, 4 and 8 bytes, float16, bfloat16, float and double.
 template <class T>
 concept device_element =
     element<T> && !std::same_as<T, bool> && !std::same_as<T, long double> && (!std::is_integral_v<T> || sizeof(T) != 2);

@@ -1,35 +1,35 @@
-// The order in which a device works, and marks in it.
+// Streams, which order the operations of a device, and events in streams.
 #pragma once
 
 #include <memory>
 
 #include <muster/core/clock.hpp>
 
-// CUDA's own types behind cudaStream_t and cudaEvent_t: named here so that no vendor header is needed.
+// Declared here so that no vendor header is needed: CUDA's own types behind cudaStream_t and cudaEvent_t.
 struct CUstream_st;
 struct CUevent_st;
 
 namespace muster { inline namespace v0 {
 
-/// A stream as CUDA has it (`cudaStream_t` converts to it): what is put on one is done in that order. Owns nothing;
-/// null is the default stream, with its implicit waiting for others.
+/// A reference to a CUDA stream (`cudaStream_t` converts to it). The operations on a stream run in the order of their
+/// calls. Owns nothing. Null is the default stream, with its implicit synchronisation.
 struct device_stream_ref {
   CUstream_st* handle = nullptr;
 };
 
-/// How many devices this process can use; 0 where there is none, or no driver.
+/// Returns the number of devices that this process can use; 0 without a device or driver.
 [[nodiscard]] int device_count() noexcept;
-/// The device of this thread, and changing it; throws configuration_error for one that is not there.
+/// Returns and sets the calling thread's device. Throws configuration_error for a device that does not exist.
 [[nodiscard]] int current_device();
 void use_device(int device);
 
-/// Owns a stream of the device that is current when it is made; it waits for no other by itself. Destroying it leaves
-/// what is on it to end. Calls into it throw muster::error with CUDA's own text.
+/// An owned stream of the device that is current at construction. It does not synchronise implicitly with other
+/// streams. After destruction its enqueued operations still complete. Calls throw muster::error with CUDA's own text.
 class device_stream {
  public:
   device_stream();
 
-  /// Valid as long as the stream.
+  /// Returns a reference, which is valid as long as the stream.
   operator device_stream_ref() const noexcept { return {handle_.get()}; }  // NOLINT: is used as the stream it is
 
  private:
@@ -39,19 +39,19 @@ class device_stream {
   std::unique_ptr<CUstream_st, release> handle_;
 };
 
-/// A mark in a stream: done when all is done that was on the stream before it.
+/// A mark in a stream. It is complete when all operations that were enqueued before it are complete.
 class device_event {
  public:
-  /// None, which is done.
+  /// Creates an empty event, which is complete.
   device_event() noexcept = default;
-  /// Marks where the stream is now.
+  /// Marks the current position of the stream.
   explicit device_event(device_stream_ref at);
 
-  /// Whether it is done, without waiting. Throws muster::error when the device has failed.
+  /// Returns true if the event is complete. Does not block. Throws muster::error when the device has failed.
   [[nodiscard]] bool test() const;
-  /// Waits for it as `wait_for` does.
-  void wait(clock::time_point until) const;
-  /// What is put on `stream` from here on begins after this mark; the processor does not wait.
+  /// Waits for the event like `wait_for`.
+  void wait(clock::time_point deadline) const;
+  /// Delays all later operations on `stream` until this event is complete. Does not block the processor.
   void hold_back(device_stream_ref stream) const;
 
  private:
@@ -61,7 +61,7 @@ class device_event {
   std::unique_ptr<CUevent_st, release> handle_;
 };
 
-/// Waits until all that is on the stream is done, no longer than the deadline: then timeout_error.
-void wait_for(device_stream_ref stream, clock::time_point until);
+/// Waits until all operations on the stream are complete. Throws timeout_error at the deadline.
+void wait_for(device_stream_ref stream, clock::time_point deadline);
 
 }}  // namespace muster::v0

@@ -8,7 +8,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// One step of AdaGrad (Duchi, Hazan and Singer 2011, https://jmlr.org/papers/v12/duchi11a.html), as PyTorch's
+/// A step of AdaGrad (Duchi, Hazan and Singer 2011, https://jmlr.org/papers/v12/duchi11a.html), as PyTorch's
 /// torch.optim.Adagrad defines it without decay of the rate: s <- s + g^2, parameter <- parameter - learning_rate * g /
 /// (sqrt(s) + epsilon). Its state is s.
 template <std::floating_point T>
@@ -18,11 +18,11 @@ struct adagrad_step {
   T epsilon = T(1e-10);  ///< added to the root
   T decay{};             ///< adds decay * parameter to the gradient
 
-  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
+  /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
                      T* __restrict__ squares, T*) const {
-    const adagrad_step step = *this;  // no element can be one of its numbers
+    const adagrad_step step = *this;  // a copy, which no element can alias
     for (std::size_t i = 0; i < size; ++i) {
       const T gradient = gradients[i] + step.decay * parameters[i];
       const T square = squares[i] + gradient * gradient;

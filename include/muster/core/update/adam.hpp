@@ -11,28 +11,29 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 
-/// What is the same for all elements of a step of Adam.
+/// The factors that are the same for all elements in a step of Adam.
 template <std::floating_point T>
 struct adam_factors {
   T beta1, rest1, beta2, rest2, rate, root, epsilon, shrink, penalty;
 
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
                      T* __restrict__ means, T* __restrict__ squares) const {
-    const adam_factors by = *this;  // no element can be one of them
+    const adam_factors factors = *this;  // a copy, which no element can alias
     for (std::size_t i = 0; i < size; ++i) {
-      const T gradient = gradients[i] + by.penalty * parameters[i];
-      const T mean = by.beta1 * means[i] + by.rest1 * gradient;
-      const T square = by.beta2 * squares[i] + by.rest2 * gradient * gradient;
+      const T gradient = gradients[i] + factors.penalty * parameters[i];
+      const T mean = factors.beta1 * means[i] + factors.rest1 * gradient;
+      const T square = factors.beta2 * squares[i] + factors.rest2 * gradient * gradient;
       means[i] = mean;
       squares[i] = square;
-      parameters[i] = by.shrink * parameters[i] - by.rate * mean / (square_root(square) * by.root + by.epsilon);
+      parameters[i] =
+          factors.shrink * parameters[i] - factors.rate * mean / (square_root(square) * factors.root + factors.epsilon);
     }
   }
 };
 
 }  // namespace detail
 
-/// One step of Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980) or AdamW (Loshchilov and Hutter 2019,
+/// A step of Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980) or AdamW (Loshchilov and Hutter 2019,
 /// https://arxiv.org/abs/1711.05101), as PyTorch's torch.optim.Adam and AdamW define it:
 ///
 ///     g <- gradient + (decoupled ? 0 : decay * parameter)
@@ -45,15 +46,15 @@ template <std::floating_point T>
 struct adam_step {
   using value = T;
   double learning_rate{};
-  double beta1 = 0.9;       ///< share of the mean of gradients that stays
-  double beta2 = 0.999;     ///< share of the mean of their squares that stays
+  double beta1 = 0.9;       ///< decay rate of the mean of gradients
+  double beta2 = 0.999;     ///< decay rate of the mean of squared gradients
   double epsilon = 1e-8;    ///< added to the root
   double decay = 0;         ///< weight decay
   bool decoupled = true;    ///< AdamW: parameters shrink by learning_rate * decay; false adds decay * parameter to the
                             ///< gradient, as Adam does
   std::uint64_t count = 1;  ///< number of the step, from 1: corrects the means for their start at zero
 
-  /// As `update_step` has them: two arrays of state (the means), and the loop with its factors worked out once.
+  /// Implements `update_step`: two state arrays (the means), and the loop with its factors computed once.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 2; }
   [[nodiscard]] detail::adam_factors<T> loop() const {
     return {.beta1 = static_cast<T>(beta1),

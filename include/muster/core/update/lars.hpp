@@ -12,7 +12,7 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 
-/// The sum of squares, in double precision.
+/// Returns the sum of squares, in double precision.
 [[nodiscard]] inline double sum_of_squares(const float* values, std::size_t size) {
   const auto add = [=](std::size_t i, four_doubles& sums) {
     four_floats four;
@@ -31,28 +31,28 @@ namespace detail {
 
 }  // namespace detail
 
-/// One step of LARS for one layer (You, Gitman and Ginsburg 2017, https://arxiv.org/abs/1708.03888, algorithm 1):
+/// A step of LARS for one layer (You, Gitman and Ginsburg 2017, https://arxiv.org/abs/1708.03888, algorithm 1):
 ///
 ///     rate <- learning_rate * trust * |w| / (|g| + decay * |w|)
 ///     v <- momentum * v + rate * (g + decay * w);  w <- w - v
 ///
-/// The norms are over the spans, which therefore are one tensor. Where either norm is 0, or `trust` is, or |g| is so
-/// small that the rate would be infinite, the rate is the learning rate: that is how biases and batch normalisation are
-/// stepped, with a decay of 0. A diverged gradient shows: NaN in is NaN out. Two passes. Its state is v. Not for
-/// devices: their threads have an element each.
+/// The norms are computed over the spans, which must therefore be one tensor. The rate is the learning rate where
+/// either norm is 0, where `trust` is 0, and where |g| is so small that the rate would be infinite. Biases and batch
+/// normalisation are updated this way, with a decay of 0. NaN in a gradient propagates to the parameters. Two passes.
+/// Its state is v. Not available on devices, where each thread processes a single element.
 template <std::floating_point T>
 struct lars_step {
   using value = T;
   T learning_rate{};
-  T momentum = T(0.9);  ///< share of the velocity that stays
+  T momentum = T(0.9);  ///< decay rate of the velocity
   T decay{};            ///< weight decay
-  T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
+  T trust = T(0.001);   ///< the paper's eta: ratio of a layer's change to its norm; 0: no scaling
 
-  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
+  /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
   void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
            T*) const {
-    const lars_step step = *this;  // no element can be one of its numbers
+    const lars_step step = *this;  // a copy, which no element can alias
     T rate = step.learning_rate;
     if (step.trust != T{0}) {
       const double norm = detail::square_root(detail::sum_of_squares(parameters, size));

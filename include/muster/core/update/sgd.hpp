@@ -8,7 +8,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// One step of SGD, element by element, as PyTorch's torch.optim.SGD defines it with dampening 0
+/// A step of SGD, element by element, as PyTorch's torch.optim.SGD defines it with dampening 0
 /// (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html):
 ///
 ///     g <- gradient + decay * parameter
@@ -20,14 +20,14 @@ template <std::floating_point T>
 struct sgd_step {
   using value = T;
   T learning_rate{};
-  T momentum{};           ///< share of the velocity that stays
+  T momentum{};           ///< decay rate of the velocity
   bool nesterov = false;  ///< steps along gradient + momentum * velocity instead of along the velocity
   T decay{};              ///< adds decay * parameter to the gradient, the gradient of decay / 2 * |parameters|^2
 
-  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
+  /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return momentum == T{0} ? 0 : 1; }
-  /// The choices are made once outside the loops, so that these have no branch and compilers vectorise them. constexpr
-  /// lets the kernels of devices call it too, an element at a time.
+  /// Branches once outside the loops, so that the loops have no branch and compilers vectorise them. constexpr allows
+  /// the kernels of devices to call it too, for one element at a time.
   constexpr void run(std::size_t size, T* parameters, const T* gradients, T* velocities, T*) const {
     if (states() == 0)
       plain(size, parameters, gradients, *this);
@@ -38,7 +38,7 @@ struct sgd_step {
   }
 
  private:
-  // The step by value: no element can be one of its numbers.
+  // The loops take the step by value, which no element can alias.
   template <bool Nesterov>
   static constexpr void with_momentum(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
                                       T* __restrict__ velocities, const sgd_step step) {

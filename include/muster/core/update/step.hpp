@@ -1,4 +1,4 @@
-// One step of an optimizer over spans, whichever optimizer it is.
+// The concept of an optimizer's step over spans.
 #pragma once
 
 #ifdef __CUDACC__
@@ -19,7 +19,7 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 
-/// std::sqrt, without the 8,600 lines of <cmath> for each file that includes muster.
+/// Returns std::sqrt(value), without the 8,600 lines of <cmath> for each file that includes muster.
 template <std::floating_point T>
 [[nodiscard]] constexpr T square_root(T value) {
 #ifdef __CUDACC__
@@ -34,7 +34,8 @@ template <std::floating_point T>
 #endif
 }
 
-/// What runs the loop of a step: the step, or what it works out once that is the same for all elements.
+/// Returns the object that runs the loop of a step: the step itself, or the precomputed factors that are the same for
+/// all elements.
 template <class Step>
 auto loop_of(const Step& step) {
   if constexpr (requires { step.loop(); })
@@ -45,9 +46,10 @@ auto loop_of(const Step& step) {
 
 }  // namespace detail
 
-/// The one description of an update, as sgd_step and adam_step have it: the numbers of a step over values of type
-/// `value`; how many arrays it keeps beside the parameters (`states`, at most two); and `run`, which steps so many
-/// elements, its own or that of its `loop()`. Optimizers, parameter servers and devices all run that loop.
+/// An update of an optimizer, such as sgd_step and adam_step. A step contains the constants of an update of values with
+/// type `value`. `states` returns the number of state arrays besides the parameters, at most two. `run`, a member of
+/// the step or its `loop()`, updates a number of elements. Optimizers, parameter servers and devices all run that
+/// loop.
 template <class Step>
 concept update_step = requires(const Step& step, typename Step::value* values) {
   { step.states() } -> std::same_as<std::size_t>;
@@ -59,29 +61,30 @@ namespace detail {
 inline void require_one_each(std::size_t parameters, std::size_t values) {
   if (parameters == values) return;
   throw configuration_error("cannot update " + std::to_string(parameters) + " parameters with " +
-                            std::to_string(values) + " values (one of each is needed); pass spans of one length");
+                            std::to_string(values) +
+                            " values (one value per parameter is needed); pass spans with equal lengths");
 }
 
-/// Throws configuration_error unless the gradients and the states that the step keeps are as many as the parameters.
+/// Throws configuration_error unless the gradients and each used state array have as many elements as the parameters.
 template <update_step Step, class Gradients, class States>
 void require_one_each(const Step& step, std::size_t parameters, const Gradients& gradients, const States& states) {
   require_one_each(parameters, gradients.size());
   for (std::size_t k = 0; k < step.states(); ++k) require_one_each(parameters, states[k].size());
 }
 
-/// What run_vectorised compiles for the vectors of the machine.
+/// The kernel that run_vectorised compiles for the vectors of the machine.
 template <class Loop, class T>
 struct update_kernel {
-  static void run(const Loop* by, std::size_t size, T* parameters, const T* gradients, T* first, T* second) {
-    by->run(size, parameters, gradients, first, second);
+  static void run(const Loop* loop, std::size_t size, T* parameters, const T* gradients, T* first, T* second) {
+    loop->run(size, parameters, gradients, first, second);
   }
 };
 
 }  // namespace detail
 
-/// One step over spans, in one pass over memory, as the step's own description says. All spans have one length, or
-/// configuration_error is thrown and nothing is written; they do not overlap. `states` begin as zeros; those that the
-/// step does not keep are left alone, and may be empty.
+/// Performs a step over spans, in one pass over memory, as the step's own description defines. All spans must have the
+/// same length, or configuration_error is thrown and nothing is written. The spans must not overlap. `states` begin as
+/// zeros. Arrays that the step does not use are ignored, and may be empty.
 ///
 ///     muster::update(muster::sgd_step<float>{.learning_rate = 0.1f, .momentum = 0.9f}, weights, gradients,
 ///     {velocity});

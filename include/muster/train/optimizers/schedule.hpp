@@ -1,4 +1,4 @@
-// Learning rates as functions of how far the training is.
+// Learning rates as functions of the position in the training.
 #pragma once
 
 #include <concepts>
@@ -16,54 +16,57 @@
 
 namespace muster { inline namespace v0 {
 
-/// Falls by `factor` when what it is told to `observe` has not become better for more than `patience` times; the rules
-/// are those of PyTorch's ReduceLROnPlateau with a relative threshold.
+/// A learning rate that falls by `factor` when the observed value has not improved for more than `patience`
+/// observations. The rules are those in PyTorch's ReduceLROnPlateau with a relative threshold.
 struct plateau_rate {
   double rate;
   double factor = 0.1;
   double patience = 10;
-  double threshold = 1e-4;        ///< by what part of the best a value must beat it
-  double cooldown = 0;            ///< observations after a fall that do not count
-  double smallest = 0.0;          ///< the rate does not fall below it
-  bool larger_is_better = false;  ///< accuracies; losses otherwise
+  double threshold = 1e-4;        ///< relative improvement on the best value that counts
+  double cooldown = 0;            ///< number of observations that are ignored after a fall
+  double smallest = 0.0;          ///< lower limit of the rate
+  bool larger_is_better = false;  ///< true for accuracies, false for losses
 
-  /// What it has seen; zeros before the first observation. Part of a checkpoint.
+  /// The state of the observations; zeros before the first observation. Part of a checkpoint.
   struct memory {
     double best = 0;
-    double now = 0;  ///< the rate, once it has fallen
+    double current_rate = 0;  ///< the rate after the last fall
     std::uint64_t observations = 0;
-    std::uint64_t bad = 0;      ///< in a row
-    std::uint64_t cooling = 0;  ///< observations of the cooldown that are left
+    std::uint64_t bad = 0;      ///< observations without improvement in a row
+    std::uint64_t cooling = 0;  ///< remaining observations of the cooldown
     std::uint64_t falls = 0;
   };
-  memory seen{};
+  memory observed{};
 
-  /// The rate after the last observation; the position does not matter.
-  double operator()(const training_position&) const noexcept { return seen.falls == 0 ? rate : seen.now; }
-  /// Its numbers, in words.
+  /// Returns the rate after the last observation, independent of the position.
+  double operator()(const training_position&) const noexcept {
+    return observed.falls == 0 ? rate : observed.current_rate;
+  }
+  /// Returns its constants as text.
   [[nodiscard]] std::string described() const;
-  /// A new value of what is watched, such as the loss of a validation. All ranks observe the same ones, or their rates
-  /// differ.
+  /// Observes a new value of the measure, such as the loss of a validation. All ranks must observe the same values, or
+  /// their rates differ.
   void observe(double value) noexcept;
 };
 
-/// A linear warm-up with linear scaling, step by step (Goyal et al. 2017, https://arxiv.org/abs/1706.02677,
-/// sections 2.1 and 2.2): `scale` is how many times larger the global batch is than the one that a rate was chosen for;
-/// the rate times a factor that goes from `from` to `scale` within the first `epochs`, and stays there.
+/// A linear warm-up with linear scaling, step by step (Goyal et al. 2017, https://arxiv.org/abs/1706.02677, sections
+/// 2.1 and 2.2). `scale` is the ratio of the global batch to the batch for which the rate was chosen. The rate is
+/// multiplied by a factor that changes linearly from `from` to `scale` within the first `epochs` and is `scale`
+/// afterwards.
 struct warm_up {
   double epochs = 0.0;
   double scale = 1.0;
   double from = 1.0;
 
-  /// The factor at a position.
+  /// Returns the factor at a position.
   double operator()(const training_position& at) const noexcept;
 };
 
-/// A function from a position in the training to the learning rate, or a plateau_rate, as one value. Called with the
-/// same position (and told the same observations) it gives the same rate: ranks agree on it without talking.
+/// A learning rate as one value: a function of the position in the training, or a plateau_rate. The same position and
+/// the same observations give the same rate, so ranks agree on the rate without communication.
 class schedule {
  public:
-  /// Owns a copy of the function; a copy of a schedule has its own.
+  /// Owns a copy of the function. A copy of a schedule has its own copy.
   template <std::convertible_to<std::function<double(const training_position&)>> Function>
   requires(!std::same_as<std::remove_cvref_t<Function>, schedule> &&
            !std::same_as<std::remove_cvref_t<Function>, plateau_rate>)
@@ -71,50 +74,49 @@ class schedule {
       : rate_(std::forward<Function>(function)) {}
   schedule(const plateau_rate& rate) : plateau_(rate) {}  // NOLINT: converts on purpose
 
-  /// The learning rate for the step that begins at this position.
+  /// Returns the learning rate for the step that begins at this position.
   [[nodiscard]] double operator()(const training_position& at) const {
-    return (plateau_ ? (*plateau_)(at) : rate_(at)) * rise_(at);
+    return (plateau_ ? (*plateau_)(at) : rate_(at)) * warm_up_(at);
   }
-  /// Has it behind a warm-up.
-  void begin_with(const warm_up& rise) noexcept { rise_ = rise; }
-  /// Tells it how good the model is, after each validation: the same value at every rank, as the last word of an
-  /// evaluation. Only `plateau_rate` listens.
+  /// Sets the warm-up that precedes the schedule.
+  void begin_with(const warm_up& warm_up_phase) noexcept { warm_up_ = warm_up_phase; }
+  /// Observes the quality of the model after each validation. Call it with the same value at every rank, as the last
+  /// operation of an evaluation. Only `plateau_rate` uses the observation.
   void observe(double value) noexcept {
     if (plateau_) plateau_->observe(value);
   }
-  /// Whether it listens.
+  /// Returns true if the schedule uses observations.
   [[nodiscard]] bool observes() const noexcept { return plateau_.has_value(); }
-  /// As an owner of state: what it has observed. It stays at its place from then on.
+  /// Describes the state to a session: the observations. The schedule must not move afterwards.
   void describe(state_parts& parts) {
     if (!plateau_) return;
     parts.add_property("the plateau schedule", plateau_->described());
-    parts.add("what the schedule has seen", std::span(&plateau_->seen, 1), state_kind::replicated,
-              in_step::keep_on_failure);  // observed between steps: what an evaluation observes stays
+    parts.add("what the schedule has seen", std::span(&plateau_->observed, 1), state_kind::replicated,
+              in_step::keep_on_failure);  // observations happen between steps, so those in an evaluation persist
   }
 
  private:
   std::function<double(const training_position&)> rate_;
-  std::optional<plateau_rate> plateau_;  // instead of it
-  warm_up rise_;
+  std::optional<plateau_rate> plateau_;  // set instead of `rate_`
+  warm_up warm_up_;
 };
 static_assert(state_owner<schedule>);
 
-/// Reads a schedule as command lines give it:
+/// Parses a schedule of a command line:
 ///
 ///     constant:RATE
-///     step:RATE[,epochs=E+E...][,factor=F]         times the factor at each of these epochs, which count from the
-///     start
-///                                                  of the training, a warm-up included
-///     cosine:RATE,epochs=E[,last=R]                half a wave from the rate to the last one (Loshchilov and Hutter
+///     step:RATE[,epochs=E+E...][,factor=F]         times the factor at each of these epochs, which count
+///                                                  from the start of the training, a warm-up included
+///     cosine:RATE,epochs=E[,last=R]                half a cosine from the rate to the last rate (Loshchilov and Hutter
 ///                                                  2017, https://arxiv.org/abs/1608.03983, without restarts)
-///     polynomial:RATE,epochs=E[,power=P][,last=R]  to the last one by (1 - done)^power; a power of 1 is a straight
-///     line exponential:RATE,factor=F[,every=EPOCHS]     rate * factor^(epoch / every), also between whole epochs
+///     polynomial:RATE,epochs=E[,power=P][,last=R]  to the last rate by (1 - done)^power; power 1 is a straight line
+///     exponential:RATE,factor=F[,every=EPOCHS]     rate * factor^(epoch / every), also between whole epochs
 ///     inverse-sqrt:ALPHA                           alpha / sqrt(t) at the t-th step, t from 1
 ///     plateau:RATE[,factor=F][,patience=N][,threshold=T][,cooldown=N][,smallest=R][,better=lower|higher]
 ///
-/// with steps=N instead of epochs=E for cosine and polynomial, in a training without a data set,
-/// and behind any of them `,warmup=EPOCHS`, `,scale=S`, `,from=F` as in warm_up. Throws configuration_error saying
-/// what is wrong and what is known.
+/// Cosine and polynomial take steps=N instead of epochs=E in a training without a data set. Each schedule may end with
+/// `,warmup=EPOCHS`, `,scale=S` and `,from=F` as in warm_up. Throws configuration_error with the mistake and the known
+/// names.
 [[nodiscard]] schedule parse_schedule(std::string_view text);
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// Decentralised averaging: each rank mixes with its neighbours in a graph, and none with all.
+// Decentralised averaging: each rank averages with its neighbours in a graph only.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// Which ranks are neighbours; all graphs are undirected and look the same from every rank.
+/// The graphs that define which ranks are neighbours. All graphs are undirected and vertex-transitive.
 enum class gossip_graph : std::uint8_t {
   ring,        ///< r - 1 and r + 1
   torus,       ///< left, right, up and down on a grid that is as square as the number of ranks allows
@@ -19,17 +19,18 @@ enum class gossip_graph : std::uint8_t {
                ///< https://arxiv.org/abs/2110.13363)
 };
 
-/// "ring" and so on.
+/// Returns the name of a graph, such as "ring".
 [[nodiscard]] std::string_view to_string(gossip_graph graph) noexcept;
 
-/// The neighbours of a rank, ascending, without itself. Throws configuration_error unless 0 <= rank < world.
+/// Returns the neighbours of a rank, ascending, without the rank itself. Throws configuration_error unless 0 <= rank <
+/// world.
 [[nodiscard]] std::vector<int> neighbours(gossip_graph graph, int rank, int world);
 
-/// Collective: `values` becomes the mean of those of this rank and its neighbours; the same length at each. As every
-/// rank has as many neighbours these are Metropolis-Hastings weights (Xiao and Boyd 2004,
-/// https://doi.org/10.1016/j.sysconle.2004.02.022), and the mean over all ranks stays as it is. Sends them to each
-/// neighbour once. Changes nothing when it throws timeout_error, peer_failure or mismatch_error.
-/// No collective of the group may be under way. `scratch` holds memory from call to call.
+/// Replaces `values` by the mean over this rank and its neighbours. Collective; the length must be the same at each
+/// rank. All ranks have the same number of neighbours, so these are Metropolis-Hastings weights (Xiao and Boyd 2004,
+/// https://doi.org/10.1016/j.sysconle.2004.02.022), and the mean over all ranks does not change. Each rank sends its
+/// values once to each neighbour. Changes nothing when it throws timeout_error, peer_failure or mismatch_error. No
+/// other collective of the group may be in progress. `scratch` keeps its memory between calls.
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch);
 
 }}  // namespace muster::v0

@@ -1,5 +1,5 @@
-// Where gradients lie, and how ranks sum them: the seam between gradient_sync and the memory of the host or of a
-// device, and for ways to sum buckets that send less than all of them.
+// The interface between gradient_sync and the memory that holds the gradients (host or device), also implemented by
+// methods that send compressed buckets.
 #pragma once
 
 #include <array>
@@ -16,16 +16,17 @@
 
 namespace muster { inline namespace v0 {
 
-/// Gradients that are reduced together.
+/// The gradients that one reduction sums.
 struct gradient_bucket {
-  block part;                          ///< where they lie in arena::gradients(), the gaps between them included
-  std::vector<std::size_t> tensors{};  ///< indices into arena::shapes(), in the order in which they lie
+  block part;                          ///< place in arena::gradients(), including the gaps between tensors
+  std::vector<std::size_t> tensors{};  ///< indices into arena::shapes(), in the order of their places
 };
 
-/// The gradients of an arena, for one gradient_sync. In each step it calls `begin`; `start` for every bucket in their
-/// order, as soon as its gradients are written; `wait` likewise, and then the arithmetic; `finish`. Or `abandon` at any
-/// time. Ranks make the same calls in the same order, so that `start` and `wait` may call collectives. After `wait` the
-/// bucket holds the sum over all ranks, or what stands for it, with the same bits at each.
+/// The gradients of an arena, as used by one gradient_sync. In each step the gradient_sync makes these calls. First
+/// `begin`. Then `start` for every bucket in their order, as soon as the bucket's gradients are written. Then `wait` in
+/// the same order, followed by the arithmetic. Last `finish`. `abandon` may be called at any time. Ranks make the same
+/// calls in the same order, so `start` and `wait` may call collectives. After `wait` the bucket holds the sum over all
+/// ranks, or its approximation, with the same bits at each rank.
 class gradient_backend {
  public:
   gradient_backend() = default;
@@ -33,45 +34,47 @@ class gradient_backend {
   gradient_backend& operator=(const gradient_backend&) = delete;
   virtual ~gradient_backend() = default;
 
-  /// That of the gradients.
-  [[nodiscard]] virtual arena_base& of() noexcept = 0;
-  /// Once, before the first step; the buckets outlive it.
+  /// Returns the arena that contains the gradients.
+  [[nodiscard]] virtual arena_base& base_arena() noexcept = 0;
+  /// Sets the buckets. Called once, before the first step. The buckets outlive the backend.
   virtual void attach(std::span<const gradient_bucket> buckets) = 0;
-  /// How ranks share each batch from the next step on: where the order in which passes are summed goes by it.
+  /// Sets the share of each rank in the batches from the next step on. The order of summation of passes may depend on
+  /// these weights.
   virtual void deal_by(const rank_weights& /*weights*/) {}
-  /// A step among these ranks; null where the program has named none. Throws configuration_error when it needs them.
-  /// `step` counts committed steps, so a step that is run again has the same: what is random goes by it.
+  /// Begins a step among these ranks; null if the program named none. Throws configuration_error when the backend needs
+  /// the ranks. `step` counts committed steps, so a repeated step has the same number. Random choices must depend on
+  /// this number.
   virtual void begin(group* ranks, std::uint64_t step) = 0;
-  /// A pass that is not the last of its step has written all gradients: where passes are summed in an order of their
-  /// own.
+  /// Called when a pass other than the last pass of the step has written all gradients, for backends that sum passes in
+  /// their own order.
   virtual void end_pass() {}
-  /// Starts summing a bucket over the ranks, with the two numbers in front of the first one; returns the bytes of it
-  /// that this rank put into collectives. Does not wait.
+  /// Starts summing a bucket over the ranks, together with the two head numbers for the first bucket. Returns the
+  /// number of its bytes that this rank put into collectives. Does not block.
   virtual std::size_t start(std::size_t bucket) = 0;
-  /// Whether a bucket that was started is summed, without waiting; also false where looking is no use.
+  /// Returns true if a started bucket is summed. Does not block. May always return false where polling is useless.
   [[nodiscard]] virtual bool test(std::size_t bucket) = 0;
-  /// Returns the bytes that it put into further collectives.
+  /// Waits until the bucket is summed. Returns the number of bytes that `wait` itself put into collectives.
   virtual std::size_t wait(std::size_t bucket) = 0;
-  /// What the model does next sees the gradients as they are now.
+  /// Ends a step: later operations of the model see the current gradients.
   virtual void finish() = 0;
-  /// The step has failed or was left: returns when nothing touches the gradients any more.
+  /// Abandons a failed or unfinished step. Returns when no operation accesses the gradients any more.
   virtual void abandon() noexcept = 0;
-  /// The last step, which was finished, has committed: what it leaves to the next one (residuals, factors) counts.
+  /// Called when the last finished step has committed: its residuals and factors take effect for the next step.
   virtual void commit() noexcept {}
-  /// What it keeps from step to step, as a state_owner.
+  /// Describes the state that persists between steps, as for a state_owner.
   virtual void describe(state_parts& /*parts*/) {}
 
-  /// Two numbers that are summed with the first bucket.
+  /// Sets and returns the two numbers that are summed together with the first bucket.
   virtual void put_head(const std::array<float, 2>& numbers) = 0;
   [[nodiscard]] virtual std::array<float, 2> head() = 0;
-  /// A part of the gradients: zeros, each times `by`, the sum of the squares.
+  /// Operates on a part of the gradients: sets zeros, multiplies by `factor`, returns the sum of the squares.
   virtual void clear(const block& part) = 0;
-  virtual void scale(const block& part, float by) = 0;
+  virtual void scale(const block& part, float factor) = 0;
   [[nodiscard]] virtual double sum_of_squares(const block& part) = 0;
 };
 
-/// What `sync_options::codec` takes: makes what sums the gradients of an arena, such as a class derived from
-/// `host_gradients`. An empty one: buckets are summed as they are.
+/// A factory for the backend of an arena, such as a class derived from `host_gradients`; the type of
+/// `sync_options::codec`. An empty function: buckets are summed uncompressed.
 using bucket_codec = std::function<std::unique_ptr<gradient_backend>(arena&)>;
 
 }}  // namespace muster::v0

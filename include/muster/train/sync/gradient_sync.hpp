@@ -1,4 +1,4 @@
-// From a backward pass to an optimizer's step: reduces gradients over the ranks during the backward pass.
+// Reduces gradients over the ranks during the backward pass.
 #pragma once
 
 #include <cstddef>
@@ -18,76 +18,79 @@ namespace muster { inline namespace v0 {
 
 /// Options of a gradient_sync.
 struct sync_options {
-  std::size_t bucket = 4_MiB;  ///< bytes of gradients that are reduced together; a larger tensor is one bucket, and the
-                               ///< last ones are smaller
-  std::size_t first_bucket = 64_KiB;  ///< of the first one: small, so that communication begins early
-  bucket_codec codec{};               ///< how buckets are summed; empty: uncompressed
-  sync_mode mode{};                   ///< what ranks exchange
-  /// With mode ps, of a training: each step names the elements of the arena that it uses (`training_step::pull`), and
-  /// the servers have those alone, from 0.
+  std::size_t bucket = 4_MiB;  ///< bytes of gradients in one reduction; a larger tensor is a bucket by itself, and the
+                               ///< last buckets are smaller
+  std::size_t first_bucket = 64_KiB;  ///< size of the first bucket; a small first bucket starts communication early
+  bucket_codec codec{};               ///< method that sums buckets; empty: uncompressed
+  sync_mode mode{};                   ///< kind of data that ranks exchange
+  /// For a training in mode ps: each step names the elements of the arena that it uses (`training_step::pull`), and the
+  /// servers hold only these elements, initially 0.
   bool sparse = false;
-  /// Each batch is cut into so many parts, and their gradients are summed in one order, so that the bits do not depend
-  /// on the number of ranks: each pass of a step is one part (`batch_shard::virtual_shards`). 0: no parts, and the
-  /// fastest order. Throws configuration_error with a codec, or a mode other than allreduce.
+  /// Number of parts per batch, whose gradients are summed in a fixed order, so that the bits do not depend on the
+  /// number of ranks: each pass of a step is one part (`batch_shard::virtual_shards`). 0: no parts, and the fastest
+  /// order. Throws configuration_error with a codec, or a mode other than allreduce.
   int virtual_shards = 0;
-  float clip = 0;  ///< gradients of a larger global norm are scaled down to it (Pascanu et al. 2013,
-                   ///< https://arxiv.org/abs/1211.5063); 0: never
+  float clip = 0;  ///< largest global norm; gradients with a larger norm are scaled down to it (Pascanu et al. 2013,
+                   ///< https://arxiv.org/abs/1211.5063); 0: no limit
 };
 
 class gradient_sync;
 
-/// One backward pass, or several that are added up; the model reports through it which gradients it has written. Lives
-/// in one step, which waits for it. Its destructor, after an exception, waits until no collective uses the gradients.
+/// A backward pass, or several passes whose gradients are added up. Through it the model reports the gradients that are
+/// written. Exists within one step, which waits for the pass. After an exception the destructor blocks until no
+/// collective uses the gradients.
 class backward_pass {
  public:
   backward_pass(const backward_pass&) = delete;
   backward_pass& operator=(const backward_pass&) = delete;
   ~backward_pass();
 
-  /// The parameters, for models that do not know the arena. Throws configuration_error for an arena on a device.
+  /// Returns the parameters, for models without access to the arena. Throws configuration_error for an arena on a
+  /// device.
   [[nodiscard]] std::span<const float> parameter(std::size_t tensor) const;
-  /// The place of a tensor's gradient; `adds` says whether the model adds to it, since an earlier pass has written it,
-  /// or overwrites it.
+  /// Returns the place of a tensor's gradient. `adds` returns true if the model must add to it, because an earlier pass
+  /// has written it, and false if the model must overwrite it.
   [[nodiscard]] std::span<float> gradient(std::size_t tensor);
   [[nodiscard]] bool adds(std::size_t tensor) const;
-  /// Zeroes all gradients, before the first pass, for models that always add; as `gradient` of every tensor does, it
-  /// has `end_pass` declare them.
+  /// Zeroes all gradients, before the first pass, for models that always add. Like a call of `gradient` for every
+  /// tensor, it makes `end_pass` declare all gradients ready.
   void clear();
 
-  /// Counts the samples of the gradients that this rank adds: in every pass, before its last gradients are written. The
-  /// gradients of a step are divided by the sum of these over all ranks; a rank without samples counts 0 or nothing.
+  /// Counts the samples of the gradients that this rank adds. Call it in every pass, before the pass's last gradients
+  /// are written. The gradients of a step are divided by the sum of the counts over all ranks. A rank without samples
+  /// counts 0 or does not call it.
   void add_samples(std::uint64_t count);
-  /// Declares that the model has divided its gradients by `divisor`, the same at every rank: batch.global_size, for
-  /// which the loss is the cheapest place, and which saves a pass over all gradients here. If bad records were left
-  /// out, the difference is corrected.
+  /// Declares that the model has already divided its gradients by `divisor`, with the same value at every rank:
+  /// batch.global_size. Dividing in the loss is cheapest, and saves a pass over all gradients here. If bad records were
+  /// skipped, `wait` corrects the difference.
   void divided_by(double divisor);
 
-  /// Declares that this pass has written the gradient of a tensor: once a pass, in any order. The last tensor of a
-  /// bucket starts its reduction, after all earlier buckets have started. Throws the errors of collectives, and
-  /// configuration_error for a tensor that was declared before.
+  /// Declares that this pass has written the gradient of a tensor: once per pass, in any order. The last tensor of a
+  /// bucket starts the bucket's reduction, after all earlier buckets have started. Throws the errors of collectives,
+  /// and configuration_error for a tensor that was already declared.
   void ready(std::size_t tensor);
-  /// Declares the end of the pass, and `ready` for every gradient that `gradient` returned in it.
+  /// Declares the end of the pass, and `ready` for every gradient that `gradient` returned in the pass.
   void end_pass();
 
-  /// Waits until all gradients are those of the whole batch: summed over ranks and passes, divided by the number of
-  /// samples, clipped. A gradient that no pass wrote counts as zeros; throws configuration_error where this rank has
-  /// counted samples and has written none. The same bits at every rank, except in modes that
-  /// exchange weights: there it divides this rank's gradients by this rank's samples. Throws the errors of collectives,
-  /// after which the gradients are undefined.
+  /// Waits until all gradients belong to the whole batch: summed over ranks and passes, divided by the number of
+  /// samples, clipped. A gradient that no pass wrote counts as zeros. Throws configuration_error where this rank has
+  /// counted samples and written no gradient. The result has the same bits at every rank, except in modes that exchange
+  /// weights, which divide this rank's gradients by this rank's samples. Throws the errors of collectives, after which
+  /// the gradients are undefined.
   void wait();
 
-  /// After wait(): samples of the step, over all ranks.
+  /// Returns the samples of the step, over all ranks. Call it after wait().
   [[nodiscard]] std::uint64_t samples() const noexcept;
-  /// After wait(), with clipping: the norm of the gradients before they were clipped.
+  /// Returns the norm of the gradients before clipping. Call it after wait(), with clipping.
   [[nodiscard]] double norm() const noexcept;
 
  private:
   friend class gradient_sync;
-  backward_pass(gradient_sync& of, group* ranks, int passes);
+  backward_pass(gradient_sync& owner, group* ranks, int passes);
   gradient_sync* sync_;
 };
 
-/// Reduces the gradients of an arena over the ranks of a step, bucket by bucket, each as soon as it is written.
+/// A reducer of an arena's gradients over the ranks of a step, which starts each bucket as soon as it is written.
 ///
 ///     muster::gradient_sync sync(arena, {.bucket = 4_MiB});
 ///     session.run(state, [&](muster::step& step) {
@@ -97,55 +100,56 @@ class backward_pass {
 ///       optimizer.apply(schedule(step));
 ///     });
 ///
-/// Buckets start in the same order at every rank, whatever the order in which gradients are ready. The reduction makes
-/// progress while the model computes, at each `ready` or on a progress thread.
+/// Buckets start in the same order at every rank, independent of the order in which gradients become ready. The
+/// reduction progresses while the model computes, at each `ready` or on a progress thread.
 ///
-/// Adds to its arena's state the residuals of codecs and the steps until the next average; in modes other than
-/// allreduce the parameters are rank-local and shadowed. In these modes the ranks average or mix their weights after
-/// the update and before the step commits, weighted by the samples that they were trained with. Without a session,
-/// which only mode allreduce allows, call `commit` after each step. One for each arena; neither moves. Used by the
+/// The arena's state contains the residuals of codecs and the number of steps until the next average. In modes other
+/// than allreduce the parameters are rank-local and shadowed: the ranks average or mix their weights after the update
+/// and before the step commits, weighted by the samples of their training. Without a session, which only mode allreduce
+/// allows, call `commit` after each step. An arena has at most one gradient_sync, and neither moves. Use it on the
 /// thread that is the rank.
 class gradient_sync {
  public:
-  /// Of an arena on the host, which outlives it. Throws configuration_error for options that contradict each other.
-  explicit gradient_sync(arena& of, const sync_options& options = {});
-  /// Of gradients in other memory, such as a device's: see `gradients_on`. Throws configuration_error for a codec
+  /// Reduces the gradients of an arena on the host, which must outlive the gradient_sync. Throws configuration_error
+  /// for options that contradict each other.
+  explicit gradient_sync(arena& values, const sync_options& options = {});
+  /// Reduces gradients in other memory, such as a device's: see `gradients_on`. Throws configuration_error for a codec
   /// or a mode that exchanges weights.
   explicit gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options = {});
   gradient_sync(const gradient_sync&) = delete;
   gradient_sync& operator=(const gradient_sync&) = delete;
   ~gradient_sync();
 
-  /// Begins a step of one or more passes (micro-batches); their gradients are added up before they are reduced. Throws
+  /// Begins a step with one or more passes (micro-batches), whose gradients are added up before the reduction. Throws
   /// configuration_error while another backward pass is unfinished.
   [[nodiscard]] backward_pass begin(group& ranks, int passes = 1);
-  /// The same for gradients on devices: their communicator knows the ranks.
+  /// Begins a step for gradients on devices, whose communicator knows the ranks.
   [[nodiscard]] backward_pass begin(int passes = 1);
 
-  /// From the next step on, ranks share each batch by these weights, the same at all of them (`batch_shard::weights`);
-  /// matters where there are virtual shards.
+  /// Sets the weights by which ranks share each batch from the next step on, the same at all ranks
+  /// (`batch_shard::weights`). Only virtual shards depend on the weights.
   void deal_by(const rank_weights& weights) { gradients_->deal_by(weights); }
 
-  /// Collective: replaces the parameters by their mean over the ranks, in any mode, for an evaluation or a save.
+  /// Replaces the parameters by their mean over the ranks, in any mode, for an evaluation or a save. Collective.
   void average(group& ranks);
 
-  /// Commits the step; a session calls it.
+  /// Commits the step. The session calls it.
   void commit() noexcept;
 
-  /// That of the gradients.
-  [[nodiscard]] arena_base& of() noexcept { return gradients_->of(); }
-  /// As given, and the buckets in the order in which they are started.
+  /// Returns the arena that contains the gradients.
+  [[nodiscard]] arena_base& base_arena() noexcept { return gradients_->base_arena(); }
+  /// Returns the options of the constructor's argument, and the buckets in the order of their start.
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
-  /// Bytes of gradients or weights that the last step of this rank put into collectives.
+  /// Returns the bytes of gradients or weights that this rank's last step put into collectives.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
 
  private:
   friend class backward_pass;
-  // One bucket in a step.
+  // The state of a bucket in a step.
   struct in_flight {
-    std::size_t missing = 0;  // tensors that have not been written by all passes
-    std::uint64_t bytes = 0;  // of this rank, as it was sent; 0 where nothing was
+    std::size_t missing = 0;  // tensors that some pass has not written yet
+    std::uint64_t bytes = 0;  // bytes that this rank sent; 0 if it sent none
     clock::time_point begin{};
   };
 
@@ -162,7 +166,7 @@ class gradient_sync {
   void take_count();
   void require_written() const;
   void wait();
-  void tell_zeros();
+  void warn_about_zeros();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
   [[nodiscard]] bool keeps_passes_apart() const noexcept { return options_.virtual_shards > 0; }
   void exchange(group& ranks);
@@ -172,13 +176,13 @@ class gradient_sync {
   arena* arena_;  // null where the gradients are not on the host
   sync_options options_;
   std::vector<gradient_bucket> buckets_;
-  std::vector<std::size_t> bucket_of_;  // of each tensor
+  std::vector<std::size_t> bucket_of_;  // bucket index by tensor
 
   struct attempt {
     int passes = 1;
-    bool polls = false;  // no thread moves the collectives on
-    int pass = 0;        // those that are over
-    bool wrote = false;  // the model has asked for the place of a gradient, or declared one ready
+    bool polls = false;  // true where no thread advances the collectives
+    int pass = 0;        // number of finished passes
+    bool wrote = false;  // the model has requested the place of a gradient, or declared a gradient ready
     std::size_t next_start = 0;
     std::size_t next_finish = 0;
     std::uint64_t samples_here = 0;
@@ -189,21 +193,21 @@ class gradient_sync {
     double squares = 0.0;
   };
   bool under_way_ = false;
-  attempt step_;                    // that is under way
-  std::vector<int> written_;        // passes that wrote each tensor
-  std::vector<char> given_;         // in this pass, by `backward_pass::gradient`
+  attempt step_;                    // the step in progress
+  std::vector<int> written_;        // number of passes that wrote each tensor
+  std::vector<char> requested_;     // set for each tensor that `backward_pass::gradient` returned in this pass
   std::vector<in_flight> flights_;  // by bucket
 
-  // From step to step; what a step changes waits in next_ for its commit.
+  // Progress that persists between steps. A step changes `next_progress_`, which its commit copies to `progress_`.
   struct progress {
     std::uint64_t steps = 0;
-    std::uint64_t samples_since_average = 0;  // of this rank
+    std::uint64_t samples_since_average = 0;  // samples at this rank
   };
-  progress now_;
-  progress next_;
-  bool seen_ = false;      // the first gradients of all ranks were looked at
-  bool began_ = false;     // a backward pass in this step; its weights are to be exchanged
-  bool complete_ = false;  // a backward pass of this step has its gradients
+  progress progress_;
+  progress next_progress_;
+  bool examined_ = false;  // set when the first gradients were examined
+  bool began_ = false;     // a backward pass ran in this step, so its weights must be exchanged
+  bool complete_ = false;  // set when a backward pass in this step has complete gradients
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };

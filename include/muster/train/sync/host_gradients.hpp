@@ -1,4 +1,4 @@
-// Gradients in the memory of the host, summed by the collectives of a group.
+// Gradients in host memory, summed by the collectives of a group.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@
 
 namespace muster { inline namespace v0 {
 
-/// Sums each bucket by one allreduce. A class derived from it may sum them in another way: by a `start` that adds what
-/// it started to `under_way`, and a `wait`.
+/// Gradients in host memory whose buckets are each summed by one allreduce. A derived class may sum buckets in another
+/// way: its `start` appends its collectives to `under_way`, and its `wait` completes them.
 class host_gradients : public gradient_backend {
  public:
-  /// The arena outlives it.
-  explicit host_gradients(arena& of) noexcept : arena_(&of) {}
+  /// Refers to the arena, which must outlive the backend.
+  explicit host_gradients(arena& values) noexcept : arena_(&values) {}
 
-  /// As gradient_backend has them.
-  [[nodiscard]] arena_base& of() noexcept override { return *arena_; }
+  /// Implements gradient_backend.
+  [[nodiscard]] arena_base& base_arena() noexcept override { return *arena_; }
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
   void begin(group* ranks, std::uint64_t /*step*/) override {
     if (ranks == nullptr) {
@@ -60,24 +60,25 @@ class host_gradients : public gradient_backend {
   void clear(const block& part) override {
     for (float& value : part_of(part)) value = 0;
   }
-  void scale(const block& part, float by) override {
-    for (float& value : part_of(part)) value *= by;
+  void scale(const block& part, float factor) override {
+    for (float& value : part_of(part)) value *= factor;
   }
-  // In lanes, so that the loop is of vectors; the same on every rank, whatever they are.
+  // Adds in lanes, so that the compiler vectorises the loop. The order is the same on every rank, whatever its
+  // instruction set.
   [[nodiscard]] double sum_of_squares(const block& part) override {
     const auto values = part_of(part);
     return detail::sum_of_squares(values.data(), values.size());
   }
 
  protected:
-  /// What there is to sum, and by which ranks in this step.
+  /// Returns the arena, the buckets and the ranks of the current step.
   [[nodiscard]] arena& on_host() noexcept { return *arena_; }
   [[nodiscard]] std::span<const gradient_bucket> buckets() const noexcept { return buckets_; }
   [[nodiscard]] group& ranks() noexcept { return *ranks_; }
   [[nodiscard]] std::span<float> part_of(const block& part) {
     return arena_->gradients().subspan(part.first, part.count);
   }
-  /// The collectives of the buckets that were started, in their order.
+  /// Returns the collectives of the started buckets, in the order of their start.
   [[nodiscard]] std::vector<work>& under_way() noexcept { return under_way_; }
 
  private:

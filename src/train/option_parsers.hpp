@@ -1,4 +1,4 @@
-// What words of train_options say.
+// Parsers of texts in train_options.
 #pragma once
 
 #include <cmath>
@@ -7,17 +7,17 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// train_options::checkpoint_every.
+/// A parsed train_options::checkpoint_every.
 struct interval {
   enum { epochs, steps, minutes, automatic } unit = epochs;
   std::uint64_t count = 1;
 };
 
-/// Throws configuration_error for what is no interval.
+/// Parses an interval. Throws configuration_error for an invalid text.
 [[nodiscard]] interval parse_interval(const std::string& text);
 
-/// "val_accuracy up": a report, and whether more of it is better.
-struct metric_of {
+/// A parsed metric such as "val_accuracy up": the name of a report, and true if larger values are better.
+struct metric_spec {
   std::string name;
   bool up = true;
 
@@ -26,7 +26,7 @@ struct metric_of {
   }
 };
 
-/// Throws configuration_error for what is no metric.
-[[nodiscard]] metric_of parse_metric(const std::string& text);
+/// Parses a metric. Throws configuration_error for an invalid text.
+[[nodiscard]] metric_spec parse_metric(const std::string& text);
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-#include "served.hpp"
+#include "parameter_server_backend.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -13,43 +13,44 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// The tables of a training's job.
+// Numbers of the tables of a training's job.
 constexpr std::uint32_t parameters = 0;
 constexpr std::uint32_t order = 1;
 
-constexpr auto ask_again_after = std::chrono::milliseconds(4);
+constexpr auto retry_interval = std::chrono::milliseconds(4);
 
 }  // namespace
 
-served::served(context& of, arena& values, std::string update, bool sparse)
+parameter_server_backend::parameter_server_backend(context& ctx, arena& values, std::string update, bool sparse)
     : arena_(values),
       sparse_(sparse),
-      job_(of, of.world(),
+      job_(ctx, ctx.world(),
            ps::chosen_options(
-               of.configuration(),
+               ctx.configuration(),
                {{.name = "parameters", .size = sparse ? 0 : values.parameters().size(), .update = std::move(update)},
                 {.name = "order", .leases = true}})),
-      workers_(of.world().split(job_.is_server() ? 1 : 0)),
-      alone_(make_self_transport(), of.world().settings()) {}
+      workers_(ctx.world().split(job_.is_server() ? 1 : 0)),
+      alone_(make_self_transport(), ctx.world().settings()) {}
 
-const ps::lease& served::next_lease() {
+const ps::lease& parameter_server_backend::next_lease() {
   using kind = ps::lease::kind;
   auto& tables = job_.tables();
-  const scoped_event waits(activity::aggregate, "lease", 0);
+  const scoped_event waiting(activity::aggregate, "lease", 0);
   for (trained_ = 0;;) {
     lease_ = tables.next_lease(order);
-    const bool is_of_first = lease_.what == kind::unknown || lease_.what == kind::save || lease_.what == kind::last;
-    if (lease_.what == kind::over) ended_first_ = false;  // another one was
-    if (lease_.what != kind::later && (!is_of_first || is_first())) return lease_;
-    // Others may train for long, or die. Servers that are heard see to it that none is waited for in vain.
-    for (const auto until = clock::now() + ask_again_after; clock::now() < until;) {
+    const bool concerns_first = lease_.what == kind::unknown || lease_.what == kind::save || lease_.what == kind::last;
+    if (lease_.what == kind::over) ended_first_ = false;  // the first worker was another worker
+    if (lease_.what != kind::later && (!concerns_first || is_first())) return lease_;
+    // The other workers may train for long, or die. While this worker makes progress on its connection to the servers,
+    // the servers detect the death of a worker, so the wait ends.
+    for (const auto until = clock::now() + retry_interval; clock::now() < until;) {
       tables.progress();
-      std::this_thread::sleep_for(ask_again_after / 10);
+      std::this_thread::sleep_for(retry_interval / 10);
     }
   }
 }
 
-std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::order_plan plan) {
+std::optional<ps::saved_tables> parameter_server_backend::begin(const std::string& folder, ps::order_plan plan) {
   auto& tables = job_.tables();
   const auto before = tables.bytes_pushed();
   std::optional<ps::saved_tables> saved;
@@ -65,37 +66,38 @@ std::optional<ps::saved_tables> served::begin(const std::string& folder, ps::ord
   return saved;
 }
 
-void served::save(const std::string& folder) {
+void parameter_server_backend::save(const std::string& folder) {
   try {
     ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .at = lease_.from});
     unsaved_.clear();
   } catch (const configuration_error& failed) {
     unsaved_ = failed.what();
-    log(log_level::warning, "the tables were not saved: " + unsaved_ + "; those before them stay");
+    log(log_level::warning, "the tables were not saved: " + unsaved_ + "; the earlier tables remain");
   }
   job_.tables().pass_save(order, lease_.steps);
 }
 
-void served::pass_end() {
+void parameter_server_backend::forward_end() {
   ended_first_ = true;
   job_.tables().pass_end(order);
 }
 
-void served::require_saved() const {
+void parameter_server_backend::require_saved() const {
   if (!unsaved_.empty()) throw configuration_error(unsaved_);
 }
 
-void served::evaluate(const std::function<void()>& f) {
+void parameter_server_backend::evaluate(const std::function<void()>& f) {
   std::exception_ptr failed;
-  ended_first_ = is_first();  // while another thread reads the map
+  ended_first_ = is_first();  // while another thread reads the shard map
   {
-    const std::jthread heard([&](const std::stop_token& stop) {
+    const std::jthread keep_alive([&](const std::stop_token& stop) {
       try {
-        for (std::unique_lock mine(in_use_); !stop.stop_requested();) {
+        for (std::unique_lock lock(mutex_); !stop.stop_requested();) {
           job_.tables().progress();
-          evaluated_.wait_for(mine, stop, 10 * ask_again_after, [] { return false; });
+          evaluated_.wait_for(lock, stop, 10 * retry_interval, [] { return false; });
         }
-      } catch (const configuration_error&) {  // an MPI that one thread may use alone; a refusal comes again
+      } catch (const configuration_error&) {  // thrown for an MPI that only one thread may use; a rejection is thrown
+                                              // again by the next call
       } catch (...) {
         failed = std::current_exception();
       }
@@ -106,11 +108,11 @@ void served::evaluate(const std::function<void()>& f) {
   if (failed) std::rethrow_exception(failed);
 }
 
-void served::pull(std::span<const std::uint64_t> elements) {
-  const std::lock_guard mine(in_use_);
+void parameter_server_backend::pull(std::span<const std::uint64_t> elements) {
+  const std::lock_guard lock(mutex_);
   const auto values = arena_.parameters();
   const auto bytes = sparse_ ? elements.size() * sizeof(float) : values.size_bytes();
-  const scoped_event waits(activity::aggregate, "pull", 0);
+  const scoped_event waiting(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", bytes);
   if (!sparse_) return job_.tables().pull(parameters, values);
   elements_.assign(elements.begin(), elements.end());
@@ -119,23 +121,23 @@ void served::pull(std::span<const std::uint64_t> elements) {
   for (std::size_t k = 0; k < elements_.size(); ++k) values[elements_[k]] = rows_[k];
 }
 
-// From a copy, so that the next step need not wait until the servers have it.
-void served::push(double learning_rate) {
-  const ps::push_options how{.scale = static_cast<float>(learning_rate), .place = {lease_, trained_}};
+// Pushes from a copy, so that the next step need not wait until the servers have received it.
+void parameter_server_backend::push(double learning_rate) {
+  const ps::push_options options{.scale = static_cast<float>(learning_rate), .place = {lease_, trained_}};
   {
-    const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
+    const scoped_event measured(activity::communication, "push", 0);  // `push_async` counts the bytes
     under_way_.wait();
   }
   const auto gradients = arena_.gradients();
   if (!sparse_) {
     pushed_.assign(gradients.begin(), gradients.end());
-    under_way_ = job_.tables().push_async(parameters, pushed_, how);
+    under_way_ = job_.tables().push_async(parameters, pushed_, options);
     return;
   }
   pushed_elements_.swap(elements_);
   pushed_.resize(pushed_elements_.size());
   for (std::size_t k = 0; k < pushed_.size(); ++k) pushed_[k] = std::exchange(gradients[pushed_elements_[k]], 0.0f);
-  under_way_ = job_.tables().push_async(parameters, pushed_elements_, pushed_, how);
+  under_way_ = job_.tables().push_async(parameters, pushed_elements_, pushed_, options);
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-#include "run_words.hpp"
+#include "option_parsers.hpp"
 
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
@@ -20,23 +20,24 @@ interval parse_interval(const std::string& text) {
   else if (unit != "epoch")
     every.count = 0;
   if (every.count == 0) {
-    throw configuration_error("checkpoints cannot be written every '" + text +
-                              R"(' (it is no number of epochs, steps or minutes); write "2 epochs", "500 steps", )"
-                              R"("10 minutes" or "auto")");
+    throw configuration_error(
+        "checkpoints cannot be written every '" + text +
+        R"(' (the text is not a number of epochs, steps or minutes); write "2 epochs", "500 steps", )"
+        R"("10 minutes" or "auto")");
   }
   return every;
 }
 
-metric_of parse_metric(const std::string& text) {
+metric_spec parse_metric(const std::string& text) {
   const auto space = text.rfind(' ');
-  const std::string way = space == std::string::npos ? "" : text.substr(space + 1);
-  if (space == 0 || (way != "up" && way != "down")) {
+  const std::string direction = space == std::string::npos ? "" : text.substr(space + 1);
+  if (space == 0 || (direction != "up" && direction != "down")) {
     throw configuration_error(
         "metric '" + text +
-        R"(' cannot be used (it is no report's name and "up" or "down"); write "val_accuracy up" )"
+        R"(' cannot be used (it is not the name of a report followed by "up" or "down"); write "val_accuracy up" )"
         R"(or "loss down")");
   }
-  return {text.substr(0, space), way == "up"};
+  return {text.substr(0, space), direction == "up"};
 }
 
 }}}  // namespace muster::v0::detail
