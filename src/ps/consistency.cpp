@@ -28,12 +28,12 @@ consistency parse_consistency(std::string_view text) {
   return read;
 }
 
-std::string to_string(const consistency& how) {
-  std::string text = how.what == consistency::kind::asynchronous ? "async"
-                     : how.what == consistency::kind::bulk       ? "bulk"
-                                                                 : "bounded:" + std::to_string(how.bound);
-  if (how.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(how.fresh);
-  if (how.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(how.fresh);
+std::string to_string(const consistency& model) {
+  std::string text = model.what == consistency::kind::asynchronous ? "async"
+                     : model.what == consistency::kind::bulk       ? "bulk"
+                                                                   : "bounded:" + std::to_string(model.bound);
+  if (model.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(model.fresh);
+  if (model.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(model.fresh);
   return text;
 }
 

@@ -54,7 +54,7 @@ class worker {
   /// `request.version` is the version of the pull from which the values were computed. Returns the push's sequence for
   /// the range, from 1.
   std::uint64_t push(range_id range, const message& request, clock::time_point now, std::vector<std::byte> own = {}) {
-    channel& channel = channels_[range];
+    range_channel& channel = channels_[range];
     message push = request;
     if (!own.empty()) push.payload = own;
     push.kind = message_kind::push;
@@ -152,7 +152,7 @@ class worker {
   /// Copies the payload of that push into the worker's memory. Returns true if the push is not acknowledged and its
   /// payload was in the caller's memory.
   [[nodiscard]] bool copy_payload(range_id range, std::uint64_t sequence) {
-    channel& channel = channels_[range];
+    range_channel& channel = channels_[range];
     if (sequence <= channel.acknowledged || sequence >= channel.next) return false;
     auto& push = channel.unacknowledged[static_cast<std::size_t>(sequence - channel.acknowledged - 1)];
     if (!push.own.empty()) return false;
@@ -168,7 +168,7 @@ class worker {
     fenced_ = !map_.has_worker(self_);
     if (fenced_) return send_pulse();
     for (range_id id = 0; id < channels_.size(); ++id) {
-      channel& channel = channels_[id];
+      range_channel& channel = channels_[id];
       const auto* const head = map_.server(map_.ranges[id].head());
       const member head_node = head == nullptr ? member{} : head->node;
       const auto& chain = map_.ranges[id].chain;
@@ -199,7 +199,7 @@ class worker {
     if (fenced_ && !leaving_) return;
     peers_.tick(now, settings_.silence);
     std::erase_if(busy_, [&](range_id id) {
-      channel& channel = channels_[id];
+      range_channel& channel = channels_[id];
       if (channel.unacknowledged.empty()) {
         channel.is_busy = false;
         return true;
@@ -269,11 +269,11 @@ class worker {
     std::vector<std::byte> own;  // the payload, unless it is in the caller's memory
   };
   // The pushes and pulls of one range. Pushes are sent in order: acknowledged <= sent < next.
-  struct channel {
+  struct range_channel {
     member head;                     // the head of the chain, which receives pushes
     member tail;                     // the tail of the chain, which answers pulls
     std::uint64_t next = 1;          // sequence of the next push
-    std::uint64_t acknowledged = 0;  // sequence
+    std::uint64_t acknowledged = 0;  // last acknowledged sequence
     std::uint64_t sent = 0;
     std::uint64_t resent_from = 0;  // the last requested sequence, so that a repeated request causes one repetition
     clock::time_point since{};      // when the worker last sent everything again, or last received an acknowledgement
@@ -305,7 +305,7 @@ class worker {
     if (leaving_ && knows_the_end) peers_.find(sender)->has_left = true;
     if (fenced_ || msg.kind == message_kind::alive || msg.kind == message_kind::fenced) return;
     if (msg.range >= channels_.size()) return;
-    channel& channel = channels_[msg.range];
+    range_channel& channel = channels_[msg.range];
     const bool answers = msg.kind == message_kind::values || msg.kind == message_kind::refused;
     if (sender != channel.head && !(answers && sender == channel.tail)) return;  // the sender was the head before
     switch (msg.kind) {
@@ -352,7 +352,7 @@ class worker {
     }
   }
 
-  void send_again(channel& channel, clock::time_point since) {
+  void send_again(range_channel& channel, clock::time_point since) {
     channel.since = since;
     channel.tries = 0;
     channel.sent = channel.acknowledged;
@@ -360,7 +360,7 @@ class worker {
     send_unacknowledged(channel);
   }
 
-  void send_unacknowledged(channel& channel) {
+  void send_unacknowledged(range_channel& channel) {
     if (channel.head.at == no_node || fenced_) return;
     while (channel.sent < channel.next - 1) {
       const auto& next = channel.unacknowledged[static_cast<std::size_t>(channel.sent - channel.acknowledged)].request;
@@ -399,7 +399,7 @@ class worker {
   worker_output& out_;
   shard_map map_;
   std::uint64_t newest_map_ = 0;  // newest map version that any server knows
-  std::vector<channel> channels_;
+  std::vector<range_channel> channels_;
   std::vector<range_id> busy_;  // ranges with unacknowledged pushes
   std::map<std::uint64_t, open_pull> pulls_;
   std::uint64_t next_pull_ = 1;
