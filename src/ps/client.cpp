@@ -31,7 +31,7 @@ void require(const table_layout& layout, std::uint32_t table, bool sparse) {
 void require_leases(const table_layout& layout, std::uint32_t table) {
   if (table < layout.tables().size() && layout.tables()[table].leases) return;
   throw configuration_error("table " + std::to_string(table) +
-                            " hands out no leases (it has values); name one that was made with {.leases = true}");
+                            " hands out no leases (it has values); use a table with {.leases = true}");
 }
 
 void require_slice(const table_layout& layout, std::uint32_t table, std::size_t offset, std::size_t count) {

@@ -20,7 +20,7 @@ consistency parse_consistency(std::string_view text) {
     if (read.what == consistency::kind::bulk)
       spec.refuse("no push of a bulk-synchronous step is older than another", "write bulk");
     if (read.old_pushes != consistency::policy::keep)
-      spec.refuse("old pushes are dropped or damped, not both", "leave one of them out");
+      spec.refuse("old pushes are dropped or damped, not both", "write only drop or damp");
     read.old_pushes = policy;
     read.fresh = spec.read_whole(key, *updates);
   }

@@ -50,7 +50,7 @@ std::shared_ptr<any_store> store_for(context& ctx, group& ranks) {
   return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
 }
 
-// Returns the first map of a job. Places are ranks of the launch, of which `present` have joined.
+// Returns the first map of a job. Places are ranks of the launch. The ranks in `present` have joined.
 shard_map map_of(const job_options& options, const table_layout& layout, node_id workers,
                  std::span<const node_id> present) {
   std::vector<member> working;
@@ -143,7 +143,7 @@ struct job::implementation {
     }
   }
 #ifdef MUSTER_HAS_TCP
-  // In an elastic job the processes are in no group. Each has a group of its own, and is connected to the present
+  // In an elastic job the processes are in no group. Each process has its own group, and is connected to the present
   // members.
   implementation(context& ctx, group& alone, const job_options& given_options)
       : options(given_options),
@@ -213,7 +213,7 @@ struct job::implementation {
     for (auto& end : ends) end.abort(reason);
   }
 
-  // The worker of this process continues if the other servers have fenced its server: they have its ranges.
+  // This process' worker continues if the other servers have fenced its server: they have its ranges.
   void serve_beside(int rank) {
     set_log_rank(rank);
     try {

@@ -10,14 +10,14 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Returns the options that must be equal at all ranks, one in each line.
+/// Returns the options that must be equal at all ranks, an option in each line.
 [[nodiscard]] std::string description_of(const job_options& options, const table_layout& layout);
 
 /// Throws configuration_error for options that are impossible with so many ranks.
 void check_options(const job_options& options, int ranks);
 /// Throws configuration_error for an impossible `--remote-servers`.
 void check_remote(const settings& chosen, const job_options& options);
-/// Throws configuration_error that says that this transport cannot receive from any source.
+/// Throws configuration_error: this transport cannot receive from any source.
 [[noreturn]] void refuse_transport(const transport_abilities& abilities);
 /// Collective. Checks all options and the transport, and throws mismatch_error at every rank if options differ.
 void check_ranks(group& ranks, const job_options& options, const table_layout& layout);

@@ -106,7 +106,7 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
     const auto& spec = tables_[index];
     if (spec.name.empty()) refuse(spec, "it has no name", "give it one");
     const auto namesakes = std::ranges::count_if(tables_, [&](const auto& other) { return other.name == spec.name; });
-    if (namesakes != 1) refuse(spec, "another has its name", "give each table a name of its own");
+    if (namesakes != 1) refuse(spec, "another table has the same name", "give each table a unique name");
     if (spec.width == 0) refuse(spec, "its rows have no elements", "choose a width from 1");
     if (spec.size != 0 && (spec.most_rows != 0 || spec.most_age != 0))
       refuse(spec, "a dense table keeps all its elements", "bound only sparse tables");

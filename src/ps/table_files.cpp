@@ -54,7 +54,7 @@ void save_parts(job& parameters, const group& workers, const std::filesystem::pa
 }
 
 // Throws if this worker is fenced. Other workers may have replaced it while it wrote, and its files may then be older
-// than the files of its replacement. The answer to a pull shows whether this worker is fenced.
+// than the replacement's files. The answer to a pull shows whether this worker is fenced.
 void require_place(job& parameters) {
   for (range_id range = 0; range < parameters.layout().ranges(); ++range) {
     if (!parameters.layout().table_of(range).leases) return static_cast<void>(parameters.tables().save(range));
@@ -105,7 +105,7 @@ json describe(const table_layout& layout) {
   return described;
 }
 
-// The first element of each range.
+// The first elements of the ranges.
 json ranges_of(const table_layout& layout) {
   json ranges = json::array();
   for (range_id range = 0; range < layout.ranges(); ++range) ranges.push_back(layout.range(range).begin);
@@ -149,8 +149,8 @@ void run_at_all(group& workers, const std::filesystem::path& folder, const std::
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
-// Returns the name of a file. `by` is the worker that names the files of all workers, or the server. Two savers may be
-// active at once if one has fenced the other.
+// Returns the name of a file. `by` is the worker that names all workers' files, or the server. Two savers may be active
+// at once if one has fenced the other.
 std::string name_of(std::uint64_t at, std::uint64_t saver, int rank = 0) {
   return "tables-" + std::to_string(at) + "-" + std::to_string(saver) + (rank == 0 ? "" : "-" + std::to_string(rank));
 }

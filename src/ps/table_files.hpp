@@ -1,4 +1,4 @@
-// The tables that the servers of an elastic job save after the death of all workers: each server saves the ranges whose
+// The tables that the servers of an elastic job save after all workers have died: each server saves the ranges whose
 // head it is.
 #pragma once
 
@@ -20,14 +20,14 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Takes the place of a table's number in a part that contains a range and the used places of its pushes.
+/// Takes the place of a table's number in a part that contains a range and its used places.
 inline constexpr std::uint32_t places_part = 0xffffffff;
 
 /// Append a part to a file of tables, or only the head that precedes the bytes of a part.
 void add_part(muster::detail::wire_writer& out, std::uint32_t table, std::span<const std::byte> bytes);
 void add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes);
 
-/// The values and leases of one server.
+/// The values and leases of a server.
 struct server_part {
   std::vector<range_id> ranges{};  ///< all ranges whose head the server is
   muster::detail::wire_writer values{};
@@ -36,7 +36,7 @@ struct server_part {
   std::vector<lease> left{};
 };
 
-/// One save at one server. An entry of the store collects the names of the files. The server that completes the entry
+/// A save at one server. An entry of the store collects the names of the files. The server that completes the entry
 /// writes the manifest. The functions throw the store's errors, and may then be called again.
 class save_by_servers {
  public:

@@ -59,8 +59,8 @@ struct push_options {
   batch_place place{};
 };
 
-/// The tables of a job, as one worker accesses them. The pushes of one worker to one element take effect in the order
-/// of the calls, each once. Used by one thread. Every call makes progress.
+/// The tables of a job, as one worker accesses them. A worker's pushes to one element take effect in the order of the
+/// calls, each once. Used by one thread. Every call makes progress.
 ///
 /// `push` and `pull` block. `push_async` and `pull_async` return a `pending`. The caller's buffers must stay in place
 /// and unchanged until the `pending` is complete. A table's number is its index in `job_options::tables`. Throws
@@ -108,15 +108,15 @@ class client {
   /// ignores further pushes with these places. Blocks.
   void restore_places(range_id range, std::span<const std::uint64_t> places);
 
-  /// Waits until all pushes of this worker are committed.
+  /// Waits until all of the worker's pushes are committed.
   void flush();
   /// Starts a table of leases (`table_spec::leases`), unless a worker has started the table already. The servers lease
   /// the batches in `left` first, which precede the plan, and then the batches of the plan. Blocks.
   void begin_order(std::uint32_t table, const order_plan& plan, std::span<const lease> left = {});
-  /// Requests a lease and reports which batches this worker has finished: the batches of its closed clocks. If no lease
-  /// is available now, the result says so (`lease::kind::later`), this worker's clock advances to the clock at which
-  /// the worker continues, and the worker should ask again later. When a worker leaves, is fenced or dies, its
-  /// unfinished batches are leased to other workers. Blocks only until the answer arrives.
+  /// Requests a lease and reports which batches this worker has finished: the batches in closed clocks. If no lease is
+  /// available now, the result is `lease::kind::later`, this worker's clock advances to the clock at which the worker
+  /// continues, and the worker should ask again later. When a worker leaves, is fenced or dies, its unfinished batches
+  /// are leased to other workers. Blocks only until the answer arrives.
   [[nodiscard]] lease next_lease(std::uint32_t table);
   /// Confirms that all batches before `steps` are saved, or need no save. The servers then lease the following batches.
   /// Blocks.

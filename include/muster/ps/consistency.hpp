@@ -36,8 +36,8 @@ struct consistency {
     return old_pushes == policy::drop ? 0.0f : 1.0f / (1.0f + static_cast<float>(age - fresh));
   }
 
-  /// Returns true if a server may answer a pull of `clock` now. `slowest` is the smallest clock of all live workers.
-  /// The values contain the sums of all clocks before `folded`.
+  /// Returns true if a server may answer a pull of `clock` now. `slowest` is the smallest clock among live workers. The
+  /// values contain the sum of every clock before `folded`.
   [[nodiscard]] bool answers(std::uint64_t clock, std::uint64_t slowest, std::uint64_t folded) const noexcept {
     if (what == kind::bounded) return slowest + bound >= clock;
     // A previous head may have folded a clock in which a worker that the head did not know has not sent its pushes yet.

@@ -56,8 +56,8 @@ struct job_options {
 /// hot spares.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
-/// One rank's part in a job with a parameter server: a server, a worker, or both if co-located. The ranks communicate
-/// in their own group, which survives the death of any rank over shm and tcp. Used by one thread.
+/// A rank's part in a job with a parameter server: a server, a worker, or both if co-located. The ranks communicate in
+/// their own group, which survives the death of any rank over shm and tcp. Used by one thread.
 class job {
  public:
   /// Collective over the group. The shard map is kept in `store`, the same at every rank, which must outlive servers
@@ -94,9 +94,9 @@ class job {
   /// job's group, the result survives the death of a server, so that `save_tables` still works. Throws
   /// configuration_error over mpi.
   [[nodiscard]] group connect_workers();
-  /// Commits all pushes of this worker. The last call of a worker: afterwards no rank waits for the worker. In a
-  /// process that also is a server, or serves the store (rank 0 of most launches), `finish` returns when all workers
-  /// have finished or are fenced.
+  /// Commits the worker's pushes. The last call of a worker: afterwards no rank waits for the worker. In a process that
+  /// also is a server, or serves the store (rank 0 of most launches), `finish` returns when all workers have finished
+  /// or are fenced.
   void finish();
 
  private:
@@ -119,7 +119,7 @@ struct saved_tables {
   std::uint64_t clock = 0;
   state_position at{};  ///< for `state::move_to` before the first step
   /// Batches before `at` that still have to be trained, for `client::begin_order`. Only in tables that servers saved
-  /// after the death of all workers.
+  /// after all workers had died.
   std::vector<lease> left{};
 };
 

@@ -16,14 +16,13 @@ struct order_plan {
   std::uint64_t epochs_limit = 0;  ///< the order ends after this many epochs; 0: `steps_limit` applies
   std::uint64_t steps_limit = 0;   ///< the order ends after this many batches; 0: `epochs_limit` applies
   /// After every so many epochs or batches, and at the end, the servers grant no lease until `client::pass_save` is
-  /// called. At that moment the tables contain the pushes of all batches before that place, and of no later batch. 0:
-  /// never.
+  /// called. At that moment the tables contain exactly the pushes from batches before that place. 0: never.
   std::uint64_t epochs_to_save = 0;
   std::uint64_t steps_to_save = 0;
 };
 
-/// An assignment of consecutive batches to one worker: the worker trains the same part of each batch, one batch in each
-/// clock. If the worker leaves the job, its unfinished batches are leased to other workers.
+/// An assignment of consecutive batches to one worker: the worker trains the same part in every batch, one batch in
+/// each clock. If the worker leaves the job, its unfinished batches are leased to other workers.
 struct lease {
   enum class kind : std::uint32_t {
     granted,  ///< assigned to the requesting worker

@@ -19,8 +19,8 @@ namespace muster { inline namespace v0 { namespace ps {
 using range_id = std::uint32_t;
 inline constexpr std::size_t most_ranges = 65536;
 
-/// A function that applies pushes at a server. The object itself has no state: the server keeps the state of each
-/// parameter in arrays.
+/// A function that applies pushes at a server. The object itself has no state: the server keeps every parameter's state
+/// in arrays.
 class update_function {
  public:
   virtual ~update_function() = default;
@@ -53,7 +53,7 @@ struct table_spec {
   std::size_t size = 0;        ///< dense: number of elements; 0: a sparse table with rows under 64-bit keys
   std::size_t width = 1;       ///< sparse: number of elements in a row
   std::string update = "add";  ///< see `make_update`
-  float initial = 0;           ///< value of each element before the first update
+  float initial = 0;           ///< initial value of the elements
   std::size_t ranges = 0;      ///< number of ranges; 0: computed from the size and the number of servers
   bool leases = false;  ///< the table has no values and leases the samples of a training, see `client::begin_order`
 
@@ -64,7 +64,7 @@ struct table_spec {
   std::uint64_t most_age = 0;
 };
 
-/// A contiguous part of one table.
+/// A contiguous part of a table.
 struct table_range {
   std::uint32_t table = 0;
   std::size_t begin = 0;  ///< dense: the first element
@@ -81,8 +81,8 @@ class table_layout {
   /// small dense table is one range. Throws configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
-  /// Return the tables in their order, the number of ranges of all tables, one range, and the table of a range. An id
-  /// must be below ranges(), which is not checked.
+  /// Return the tables in their order, the total number of ranges, a range, and the table of a range. An id must be
+  /// below ranges(), which is not checked.
   [[nodiscard]] const std::vector<table_spec>& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
   [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
@@ -104,8 +104,8 @@ class table_layout {
  private:
   std::vector<table_spec> tables_;
   std::vector<table_range> ranges_;
-  std::vector<range_id> first_;      // first range of each table, then the number of ranges
-  std::vector<std::size_t> length_;  // length of each table's ranges except the last
+  std::vector<range_id> first_;      // by table: the first range; then the number of ranges
+  std::vector<std::size_t> length_;  // by table: the length of its ranges except the last
 };
 
 }}}  // namespace muster::v0::ps

@@ -13,8 +13,8 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// The kind of a message. The comment of each kind lists its fields and their meaning. `epoch` is the epoch of the
-/// range's entry in the sender's map.
+/// The kind of a message. A kind's comment lists its fields and their meaning. `epoch` is the epoch of the range's
+/// entry in the sender's map.
 enum class message_kind : std::uint8_t {
   // Sent by a worker.
   /// range; number: the push's sequence for that range, from 1; clock; version: the version from which the values were
@@ -42,8 +42,8 @@ enum class message_kind : std::uint8_t {
   /// range; number: entries up to this index are applied at the sender; epoch; the answer to `offer` and `copy`
   copied = 11,
   offer = 12,  ///< range; epoch; asks the successor for its last applied index
-  /// range; number: the log index whose state is in the payload; count: number of messages that carry a piece of this
-  /// copy; offset: index of this piece; epoch
+  /// range; number: the log index whose state is in the payload; count: number of pieces of the copy; offset: index of
+  /// the piece in this message; epoch
   copy = 13,
 
   refused =
@@ -108,8 +108,8 @@ struct frame_head {
 struct log_entry {
   enum class kind : std::uint32_t {
     push = 0,        ///< a push of `sender`, applied with `weight`
-    fold = 1,        ///< bulk-synchronous: the sum of all pushes in a clock is applied as one update
-    late = 2,        ///< bulk-synchronous: a push of a clock whose sum was already applied; an update of its own
+    fold = 1,        ///< bulk-synchronous: the sum of a clock's pushes is applied as one update
+    late = 2,        ///< bulk-synchronous: a push of a clock whose sum was already applied; a separate update
     worker_left = 3  ///< `sender` has left the job; only in a table of leases
   };
   kind type = kind::push;
@@ -127,7 +127,7 @@ inline constexpr std::size_t log_entry_head_bytes = 80;
 static_assert(sizeof(frame_head) == frame_head_bytes && offsetof(message, payload) == message_head_bytes &&
               offsetof(log_entry, push) + message_head_bytes == log_entry_head_bytes);
 inline constexpr std::size_t most_payload = std::size_t{1} << 30;
-/// Payloads begin and end at multiples of this number, if the frame does.
+/// Alignment of a payload's beginning and end in an aligned frame.
 inline constexpr std::size_t payload_alignment = 16;
 
 /// Returns the number of bytes of a message in a frame.
@@ -181,7 +181,7 @@ inline void encode(const message& msg, std::byte* out) noexcept {
     return std::nullopt;
   return read;
 }
-/// Reads the head of a message, including the length of its payload.
+/// Reads the head of a message, including the payload's length.
 [[nodiscard]] inline std::optional<message> decode_message(
     std::span<const std::byte, message_head_bytes> head) noexcept {
   message read;
@@ -195,8 +195,8 @@ inline void encode(const message& msg, std::byte* out) noexcept {
 /// A reader of the messages in a frame. Accepts any bytes.
 class message_reader {
  public:
-  /// `payload` is the payload of the last message if that payload was sent separately. The frame then ends with the
-  /// head of that message.
+  /// `payload` is the payload of the last message if that payload was sent separately. The frame then ends with that
+  /// message's head.
   explicit message_reader(std::span<const std::byte> messages, std::span<const std::byte> payload = {}) noexcept
       : rest_(messages), separate_payload_(payload) {}
 

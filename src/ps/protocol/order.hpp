@@ -46,7 +46,7 @@ class epoch_order {
   /// Returns the plan from which a later `begin` continues, together with `leases_left`. Null before the order has
   /// started.
   [[nodiscard]] const order_plan* plan() const noexcept { return started_ ? &plan_ : nullptr; }
-  /// Returns the leases that are assigned and not finished, of all workers.
+  /// Returns all leases that are assigned and not finished.
   [[nodiscard]] std::vector<lease> leases_left() const;
 
   void save(muster::detail::wire_writer& out) const;
@@ -74,7 +74,7 @@ class epoch_order {
   order_plan plan_;               // `from` and `steps` describe the next batch to assign
   std::uint64_t saved_ = 0;       // steps at the last confirmed save
   bool concluded_ = false;        // the end was confirmed
-  std::uint64_t clock_ = 0;       // end of the clocks of all assigned parts
+  std::uint64_t clock_ = 0;       // the first clock after every assigned part
   std::vector<assignment> open_;  // assigned, not claimed yet
   std::vector<assignment> held_;
   std::vector<lease> returned_;

@@ -1,4 +1,4 @@
-// The other servers and workers of a job, from the view of one server or worker.
+// The other servers and workers of a job, as a server or worker sees them.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct peer {
   clock::time_point disconnected_at{};  ///< when the connection broke and reconnection began
 };
 
-/// The peers of one process. Not thread safe. O(log n) for each frame.
+/// The peers of a process. Not thread safe. O(log n) for each frame.
 struct peer_table {
   std::map<member, peer> all;
   clock::time_point last_tick{};

@@ -52,7 +52,7 @@ void server::on_worker_message(const member& worker, const message& msg, clock::
   if (msg.kind == message_kind::pulse) return on_pulse(worker, msg);
   if (msg.range >= ranges_.size())
     return refuse(worker, msg, "the job has " + std::to_string(ranges_.size()) + " ranges");
-  auto& range = ranges_[msg.range];  // if another server holds the range, the worker learns that from the map
+  auto& range = ranges_[msg.range];  // if another server holds the range, the worker's next map names that server
   if (msg.kind == message_kind::push && range.serves()) return on_push(worker, msg, range, now);
   if (msg.kind == message_kind::pull && range.is_last()) return on_pull(worker, msg);
 }
@@ -148,7 +148,7 @@ void server::send_values(const member& worker, const message& pull) {
   const auto values = values_.read(pull.range, pull);
   if (values.size() > most_payload) {
     return refuse(worker, pull,
-                  "its values are " + std::to_string(values.size()) + " bytes, of which a message has at most " +
+                  "its values are " + std::to_string(values.size()) + " bytes, and a message has at most " +
                       std::to_string(most_payload),
                   "give its table more ranges");
   }
@@ -261,7 +261,7 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
   if (range.predecessor != no_node) acknowledge_to(id, range, no_node);
 }
 
-// Notes that an acknowledgement is due. `no_node` stands for the predecessor.
+// Notes that an acknowledgement is due. `no_node` means the predecessor.
 void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
   bool& is_noted = worker == no_node ? range.to_acknowledge : range.workers[worker].to_acknowledge;
   if (!std::exchange(is_noted, true)) due_acks_.emplace_back(id, worker);

@@ -10,7 +10,7 @@
 // changed last. Servers ignore each other's messages with a different epoch, so that messages of an earlier chain have
 // no effect.
 //
-// Messages. `message.hpp` lists the fields of each message.
+// Messages. `message.hpp` lists every message's fields.
 //
 //   worker -> head         push                one update; the worker keeps the push until it is acknowledged
 //   server -> successor    entry               the next entry of the range's log
@@ -22,7 +22,7 @@
 //
 // Order of a push.
 //   1. The worker numbers its pushes to a range from 1: the sequence.
-//   2. The head accepts only the next sequence of each worker, applies the push and appends it to the range's log.
+//   2. The head accepts only a worker's next sequence, applies the push and appends it to the range's log.
 //   3. Each server sends entries in the log's order. A successor applies only the entry `applied + 1` and forwards it.
 //   4. The tail commits an entry when it applies the entry. `entry_ack` carries the index back along the chain.
 //   5. The head sends `ack` to the worker when the entry is committed.
@@ -33,10 +33,10 @@
 //   applied        last entry that this server has applied: `apply`, and `on_copy` at a learner
 //   committed      last entry that every server of the chain has applied: `commit`, and `apply` at the tail
 //   successor_ack  last entry that the successor has reported: `on_server_message` (entry_ack), `on_copied`
-//   sent           last entry that was sent to the successor: `send_entries`, and reset by `on_copied` and `tick`
+//   sent           last entry that was sent to the successor: `send_entries`, reset by `on_copied`, `tick`, `update_role`
 //   retained       entries that the successor may still need: `append`, removed by `commit`
 //   waiting        the head's pushes that are applied and not committed: `append`, `update_role`, removed by `commit`
-//   workers        for each worker the watermark of its pushes: `apply`, `commit`, and `on_copy` at a learner
+//   workers        the watermark of every worker's pushes: `apply`, `commit`, and `on_copy` at a learner
 //
 // Invariant. Along the chain `applied` never increases from the head to the tail, and at every server `committed` is at
 // most the tail's `applied`. Hence every server of the chain has applied every committed entry. The watermarks belong
@@ -45,8 +45,8 @@
 // Death of the head. The worker still has every push that is not acknowledged. Another server removes the head from the
 // map by compare-and-swap in the store. The second server of the chain becomes the head. It has applied all committed
 // entries, and perhaps more. It offers to its successor, receives `copied`, and sends the entries that the successor
-// lacks. A worker that reads the new map sends all unacknowledged pushes to the new head. The new head compares the
-// sequence of each push with the worker's watermark: a push that it has already applied is not applied again, only
+// lacks. A worker that reads the new map sends all unacknowledged pushes to the new head. The new head compares a
+// push's sequence with the worker's watermark: a push that it has already applied is not applied again, only
 // acknowledged when the chain has it, and the next sequence is applied. So each push takes effect once. If an inner
 // server dies, its predecessor offers to the next server. If the tail dies, its predecessor becomes the tail and
 // commits all that it has applied.
@@ -116,10 +116,10 @@ class server_output {
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
 };
 
-/// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).
+/// A server's state machine. Not thread safe. A push costs O(1), a change of the map O(ranges).
 ///
-/// A push is committed when the tail of its range has applied it, and is acknowledged then. A committed push is lost
-/// only if all servers of the chain die.
+/// A push is committed when the range's tail has applied it, and is acknowledged then. A committed push is lost only if
+/// all servers of the chain die.
 ///
 /// A fenced server can do no harm. It is in no chain, so no process accepts its messages, and no worker receives an
 /// acknowledgement for pushes that it alone applied. With a single copy (no replicas) a fenced server could acknowledge
@@ -136,7 +136,7 @@ class server {
   /// Processes a frame from any process. Invalid frames are ignored. `payload` is the payload of the last message if it
   /// was sent separately. Acknowledgements are sent by `flush`.
   void on_frame(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> payload = {});
-  /// Sends acknowledgements: one for each range and worker, however many pushes were received.
+  /// Sends a single acknowledgement for each range and worker, however many pushes were received.
   void flush();
   /// Notes that time passes. Call about ten times in each `retry`.
   void tick(clock::time_point now);
@@ -151,9 +151,8 @@ class server {
   }
 
   /// Notes that a server or worker has ended, certainly (`proven`) or probably. Probable ends are suspects, which are
-  /// fenced when no further suspect was added for `retry`. If more than half of all other processes are suspects, or
-  /// this server was itself not running before, this server may be the one that is cut off. Then it waits `silence`
-  /// longer for their messages.
+  /// fenced when no further suspect was added for `retry`. If most other processes are suspects, or this server was
+  /// itself not running before, this server may be cut off. Then it waits `silence` longer for their messages.
   void suspect(const member& node, bool proven);
   /// Notes that the connection with a server or worker broke and is being re-established. Until the next message from
   /// the process it counts as possibly cut off, and is not fenced.
@@ -185,7 +184,7 @@ class server {
 
  private:
   enum class role : std::uint8_t { none, holder, learner };
-  // The pushes of one worker to a range.
+  // A worker's pushes to a range.
   struct push_watermark {
     std::uint32_t incarnation = 0;
     bool to_acknowledge = false;
@@ -224,7 +223,7 @@ class server {
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
     std::uint64_t committed = 0;
-    // bulk: clocks below this number are applied as sums; pushes of this clock are being summed
+    // bulk: clocks below this number are applied as sums; the pushes in this clock are being summed
     std::uint64_t folded = 0;
     std::optional<float> scale;  // scale of the open clock's pushes, if there are any
     used_places used;
@@ -299,7 +298,7 @@ class server {
   server_output& out_;
   shard_map map_;
   peer_table peers_;
-  std::uint64_t slowest_ = 0;  // smallest clock of all workers
+  std::uint64_t slowest_ = 0;  // the slowest worker's clock
   std::uint64_t fastest_ = 0;  // largest clock of any worker, also of removed workers
   std::vector<held_range> ranges_;
   std::vector<waiting_pull> waiting_pulls_;

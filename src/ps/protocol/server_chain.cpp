@@ -16,7 +16,7 @@ constexpr std::uint8_t has_nothing = 1;
 void server::on_server_message(const member& sender, const message& msg, clock::time_point now) {
   if (msg.kind < message_kind::entry || msg.range >= ranges_.size()) return;
   auto& range = ranges_[msg.range];
-  if (msg.epoch() != range.epoch) return;  // one of the two servers has not read the newest map
+  if (msg.epoch() != range.epoch) return;  // either server has not read the newest map
   switch (msg.kind) {
     case message_kind::entry:
       return on_entry(sender.at, msg, range, now);

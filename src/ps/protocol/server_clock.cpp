@@ -16,7 +16,7 @@ bool server::has_left(const member& worker) const noexcept {
   return known_peer != nullptr && known_peer->has_left;
 }
 
-// Recomputes the smallest clock of all workers. Bulk: applies the sums of clocks to which no worker adds any more.
+// Recomputes the slowest worker's clock. Bulk: applies the sums of clocks to which no worker adds any more.
 void server::on_clocks_changed(clock::time_point now) {
   std::optional<std::uint64_t> slowest;
   for (const auto& [node, known_peer] : peers_.all) {

@@ -17,7 +17,7 @@ void server::apply_map(const shard_map& map, clock::time_point now) {
   on_clocks_changed(now);
 }
 
-// Determines the role of this server for a range from the map.
+// Determines this server's role for a range from the map.
 void server::update_role(range_id id, held_range& range, clock::time_point now) {
   const shard_range& entry = map_.ranges[id];
   if (entry.epoch == range.epoch && !fenced_) return;
@@ -58,7 +58,7 @@ void server::update_role(range_id id, held_range& range, clock::time_point now) 
       if (watermark.applied > watermark.committed)
         range.waiting.push_back({range.applied, {worker, watermark.incarnation}, watermark.applied});
     }
-    commit(id, range, range.committed);  // all of them may already be committed
+    commit(id, range, range.committed);  // all may already be committed
   }
   commit_as_tail(id, range);
   if (range.predecessor != no_node && range.has_state) acknowledge_to(id, range, no_node);
@@ -85,11 +85,11 @@ bool server::may_fence_suspects(clock::time_point now) {
     known_peer.missed = misses;
     missed += misses ? 1 : 0;
     suspects += known_peer.suspect ? 1 : 0;
-    // A computing worker may be silent for long, so its silence says nothing about the network.
+    // A computing worker may be silent for long, so its silence is no sign of a network failure.
     present += !misses && now - known_peer.last_received <= settings_.silence / 2 ? 1 : 0;
   }
   const bool most = missed > present;
-  // This server was cut off, and the other processes return one by one: the last has as much time as the first.
+  // This server was cut off, and the other processes return in turn: the last has as much time as the first.
   if (std::exchange(missed_most_, most) && !most) resumed_at_ = suspected_at_ = now;
   const bool was_away = suspected_at_ - resumed_at_ < settings_.silence;
   const auto more_time = most || was_away ? settings_.silence : clock::duration{0};

@@ -14,8 +14,8 @@ namespace {
 constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
-// Number of ranges of which a server holds or will hold a copy, and number of ranges whose head it is. The order of
-// loads determines which server receives the next range.
+// Number of copies that a server holds or will hold, and number of ranges whose head it is. The order of loads
+// determines which server receives the next range.
 struct load {
   std::size_t copies = 0;
   std::size_t heads = 0;

@@ -1,4 +1,4 @@
-// The shard map: a versioned record that names the servers of each range, changed by compare-and-swap only.
+// The shard map: a versioned record that names every range's servers, changed by compare-and-swap only.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct server_entry {
   friend bool operator==(const server_entry&, const server_entry&) = default;
 };
 
-/// The servers of one range. The head receives pushes, each server forwards every push to its successor, and a push is
+/// The servers of a range. The head receives pushes, each server forwards every push to its successor, and a push is
 /// committed when the tail has it. The tail answers pulls. So each server has every entry that its successors have.
 struct shard_range {
   std::uint64_t epoch = 0;     ///< version of the map in which this entry changed last

@@ -39,7 +39,7 @@ class worker_output {
   virtual void on_refused(std::string_view why) = 0;
 };
 
-/// One worker. Not thread safe. A push or pull costs O(1), besides the messages that it sends.
+/// A worker's state machine. Not thread safe. A push or pull costs O(1), besides the messages that it sends.
 ///
 /// Pushes to one range take effect in the order of the calls, each once, whichever servers die: the worker sends a push
 /// again until the push is acknowledged.
@@ -71,7 +71,8 @@ class worker {
     return push.number;
   }
 
-  /// Starts a pull and returns its number. If `own`, the values must include all pushes of this worker to the range.
+  /// Starts a pull and returns its number. If `own`, the values must include all of the worker's own pushes to the
+  /// range.
   std::uint64_t pull(range_id range, const message& query, bool own, clock::time_point now) {
     const std::uint64_t number = next_pull_++;
     open_pull& open = pulls_[number];
@@ -106,8 +107,8 @@ class worker {
   }
 
   /// Announces that this worker has no further pushes or pulls. When all pushes are committed, the servers are notified
-  /// that no worker needs to wait for this worker. The departure is complete when all servers know of it: then
-  /// `has_left` returns true.
+  /// that no worker needs to wait for this worker. The departure is complete when all servers have acknowledged it:
+  /// then `has_left` returns true.
   void leave() noexcept { leaving_ = true; }
 
   [[nodiscard]] bool has_left() const noexcept {
@@ -149,8 +150,8 @@ class worker {
     return next && next->lost_range() ? next : std::nullopt;
   }
 
-  /// Copies the payload of that push into the worker's memory. Returns true if the push is not acknowledged and its
-  /// payload was in the caller's memory.
+  /// Copies that push's payload into the worker's memory. Returns true if the push is not acknowledged and its payload
+  /// was in the caller's memory.
   [[nodiscard]] bool copy_payload(range_id range, std::uint64_t sequence) {
     range_channel& channel = channels_[range];
     if (sequence <= channel.acknowledged || sequence >= channel.next) return false;
@@ -236,7 +237,7 @@ class worker {
 
   /// Returns true if the servers have fenced this worker. Then it does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
-  /// Return the bytes of unacknowledged pushes, the number of these pushes, and the number of unanswered pulls.
+  /// Return the bytes of unacknowledged pushes, their number, and the number of unanswered pulls.
   [[nodiscard]] std::size_t unacknowledged_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return count_; }
   [[nodiscard]] std::size_t unanswered() const noexcept { return pulls_.size(); }
@@ -268,7 +269,7 @@ class worker {
     message request;
     std::vector<std::byte> own;  // the payload, unless it is in the caller's memory
   };
-  // The pushes and pulls of one range. Pushes are sent in order: acknowledged <= sent < next.
+  // The pushes and pulls to a range. Pushes are sent in order: acknowledged <= sent < next.
   struct range_channel {
     member head;                     // the head of the chain, which receives pushes
     member tail;                     // the tail of the chain, which answers pulls

@@ -29,8 +29,8 @@ inline constexpr std::uint32_t payload_tag = 15002;
 /// and the frames are still in a cache when they are filled again.
 inline constexpr std::size_t frames_at_once = 6;
 
-/// The link of this process to all other processes of a group. Places are ranks, unless `move_to` changes them. Used by
-/// one thread.
+/// The link from this process to all other processes of a group. Places are ranks, unless `move_to` changes them. Used
+/// by one thread.
 ///
 /// Messages to one place are collected in a frame until the frame is full or flushed, so that small messages share the
 /// cost of a transport message. Frames arrive in order. A payload that does not fit into a frame is sent as a separate
@@ -38,7 +38,7 @@ inline constexpr std::size_t frames_at_once = 6;
 /// the payload.
 class frame_link {
  public:
-  /// Maximum size of a frame in bytes. Transports send messages of this size eagerly.
+  /// Maximum size of a frame in bytes. Transports send such messages eagerly.
   static constexpr std::size_t frame_limit = 65536;
 
   /// Constructs a link that reaches no process until `move_to`.
@@ -57,7 +57,7 @@ class frame_link {
 
   [[nodiscard]] bool reaches(node_id at) const noexcept { return rank_of(at) != no_rank; }
 
-  /// Sets the identity of this process that the heads of later frames carry.
+  /// Sets this process' identity, which the heads of later frames carry.
   void set_identity(const frame_head& head) noexcept { head_ = head; }
   /// Sends a message. The payload is copied before `send` returns, or `borrowed`: then the caller's memory must stay
   /// unchanged until the link releases it.
@@ -86,7 +86,7 @@ class frame_link {
     flush_rank(rank);
   }
 
-  /// Releases borrowed payloads of that range, up to that number. The rest of their transmission uses a copy.
+  /// Releases the range's borrowed payloads up to that number. The rest of their transmission uses a copy.
   void release(range_id range, std::uint64_t number);
 
   /// Ends all transmission. All memory belongs to its owners again.
@@ -173,7 +173,7 @@ class frame_link {
   }
 
  private:
-  // A frame, and the payload of its last message if that payload is separate.
+  // A frame, and its last message's payload if that payload is separate.
   struct outgoing {
     buffer<std::byte> data{frame_limit};
     std::size_t used = 0;
@@ -234,8 +234,8 @@ class frame_link {
     }
   }
 
-  // Returns true if a request has completed that this link has not processed. A test of one request advances all
-  // requests, and a sleeping transport does not know for which requests its caller waits.
+  // Returns true if a request has completed that this link has not processed. Each test advances all requests, and a
+  // sleeping transport does not know for which requests its caller waits.
   [[nodiscard]] bool has_completed_request() const noexcept {
     const auto done = [](const request& r) { return r.held_by() == nullptr; };
     const auto changed = [&](const neighbour& peer) {

@@ -1,4 +1,4 @@
-// The rows of one sparse range: all rows, or the rows with recent pushes.
+// The rows of a sparse range: all rows, or the rows with recent pushes.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class row_index {
     return slots_.empty() ? none : slots_[slot_of(key)];
   }
 
-  /// Returns the row of that key. Inserts a row at the end if there is none.
+  /// Returns the row with that key. Inserts a row at the end if there is none.
   std::uint32_t find_or_add(std::uint64_t key) {
     if (2 * (keys_.size() + 1) > slots_.size()) grow();
     auto& slot = slots_[slot_of(key)];
@@ -84,7 +84,7 @@ class row_store {
       drop(shape, [&](std::size_t row) { return is_old(shape, row); });
   }
 
-  /// Returns the row of that key for a push. Inserts a row if there is none, and resets a row that is too old.
+  /// Returns the row with that key for a push. Inserts a row if there is none, and resets a row that is too old.
   touched_row touch(const row_shape& shape, std::uint64_t key) {
     std::size_t at = index_.find(key);
     const bool fresh = at == row_index::none;
@@ -105,7 +105,7 @@ class row_store {
     return {all, times_[at]};
   }
 
-  /// Returns the row of that key, or an empty span if there is none or the row is too old.
+  /// Returns the row with that key, or an empty span if there is none or the row is too old.
   [[nodiscard]] std::span<const float> find(const row_shape& shape, std::uint64_t key) const noexcept {
     const std::size_t at = index_.find(key);
     if (at == row_index::none || is_old(shape, at)) return {};

@@ -164,9 +164,9 @@ class server_process final : process, public server_output {
     core_.emplace(own_entry->node, protocol_, values_, *this, newest_);
   }
 
-  // Proposes a map with this hot spare if a server has died. Of several hot spares the fastest succeeds, and the others
-  // learn that from the map. A hot spare without connections to all peers does not propose itself, because it would
-  // soon be fenced, or fence other peers.
+  // Proposes a map with this hot spare if a server has died. Among several hot spares the fastest succeeds, and the
+  // other hot spares read the new map. A hot spare without connections to all peers does not propose itself, because it
+  // would soon be fenced, or fence other peers.
   void offer_itself(bool is_retry) {
     bool reaches_all = true;
     each_of(newest_, [&](const member& node) { reaches_all = reaches_all && !lost_.contains(node.at); });
@@ -176,7 +176,7 @@ class server_process final : process, public server_output {
   }
 
   // Ends the job if all workers have ended and no server could write that into the map for the time of a call: the
-  // store ended with one of the workers.
+  // store ended with a worker.
   void end_if_deserted(clock::time_point now) {
     if (!all_workers_left() || core_->is_done()) {
       deserted_since_ = now;

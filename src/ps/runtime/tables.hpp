@@ -25,9 +25,9 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// The server's values, see `range_storage`. A dense push or pull message is about `count` elements from element
-/// `offset` of its range. A sparse message is about `count` keys, followed in a push by their rows. Values and keys
-/// have the layout of memory. Messages with `saves` or `restores` contain the complete state.
+/// The server's values, see `range_storage`. A dense push or pull message is about `count` elements from the range's
+/// element `offset`. A sparse message is about `count` keys, followed in a push by their rows. Values and keys have the
+/// layout of memory. Messages with `saves` or `restores` contain the complete state.
 class tables final : public range_storage {
  public:
   tables(const table_layout& layout, const consistency& model, const compression& compress)
@@ -191,7 +191,7 @@ class tables final : public range_storage {
   }
 
  private:
-  // The sum of one worker's bulk-synchronous pushes.
+  // The sum of a worker's bulk-synchronous pushes.
   struct sum {
     std::vector<float> dense;
     row_store rows;  // sparse
@@ -248,7 +248,7 @@ class tables final : public range_storage {
     return {.width = width, .stride = width};
   }
 
-  // Sparse payload: keys, the number of updates of each key, and the rows including the update function's state.
+  // Sparse payload: keys, the keys' numbers of updates, and the rows including the update function's state.
   void restore(range_id range, held_range& stored, const message& push) {
     muster::detail::wire_reader in(push.payload);
     if (layout_.range(range).size != 0) return read_dense(range, stored, push.offset, push.count, in);
@@ -266,7 +266,7 @@ class tables final : public range_storage {
   }
 
   // Writes one part for each run of elements with equal numbers of updates: position, number of elements, number of
-  // updates, and the run's part of each array.
+  // updates, and the run's part in every array.
   void write_dense(range_id range, const held_range& stored, muster::detail::wire_writer& out) const {
     const auto& range_info = layout_.range(range);
     std::size_t begin = 0;
@@ -337,7 +337,7 @@ class tables final : public range_storage {
     try {
       codec_.decode_add(bytes, draw_of_push(range, entry.sender, push.number), 1.0f, aligned_);
     } catch (const data_error& trouble) {
-      log(log_level::warning, "a push of worker " + to_string(entry.sender) + " is dropped: " + trouble.what());
+      log(log_level::warning, "a push of worker " + to_string(entry.sender) + " is ignored: " + trouble.what());
       return {};
     }
     return aligned_;

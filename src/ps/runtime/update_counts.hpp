@@ -1,4 +1,4 @@
-// The number of updates of each element in a dense range.
+// The numbers of updates of a dense range's elements.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class update_counts {
     const std::size_t begin = cut(first);
     const std::size_t end = cut(last);
     for (std::size_t i = begin; i < end; ++i) change_run(runs_[i]);
-    // Adjacent runs with equal counts are merged: the last of these runs has the common end.
+    // Adjacent runs with equal counts are merged: the last run has the common end.
     std::size_t merged = begin == 0 ? 0 : begin - 1;
     const std::size_t until = std::min(end + 1, runs_.size());
     for (std::size_t i = merged; i < until; ++i) {

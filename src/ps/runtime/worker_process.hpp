@@ -23,7 +23,7 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// The progress of the pulls of one call.
+/// The progress of the pulls from one call.
 struct open_pull {
   std::size_t left = 0;  // number of parts without an answer
   std::uint64_t version = ~std::uint64_t{0};
@@ -206,7 +206,6 @@ class worker_process final : process, public worker_output {
 
   /// Keeps the process alive after `finish` while other workers need its store or server. Ends early if no server
   /// responds, because only servers remove workers that have died.
-  // Only servers that are heard see to it that no worker is waited for in vain.
   void serve_until_others_finish() {
     while (others_work() && core_.has_responsive_server(now_, protocol_.worker_silence)) {
       progress();
@@ -242,7 +241,7 @@ class worker_process final : process, public worker_output {
     for (const auto at : lost_places_) core_.lose(at);
   }
 
-  // Joins at the first push or pull, because other workers wait for the clocks of all workers in the map.
+  // Joins at the first push or pull, because other workers wait for the clock of every worker in the map.
   void join() {
     std::optional<shard_map> joined;
     keeper_.change(
@@ -305,7 +304,7 @@ class worker_process final : process, public worker_output {
 
   void on_refused(std::string_view reason) override { refusal_ = reason; }
 
-  // Large values of a dense table are received directly into the caller's memory. Of two answers only one is.
+  // Large values of a dense table are received directly into the caller's memory. A second answer is not.
   [[nodiscard]] std::byte* target_of(const message& answer) {
     if (answer.kind != message_kind::values) return nullptr;
     const auto found = targets_.find(answer.number);
@@ -354,7 +353,7 @@ class worker_process final : process, public worker_output {
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, pull_target> targets_;
   std::size_t requested_bytes_ = 0;  // bytes of outstanding answers
-  std::size_t pulls_of_call_ = 0;    // pulls of one call
+  std::size_t pulls_of_call_ = 0;    // pulls from one call
   std::vector<std::uint64_t> versions_;
   any_codec codec_;
   std::vector<std::vector<float>> residuals_;  // by range, for codecs that need residuals
