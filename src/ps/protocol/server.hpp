@@ -33,7 +33,7 @@
 //   applied        last entry that this server has applied: `apply`, and `on_copy` at a learner
 //   committed      last entry that every server of the chain has applied: `commit`, and `apply` at the tail
 //   successor_ack  last entry that the successor has reported: `on_server_message` (entry_ack), `on_copied`
-//   sent           last entry that was sent to the successor: `send_entries`, reset by `on_copied`, `tick`, `update_role`
+//   sent           last entry that was sent to the successor: `send_entries`, reset by `on_copied`, `tick` and others
 //   retained       entries that the successor may still need: `append`, removed by `commit`
 //   waiting        the head's pushes that are applied and not committed: `append`, `update_role`, removed by `commit`
 //   workers        the watermark of every worker's pushes: `apply`, `commit`, and `on_copy` at a learner

@@ -197,7 +197,7 @@ class server_process final : process, public server_output {
       return;
     }
     if (now - worked_at_ <= protocol_.quorum) return;
-    std::string advice = "without a folder for checkpoints their training is lost); start the job again with one";
+    std::string advice = "without a folder for checkpoints what they trained is lost); start the job again with one";
     if (!folder_.empty()) {
       if (!outcome_) {
         outcome_ = save(now);
