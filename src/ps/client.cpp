@@ -40,7 +40,7 @@ void require_slice(const table_layout& layout, std::uint32_t table, std::size_t 
   if (offset <= spec.size && count <= spec.size - offset) return;
   throw configuration_error("table '" + spec.name + "' has no elements " + std::to_string(offset) + " to " +
                             std::to_string(offset + count) + " (it has " + std::to_string(spec.size) +
-                            "); give a slice of it");
+                            "); give a slice within the table");
 }
 
 void require_rows(const table_layout& layout, std::uint32_t table, std::size_t keys, std::size_t values) {

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Servers that are started on their own, and find their job through the store of --rendezvous.
+"""Servers that are started separately from the launch, and find their job through the store of --rendezvous.
 
 usage: apart.py WHAT --program PATH [--transport tcp|shm] [--store tcp|file] [--mpirun COMMAND] [--seed S]
-  all      a launch of two workers; both servers come on their own, before or after it
-  some     a launch of two workers and a server; one more server comes on its own
-  killed   as all, with a replica; one of the servers is killed at work
-  late     the same when the first worker, whose process has the store, is through with its work
-  many     one server more is started than the job waits for: it ends, with a word of why, and the job does not care
-  few      a server does not come: all say which rank is missing
+  all      a launch of two workers; both servers are started separately, before or after the launch
+  some     a launch of two workers and a server; one more server is started separately
+  killed   as all, with a replica; a server is killed during training
+  late     as killed, after the first worker, whose process serves the store, has finished its work
+  many     one more server is started than the job needs: it ends and prints the reason, and the job is not affected
+  few      a server is not started: all ranks print which rank is missing
 """
 import argparse
 import os
@@ -104,7 +104,7 @@ def play(folder):
     if options.what == "few":
         for one in everybody:
             told = one.process.returncode == 5 and "missing: rank 3" in one.says()
-            lost = one.process.returncode == 4 and "is lost" in one.says()  # rank 0 gave up, and had the store
+            lost = one.process.returncode == 4 and "is lost" in one.says()  # rank 0, which served the store, has ended
             if not told and (one is launched[0] or not lost):
                 return f"{one.name} ends with {one.process.returncode}", everybody
         return "", everybody

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
-The store is a muster-store of the test's own: any rank may die.
+"""Injects faults into the processes of a job with a parameter server, and checks that all its pushes add up.
+The test starts its own muster-store, so that any rank may die.
 
 usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--save] [--rounds N] [--seed S]
 
-WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; strangers: garbage comes to every port; break: connections between two ranks end,
-again and again, and all ranks live on; any: each round draws all of it.
---colocated: each rank serves and works. --save: it happens while all workers save their tables again and again; the last
-save is whole.
+WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers join and leave as the program
+requests; move: as scale, and one is killed meanwhile; strangers: garbage arrives at every port; break: connections between
+two ranks end repeatedly, and all ranks live on; any: each round draws among all faults.
+--colocated: each rank serves and works. --save: the faults happen while all workers save their tables repeatedly; the last
+save is complete.
 """
 import argparse
 import ctypes
@@ -43,7 +43,7 @@ options = parser.parse_args()
 
 
 class Shape:
-    """What one round is of."""
+    """The parameters of a round."""
 
     def __init__(self, draw):
         self.what, self.transport = options.what, options.transport
@@ -90,7 +90,7 @@ LISTENS, STANDS = "0A", "01"
 
 
 def sockets_of(process, state):
-    """(descriptor, own address, that at the other end) of its TCP sockets in that state; addresses as /proc has them."""
+    """Returns (descriptor, own address, peer address) for each TCP socket in that state; addresses in the format of /proc."""
     descriptors = {}
     for entry in os.listdir(f"/proc/{process.pid}/fd"):
         try:
@@ -111,7 +111,7 @@ def sockets_of(process, state):
 
 
 def break_connections(draw, ranks):
-    """One connection between two ranks ends, or all, as if a device on their way had forgotten them."""
+    """Ends a connection between two ranks, or all connections, as if a network device had dropped its state."""
     one, other = draw.sample(ranks, 2)
     ends = {own for _, own, _ in sockets_of(other.process, STANDS)}
     between = [descriptor for descriptor, _, there in sockets_of(one.process, STANDS) if there in ends]
@@ -122,7 +122,7 @@ def break_connections(draw, ranks):
     for descriptor in chosen:
         pidfd_getfd = 438
         copy = ctypes.CDLL(None, use_errno=True).syscall(pidfd_getfd, process, descriptor, 0)
-        if copy < 0 and ctypes.get_errno() == errno.EBADF:  # it has just ended
+        if copy < 0 and ctypes.get_errno() == errno.EBADF:  # the process has just ended
             continue
         if copy < 0:
             print(f"skipped: no connection of another process can be ended here ({os.strerror(ctypes.get_errno())})")
@@ -131,13 +131,13 @@ def break_connections(draw, ranks):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended
+                pass  # the connection has ended
     os.close(process)
     return len(between)
 
 
 def bother(draw, ranks):
-    """Strangers come to all ports: some say nothing, some garbage, some what begins like a frame."""
+    """Connects strangers to all ports: some send nothing, some garbage, some the beginning of a frame."""
     open_ones, ports = [], 0
     for one in ranks:
         for _, own, _ in sockets_of(one.process, LISTENS):
@@ -151,14 +151,14 @@ def bother(draw, ranks):
                     stranger.sendall([b"", draw.randbytes(draw.randrange(1, 5000)), b"mrsp" + draw.randbytes(60),
                                       b"GET / HTTP/1.1\r\n\r\n"][draw.randrange(4)])
                 except OSError:
-                    pass  # it was shown out
+                    pass  # the rank closed the connection
                 if draw.random() < 0.5:
                     open_ones.append(stranger)
                 else:
                     stranger.close()
     if ports == 0:
         sys.exit("no rank listens anywhere: nothing is tested")
-    crowd = [socket.socket() for _ in range(150)]  # more than are heard at a time, and none says a word
+    crowd = [socket.socket() for _ in range(150)]  # more pending connections than a listener accepts, and none sends a byte
     for one in crowd:
         one.setblocking(False)
         one.connect_ex(("127.0.0.1", port))
@@ -167,7 +167,7 @@ def bother(draw, ranks):
 
 def play(draw, shape, folder, store):
     more = []
-    if shape.standby > 0:  # one of them may die, and two keep all copies
+    if shape.standby > 0:  # a server may die, and two servers keep all copies
         most = shape.servers + shape.standby + (shape.what == "scale")
         wanted = [draw.randrange(2, most) for _ in range(4)]
         more = ["--scale", ",".join(map(str, wanted))]
@@ -189,7 +189,7 @@ def play(draw, shape, folder, store):
             one.harmed = True
             one.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
         if shape.what == "strangers":
-            strangers = bother(draw, ranks)  # noqa: F841: they stay
+            strangers = bother(draw, ranks)  # noqa: F841: the connections stay open
         if shape.what == "break":
             broken = 0
             for _ in range(draw.randrange(1, 6)):
@@ -201,14 +201,14 @@ def play(draw, shape, folder, store):
         if shape.what == "stop":
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 3.2))
             server.process.send_signal(signal.SIGCONT)
-        open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
+        open(folder + "/enough", "w").close()  # the fault happened during training, and the job may end now
         if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):
             return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
         if shape.save and shape.what in ("server", "scale", "strangers") and "not looked at" in ranks[0].says:
             return ranks, "no worker died, and yet they do not meet"
         for one in ranks:
             one.listen()
-            works = "step 0" in one.says  # one that was harmed may have come to no step
+            works = "step 0" in one.says  # a killed worker may have finished no step
             if one.serves and works or not one.serves and not works and not one.harmed:
                 return ranks, f"rank {one.rank} does not do what it should: work or serve"
             if not one.harmed and (one.process.returncode != 0 or "done" not in one.says):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills servers of jobs that have no replica: muster-launch starts the job again, and it goes on from the newest tables.
+"""Kills servers of jobs that have no replica: muster-launch starts the job again, and the job continues from the newest tables.
 
 usage: restart.py --launcher PATH --program PATH (test_ps_process) [--servers N] [--transport shm|tcp] [--seed S]
 """
@@ -45,7 +45,7 @@ class Job:
                 self.heard.notify()
 
     def await_lines(self, pattern, count):
-        """What so many lines say."""
+        """Waits for `count` lines that match the pattern, and returns the matches."""
         found = lambda: [match for match in (re.match(pattern, line) for line in self.said) if match]
         with self.heard:
             if not self.heard.wait_for(lambda: len(found()) >= count, LIMIT):
@@ -68,14 +68,14 @@ class Job:
 
 
 def kill_a_server(job, life):
-    """One of this life of the job, when tables were saved in it."""
+    """Kills a server of the present start of the job, after tables were saved in that start."""
     servers = job.await_lines(r"ready (\d+) to serve", life * options.servers)[-options.servers:]
     job.await_lines("saved$", life * WORKERS)
     time.sleep(draw.uniform(0.05, 0.4))
     os.kill(int(draw.choice(servers)[1]), signal.SIGKILL)
 
 
-# Twice, and the third life of the job comes to its end.
+# Two kills. The third start of the job reaches its end.
 with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
     job = Job(folder, 2)
     kill_a_server(job, 1)
@@ -91,7 +91,7 @@ with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
     if sum("it is restarted" in line for line in job.said) != 2:
         job.fail("it was not started again twice")
 
-# Without a start more the status says why it ended.
+# Without a further start the exit status gives the reason.
 with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
     job = Job(folder, 0)
     kill_a_server(job, 1)

@@ -24,10 +24,11 @@ inline void run::send(ps::member sender_node, std::uint64_t map_version, std::ui
   constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
   const auto links = sender == processes_.end() ? links_ : sender->second->links;
   const std::function<void(process&)> arrive = [this, frame, is_separate,
-                                                bytes = msg.payload.size()](process& process_at) {
-    if (chance(0.1)) look_for_map(process_at.node);  // the sender's map may have been in the store for long
+                                                bytes = msg.payload.size()](process& target_process) {
+    if (chance(0.1)) look_for_map(target_process.node);  // the sender's map may have been in the store for long
     const std::span<const std::byte> all(*frame);
-    is_separate ? process_at.on_frame(all.first(heads), all.subspan(heads, bytes)) : process_at.on_frame(all, {});
+    is_separate ? target_process.on_frame(all.first(heads), all.subspan(heads, bytes))
+                : target_process.on_frame(all, {});
   };
   const int copies = chance(world_.duplicates) ? 2 : 1;
   for (int i = 0; i < copies; ++i)
