@@ -188,7 +188,7 @@ struct job::implementation {
     // A process that is started again as a server becomes a worker if no server is missing.
     const bool is_new = self >= static_cast<node_id>(launch.size);
     const bool serves =
-        static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->wanted);
+        static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->target_servers);
     auto protocol = protocol_of(options, configuration);
     // The membership detects deaths, and processes that are stopped or cut off. Silence may be due to a slow host.
     protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);

@@ -35,7 +35,7 @@ struct peer_table {
   void apply_map(const shard_map& map, clock::time_point now) {
     for (const auto& entry : map.servers) all.try_emplace(entry.node, peer{.last_received = now});
     for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .last_received = now});
-    std::erase_if(all, [&](const auto& one) { return !map.has_server(one.first) && !map.has_worker(one.first); });
+    std::erase_if(all, [&](const auto& entry) { return !map.has_server(entry.first) && !map.has_worker(entry.first); });
   }
   /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `silence`. The process
   /// could not receive messages meanwhile, so the time of the last message is reset for all peers.

@@ -108,7 +108,7 @@ class server_output {
 
   /// Sends a message and copies the payload before returning. Only the process with this incarnation may receive the
   /// message: a message for a dead process is not for its replacement.
-  virtual void send(const member& to, const message& msg) = 0;
+  virtual void send(const member& node, const message& msg) = 0;
   /// Returns true if values may be sent to the worker now. Otherwise pulls wait, so that a slow worker costs no memory.
   [[nodiscard]] virtual bool has_room(const member&) const { return true; }
   /// Replaces the store's map by `next` if the store's map still has the version `expected`. The result arrives as a

@@ -108,7 +108,7 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   muster::detail::wire_reader in(text);
   shard_map read;
   const bool has_magic = in.number<std::uint64_t>() == map_magic;
-  in.read(read.version, read.replicas, read.wanted);
+  in.read(read.version, read.replicas, read.target_servers);
   read.servers.resize(has_magic ? in.count(9, most_nodes) : 0);
   for (auto& server : read.servers) {
     server.node = in.number<member>();
@@ -146,7 +146,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   shard_map map;
   map.version = 1;
   map.replicas = replicas;
-  map.wanted = static_cast<std::uint32_t>(servers.size());
+  map.target_servers = static_cast<std::uint32_t>(servers.size());
   map.servers = std::move(servers);
   map.workers = std::move(workers);
   map.ranges.resize(ranges);
@@ -225,7 +225,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
     return entry != nullptr && is_serving(*entry);
   });
   shard_map next = map;
-  next.wanted = static_cast<std::uint32_t>(servers);
+  next.target_servers = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool serves = i < servers;
     const auto own =
@@ -241,7 +241,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
 
 std::optional<shard_map> with_standby(const shard_map& map, node_id node) {
   const auto serving = std::ranges::count_if(map.servers, is_serving);
-  if (map.server(node) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
+  if (map.server(node) != nullptr || std::cmp_greater_equal(serving, map.target_servers)) return std::nullopt;
   shard_map next = map;
   next.servers.push_back(newcomer(map, node));
   return changed(map, std::move(next));

@@ -28,7 +28,7 @@ class worker_output {
   virtual ~worker_output() = default;
 
   /// Sends a message. The payload is copied before `send` returns, or stays the caller's, see `worker::push`.
-  virtual void send(const member& to, const message& msg) = 0;
+  virtual void send(const member& node, const message& msg) = 0;
   /// All pushes to the range up to `sequence` are committed: their memory belongs to the caller again. The last push
   /// was `age` updates old.
   virtual void on_acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;

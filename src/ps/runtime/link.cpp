@@ -59,7 +59,7 @@ void frame_link::abandon_target(const std::byte* target) {
   }
 }
 
-void frame_link::find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& tell) {
+void frame_link::find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& on_lost) {
   control_message event;
   while (over_->poll(event)) {
     const bool ended = event.what == control_message::kind::gone || event.what == control_message::kind::abort;
