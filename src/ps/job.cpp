@@ -183,7 +183,7 @@ struct job::implementation {
                                    std::to_string(launch.size) + " processes joined, and none is a server)");
     }
     auto first = found.version != 0 ? shard_map::decode(found.value) : map_of(options, layout, workers, linked.orders);
-    // an invalid map is refused when the process opens it
+    // An invalid map is refused when the process opens it.
     if (!first) first = map_of(options, layout, workers, linked.orders);
     // A process that is started again as a server becomes a worker if no server is missing.
     const bool is_new = self >= static_cast<node_id>(launch.size);

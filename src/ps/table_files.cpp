@@ -247,7 +247,7 @@ void save_tables(job& parameters, group& workers, const std::string& folder_name
   allreduce(workers, std::span(newest), muster::max);
   detail::worker_process::note_map_version(tables, newest[0]);
   const std::uint64_t clock = tables.clock_now();
-  // unused by the files of the previous save
+  // Unused by the files of the previous save.
   std::uint64_t named[] = {clock, static_cast<std::uint64_t>(parameters.worker())};
   if (workers.rank() == 0) {
     while (std::filesystem::exists(folder / name_of(named[0], named[1]))) ++named[0];

@@ -1,4 +1,4 @@
-// A server without a process around it, for tests of its reactions to single messages.
+// A server without a process around it, for tests with single messages.
 #pragma once
 
 #include <optional>
@@ -56,7 +56,7 @@ struct bare_server : ps::server_output {
   ps::server core;
 };
 
-/// Returns the receivers of the sent messages of that kind.
+/// Returns the receivers of sent messages with that kind.
 inline std::vector<ps::member> receivers_of(const std::vector<bare_server::sent_message>& sent, ps::message_kind kind) {
   std::vector<ps::member> found;
   for (const auto& each : sent) {

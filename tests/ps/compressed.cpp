@@ -26,7 +26,7 @@ TEST_CASE("what compressed pushes leave out comes with later ones, and every ser
     auto& tables = job.tables();
     const bool biased = muster::any_codec(codec).is_biased();
     // The oracle: each worker's own encoder with its residual, for the whole slice of a range. The remaining residual
-    // is small compared with the sum of all pushes.
+    // is small compared with the sum of the pushes.
     muster::random_stream draw(5, static_cast<std::uint64_t>(workers.rank()));
     std::vector<float> gradient(size), found(size);
     for (auto& value : gradient) value = static_cast<float>(draw.normal());

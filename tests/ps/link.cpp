@@ -164,7 +164,7 @@ TEST_CASE("a large payload is received in place, and no peer writes there after 
                 require(std::ranges::equal(msg.payload, payload_of(0, msg.number, size)), "what was sent");
             }
           });
-          // no receiver needs the values any more, and their memory is freed
+          // No receiver needs the values any more, and their memory is freed.
           if (received < count && draw.below(40) == 0) {
             link.abandon_target(targets[received + 1].data());
             std::vector<std::byte>().swap(targets[received + 1]);

@@ -29,7 +29,7 @@ struct world {
   ps::order_plan plan;
 };
 
-/// Workers, the order and the ranges of a table, without servers between them. The actions of each step are drawn.
+/// Workers, the order and the ranges of a table, without servers between them. All actions are drawn at random.
 class schedule {
  public:
   schedule(const world& options, muster::random_stream& draw)
@@ -174,7 +174,7 @@ class schedule {
     if (granted.what == ps::lease::kind::over) self.done = true;
     if (granted.what == ps::lease::kind::last) {
       check_samples(granted.from);
-      // otherwise it may die before it confirms the end
+      // Otherwise it may die before it confirms the end.
       const bool concludes = map.front() == self.node && draw_.below(3) == 0;
       if (concludes) append({.sender = self.node, .push = request(ps::order_request::end)});
     }

@@ -55,7 +55,7 @@ void print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
-// The longest time in which no push of this worker was acknowledged.
+// The longest time without an acknowledged push.
 class gaps {
  public:
   void on_acknowledged() {
@@ -124,8 +124,8 @@ class saves {
   }
   // Workers that save together take equally many steps.
   [[nodiscard]] bool awaits(const plan& chosen) const { return workers_ ? awaits_ : awaits_more(chosen); }
-  // Checks that the saved tables are the tables after one step of all workers: the last saved step, or the next save's
-  // step if only the end of that save was interrupted.
+  // Checks that the saved tables are the tables after a common step: the last saved step, or the next save's step if
+  // only the end of the save was interrupted.
   void check_last() {
     if (saved_ == 0) return;
     auto& tables = job_.tables();
@@ -243,7 +243,7 @@ int main(int argc, char** argv) {
                  numbers_in(text_after(argc, argv, "--scale")), text_after(argc, argv, "--save"),
                  std::find(argv, argv + argc, std::string_view("--resume")) != argv + argc});
     print_line("done");
-    // The group of all ranks is incomplete: the process leaves it without a message.
+    // The group is incomplete: the process leaves it without a message.
     std::fflush(nullptr);
     ::_exit(0);
   } catch (const std::exception& failure) {

@@ -49,7 +49,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       (void)step(job.tables(), 2);
     }
     ps::save_tables(job, workers, folder);
-    // replaces the previous save
+    // Replaces the previous save.
     ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});
     if (workers.rank() == 0) expected = step(job.tables(), 3);
   });
@@ -60,8 +60,9 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
     });
   }
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each worker
-  // After a change of one bit no worker continues with the file.
+  // The manifest and a file for each worker.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);
+  // After a single bit changes, no worker continues with the file.
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     if (file.path().extension() == ".json") continue;
     std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -215,6 +216,7 @@ TEST_CASE("servers that save without workers add their files once, also where th
   CHECK(!first.outcome(until));
   add(second, 2, {2});
   CHECK(first.outcome(until) == "");
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each server
+  // The manifest and a file for each server.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);
   std::filesystem::remove_all(folder);
 }

@@ -21,7 +21,7 @@
 
 namespace {
 
-/// Rank 1 serves these tables to rank 0. Rank 0 runs `work` with the worker process of its client.
+/// Rank 1 serves these tables to rank 0. Rank 0 runs `work` with the worker process of the client.
 void serve_one(const ps::job_options& options, const std::function<void(ps::detail::worker_process&)>& work) {
   const muster::memory_store store;
   const ps::table_layout layout(options.tables, 1);
@@ -272,7 +272,7 @@ void live(bare_server& server, muster::clock::time_point& now, muster::clock::du
 }
 
 // A server that runs again after a stop finds that other processes have ended their connections to it. Before the fix
-// it fenced the first of these processes while they were less than half, so that they had to leave.
+// it fenced the first such processes while they were less than half, so that they had to leave.
 TEST_CASE("a server that was stopped gives no peer up before the others could give up the server") {
   const bool stops = GENERATE(true, false);
   CAPTURE(stops);

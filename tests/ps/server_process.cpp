@@ -13,8 +13,8 @@
 
 namespace {
 
-/// Rank 1 is a process that may serve. It starts after rank 0 has sent the notice of its own end. Then rank 0 runs
-/// `work` with its link.
+/// Rank 1 is a process that may serve. It starts after rank 0 has announced that rank 0 ends. Then rank 0 runs `work`
+/// with its link.
 void end_before(const ps::shard_map& first, muster::memory_store store,
                 const std::function<void(ps::detail::frame_link&)>& work) {
   const ps::job_options options{.tables = {{.name = "v", .size = 8}}};

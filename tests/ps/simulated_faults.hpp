@@ -166,7 +166,7 @@ inline void run::publish(const ps::shard_map& next) {
 inline void run::start_added(ps::member node) {
   schedule(now_ + draw(1, 60), {}, [this, node](process&) {
     if (!map_.has_server(node)) return;
-    // the earlier process at this place has not seen yet that it left
+    // The earlier process at this place has not seen yet that it left.
     if (find_at(node.at) != nullptr) return start_added(node);
     trace("server " + ps::to_string(node) + " starts");
     start_server(node, map_);

@@ -6,7 +6,7 @@
 
 namespace simulation {
 
-/// Number of a worker's turns (one in 4 to 9 ms) within which it takes further steps, independently of the other
+/// Number of a worker's turns (a turn takes 4 to 9 ms) within which it takes further steps, independently of the other
 /// processes. Most turns wait for repeated messages: in every third world a fifth of the messages is lost.
 constexpr std::uint64_t most_turns = 2000;
 constexpr int steps_to_see = 6;

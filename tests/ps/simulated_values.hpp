@@ -32,7 +32,7 @@ struct world {
   bool pauses = true;
   bool partitions = true;
   bool lies = true;  ///< suspicions of live processes
-  /// servers lease the workers' batches, and some workers join; the order's range is number `ranges`
+  /// Servers lease the workers' batches, and some workers join; the order's range is number `ranges`.
   bool leases = false;
   double loss = 0.03;
   double duplicates = 0.05;

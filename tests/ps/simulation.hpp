@@ -42,7 +42,7 @@ class run {
     settings_.worker_silence = milliseconds(400);
     settings_.window = 600;
     settings_.moves_at_once = 1 + random_.below(8);
-    // If a fifth of all messages is lost, the pieces of a copy hardly ever all arrive.
+    // If a fifth of the messages is lost, the pieces of a copy hardly ever all arrive.
     settings_.copy_piece = options.loss > 0.1 ? ps::most_payload : std::size_t{256} << random_.below(8);
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> workers;
@@ -72,7 +72,7 @@ class run {
     ps::member node;
     bool alive = true;
     time paused_until{};
-    // messages and timers that were due during a pause
+    // Messages and timers that were due during a pause.
     std::vector<std::shared_ptr<std::function<void(process&)>>> delayed;
     std::uint64_t cut = 0;       // bit set of places whose messages are lost
     std::uint64_t broken = 0;    // the same, for ever
@@ -133,10 +133,10 @@ class run {
     bool pushes_next = false;
     bool done = false;
     leased_work leased;
-    // for each pull: the clock and the time of the request
+    // For each pull: the clock and the time of the request.
     std::map<std::uint64_t, std::pair<std::uint64_t, time>> pulls;
     std::map<std::pair<ps::range_id, std::uint64_t>, std::unique_ptr<std::uint64_t>> memory;
-    // for each pull: the sequence of the worker's own pushes that the values must include
+    // For each pull: the sequence of the worker's own pushes that the values must include.
     std::map<std::uint64_t, std::uint64_t> own;
     worker_process(run& simulation_run, ps::member self, const ps::shard_map& map)
         : owner(simulation_run), core((node = self), simulation_run.settings_, *this, map) {}
@@ -316,7 +316,7 @@ class run {
   outcome settle();
 
   muster::random_stream random_;
-  // After this time no message is lost. A lost copy is sent again after twice the time. When a fifth of all messages
+  // After this time no message is lost. A lost copy is sent again after twice the time. When a fifth of the messages
   // was lost, eight copies in a row were lost once in 80,000 runs, and the run ended before the ninth.
   static constexpr time::duration whole_again = milliseconds(20000);
 
@@ -332,12 +332,12 @@ class run {
   ps::shard_map map_;  // the store's map
   std::map<ps::member, std::unique_ptr<process>> processes_;
   std::set<ps::member> looking_;
-  // for each push, by sequence: its clock
+  // For each push, by sequence: its clock.
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> clocks_;
-  // for each push, by sequence: its place
+  // For each push, by sequence: its place.
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> places_;
   std::map<std::pair<ps::range_id, ps::member>, std::uint64_t> acknowledged_;
-  // by place: the lease and the index of the batch in it
+  // By place: the lease and the index of the batch in it.
   std::map<std::uint64_t, std::pair<ps::lease, std::uint64_t>> trained_;
   bool over_ = false;
   int swaps_under_way_ = 0;

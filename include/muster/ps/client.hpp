@@ -53,7 +53,7 @@ class [[nodiscard]] pending {
 /// Options of a push.
 struct push_options {
   std::size_t offset = 0;  ///< dense: the element to which the first value belongs
-  /// multiplies the table's learning rate, or the added values; bulk: the same for all pushes in a clock
+  /// Multiplies the table's learning rate, or the added values; bulk: the same for all pushes in a clock.
   float scale = 1;
   /// The part of a batch from which the values were computed. Each range applies only one push for each place.
   batch_place place{};

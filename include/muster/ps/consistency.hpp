@@ -13,10 +13,10 @@ namespace muster { inline namespace v0 { namespace ps {
 struct consistency {
   enum class kind : std::uint8_t {
     asynchronous,  ///< no worker waits for another
-    /// a pull in clock c waits until every live worker's clock is at least c - bound (stale synchronous parallel: Ho et
-    /// al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html)
+    /// A pull in clock c waits until every live worker's clock is at least c - bound (stale synchronous parallel: Ho et
+    /// al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html).
     bounded,
-    /// the server sums the pushes; when all live workers' clocks have passed c, the sum of clock c is applied as one
+    /// The server sums the pushes; when all live workers' clocks have passed c, the sum of clock c is applied as one
     /// update. All pushes of a clock have the same scale. Pushes of a later clock than the first open clock wait.
     bulk
   };

@@ -35,7 +35,7 @@ class tables_lost : public peer_failure {
 struct job_options {
   std::vector<table_spec> tables;
   int servers = 1;  ///< number of servers: the last ranks of the group before the hot spares
-  /// number of hot spares, the last ranks: a spare serves after a server's death or a call of `client::serve_by`
+  /// Number of hot spares, the last ranks: a spare serves after a server's death or a call of `client::serve_by`.
   int standby = 0;
   bool colocated = false;  ///< every rank is a worker and runs a server thread; `servers` and `standby` are ignored
   /// Number of further copies of every range, on different servers. The job survives as many simultaneous server

@@ -29,8 +29,8 @@ struct lease {
     unknown,  ///< no worker has started the order yet: the first worker must start it
     later,    ///< other workers hold all remaining leases and may die: ask again later
     save,     ///< all pushes before `from` are applied: save the tables, then call `client::pass_save`
-    /// all batches are applied: one worker does the final work, then calls `client::pass_end`; if it dies, another
-    /// worker does
+    /// All batches are applied: one worker does the final work, then calls `client::pass_end`; if it dies, another
+    /// worker does.
     last,
     over  ///< all batches are applied, and no work is left
   };
@@ -39,7 +39,7 @@ struct lease {
   std::uint32_t parts = 1;    ///< number of workers when the batches were assigned
   std::uint32_t batches = 0;  ///< number of batches, all in one epoch
   std::uint64_t clock = 0;    ///< the worker's clock at its first batch
-  /// number of batches before the first batch, over all epochs: equal numbers identify equal samples
+  /// Number of batches before the first batch, over all epochs: equal numbers identify equal samples.
   std::uint64_t steps = 0;
   std::uint64_t settled = 0;  ///< every batch below this number is trained and applied
   cursor from{};              ///< position of the first batch

@@ -58,9 +58,9 @@ struct table_spec {
   bool leases = false;  ///< the table has no values and leases the samples of a training, see `client::begin_order`
 
   // Bounds of a sparse table. The next push to a removed row initialises the row again.
-  std::size_t most_rows =
-      0;  ///< maximum number of rows, 0: no limit. Each range removes the rows with the oldest last push
-  /// A row is removed after this many pushes to its range without a push to the row. 0: never
+  /// Maximum number of rows, 0: no limit. Each range has its share, and removes the rows with the oldest last push.
+  std::size_t most_rows = 0;
+  /// A row is removed after this many pushes to its range without a push to the row. 0: never.
   std::uint64_t most_age = 0;
 };
 

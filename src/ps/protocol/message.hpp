@@ -46,10 +46,9 @@ enum class message_kind : std::uint8_t {
   /// the piece in this message; epoch
   copy = 13,
 
-  refused =
-      /// sent by a server to a worker: range; number: the number of the push, or of the pull if flags has
-  /// `refuses_pull`, that the server cannot execute; payload: the reason as text
-  14,
+  /// Sent by a server to a worker. range; number: the number of the push, or of the pull if flags has `refuses_pull`,
+  /// that the server cannot execute; payload: the reason as text
+  refused = 14,
 };
 
 /// Flags of a pulse: the sender requests an answer; the sender has finished.
@@ -97,7 +96,7 @@ struct frame_head {
   member sender{};
   std::uint32_t receiver_incarnation = 0;  ///< incarnation for which the frame is meant; 0: any
   std::uint16_t magic = 0x7073;
-  /// if not 0: the payload of the frame's last message is sent separately, with this number
+  /// If not 0: the payload of the frame's last message is sent separately, with this number.
   std::uint16_t payload_number = 0;
   std::uint64_t map_version = 0;  ///< version of the sender's map
   std::uint64_t clock = 0;        ///< a worker's clock, as in a pulse

@@ -182,7 +182,7 @@ lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
   if (started_ && all_counts && stops_to_save()) reply.what = lease::kind::save;
   if (started_ && all_counts && ends() && !stops_to_save())
     reply.what = concluded_ ? lease::kind::over : lease::kind::last;
-  // for a worker that joined late, and for bulk
+  // For a worker that joined late, and for bulk.
   const auto own = std::ranges::find(open_, worker, &assignment::worker);
   if (bulk_ && own != open_.end()) reply.clock = std::max(clock, own->granted.clock);
   return reply;

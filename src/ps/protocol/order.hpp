@@ -15,7 +15,7 @@ namespace muster { inline namespace v0 { namespace ps {
 
 /// The request that a worker pushes to a table of leases, in `message::offset`.
 enum class order_request : std::uint32_t {
-  /// place: the clock for which the worker requests a batch; settled: the number of clocks that it has closed
+  /// place: the clock for which the worker requests a batch; settled: the number of clocks that it has closed.
   claim = 0,
   begin = 1,  ///< payload: an `order_plan`, then leases of earlier batches that are not trained
   pass = 2,   ///< place: a number of steps; the batches after these may be leased

@@ -191,7 +191,7 @@ class server {
     std::uint32_t age = 0;        // age of the last push: number of updates since its values were pulled
     std::uint64_t applied = 0;    // the last applied sequence
     std::uint64_t committed = 0;  // the last sequence that every server of the chain has applied
-    // bulk: the worker's next push belongs to this later clock, and is requested when the clock opens; 0: none
+    // Bulk: the worker's next push belongs to this later clock, and is requested when the clock opens; 0: none.
     std::uint64_t early_clock = 0;
   };
   // The received pieces of a copy that arrives in several messages.
@@ -223,7 +223,7 @@ class server {
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
     std::uint64_t committed = 0;
-    // bulk: clocks below this number are applied as sums; the pushes in this clock are being summed
+    // Bulk: clocks below this number are applied as sums; the pushes in this clock are being summed.
     std::uint64_t folded = 0;
     std::optional<float> scale;  // scale of the open clock's pushes, if there are any
     used_places used;
@@ -302,7 +302,7 @@ class server {
   std::uint64_t fastest_ = 0;  // largest clock of any worker, also of removed workers
   std::vector<held_range> ranges_;
   std::vector<waiting_pull> waiting_pulls_;
-  // pairs of range and worker; `no_node` means the predecessor in the chain
+  // Pairs of range and worker; `no_node` means the predecessor in the chain.
   std::vector<std::pair<range_id, node_id>> due_acks_;
   clock::time_point suspected_at_{};  // when the last suspect was added
   clock::time_point resumed_at_{};    // when this server last resumed after it was stopped or cut off

@@ -12,15 +12,15 @@ namespace muster { inline namespace v0 { namespace ps {
 struct protocol_settings {
   consistency model{};
   clock::duration retry = std::chrono::milliseconds(50);  ///< interval after which unanswered messages are sent again
-  /// interval without messages after which a server is suspected
+  /// Interval without messages after which a server is suspected.
   clock::duration silence = std::chrono::milliseconds(1000);
   clock::duration worker_silence = std::chrono::seconds(30);  ///< the same for a worker, which may compute for long
-  /// longest time for which only one end may know that a connection is broken
+  /// Longest time for which only one end may know that a connection is broken.
   clock::duration one_sided = std::chrono::seconds(1);
   /// A server that is done answers farewells for this long, because a worker may have missed the answer. The time is
   /// twice as long while sends of the server are still outstanding.
   clock::duration farewell_time = std::chrono::milliseconds(300);
-  /// time for which the servers of an elastic job without workers wait for a worker
+  /// Time for which the servers of an elastic job without workers wait for a worker.
   clock::duration quorum = std::chrono::seconds(30);
   std::size_t window = std::size_t{64} << 20;     ///< bytes that a learner may lag behind before it receives a new copy
   std::size_t moves_at_once = 8;                  ///< maximum number of ranges that move simultaneously

@@ -411,8 +411,8 @@ class worker {
   std::size_t count_ = 0;
   clock::time_point pulse_sent_at_{};
   peer_table peers_;
-  std::map<node_id, clock::time_point>
-      lost_;  // processes that have ended, or to which the connection has, and when this worker noticed
+  // Processes that have ended, or to which the connection has, and when this worker noticed.
+  std::map<node_id, clock::time_point> lost_;
   bool leaving_ = false;
   bool fenced_ = false;
 };

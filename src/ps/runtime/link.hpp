@@ -22,7 +22,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
-// the first of the tags for large payloads, see `frame_head::payload_number`
+// The first of the tags for large payloads, see `frame_head::payload_number`.
 inline constexpr std::uint32_t payload_tag = 15002;
 
 /// Number of frames in flight to one process, for senders of many frames. The transport then always has frames to send,

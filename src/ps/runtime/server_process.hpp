@@ -148,7 +148,7 @@ class server_process final : process, public server_output {
   void stand_by() {
     const auto* const own_entry = newest_.server(self_);
     if (std::exchange(serves_, false)) {
-      // otherwise it was fenced and is in the map again, and starts without state
+      // A server that was fenced and is in the map again starts without state.
       if (!leaves_ && own_entry == nullptr) {
         throw peer_failure({},
                            "server " + to_string(core_->self()) +
@@ -203,7 +203,7 @@ class server_process final : process, public server_output {
         outcome_ = save(now);
         outcome_at_ = now;
       }
-      // ends when the other servers know the outcome too
+      // The server ends when the other servers know the outcome too.
       if (!outcome_ || now - outcome_at_ < protocol_.farewell_time) return;
       advice = outcome_->empty()
                    ? "the tables are saved in " + folder_ + "); start the job again to continue from these tables"
@@ -264,7 +264,7 @@ class server_process final : process, public server_output {
       add_part(part.values, layout_.range(range).table, values_.read(range, {.flags = saves}));
       muster::detail::wire_writer used;
       used.add(range);
-      for (const auto place : core_->used(range).behind_bound()) used.add(place);
+      for (const auto place : core_->used(range).above_bound()) used.add(place);
       const auto text = used.take();
       add_part(part.values, places_part, std::as_bytes(std::span(text)));
     }

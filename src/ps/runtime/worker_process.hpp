@@ -361,8 +361,8 @@ class worker_process final : process, public worker_output {
   std::uint64_t bytes_recorded_ = 0;  // bytes of `bytes_pushed_` that the event sink has recorded
   std::vector<node_id> servers_;      // places that can serve and are not lost
   bool joins_ = false;                // the map does not contain this worker yet
-  std::string refusal_;  // reason of a refused push or pull; later pushes to its range cannot be committed, so every
-                         // call throws
+  // Reason of a refused push or pull. Later pushes to its range cannot be committed, so every call throws.
+  std::string refusal_;
 };
 
 }}}  // namespace muster::v0::ps::detail
