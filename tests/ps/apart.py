@@ -77,7 +77,7 @@ def play(folder):
         start()
     until = time.monotonic() + LIMIT
     if options.what == "many":
-        while not all("ready" in one.says() for one in own) and time.monotonic() < until:
+        while not all("ready" in started.says() for started in own) and time.monotonic() < until:
             time.sleep(0.01)
         common[common.index("--timeout") + 1] = "2"
         serve()
@@ -92,32 +92,32 @@ def play(folder):
         victim.harmed = True
         victim.process.kill()
     try:
-        for one in launched + own:
-            one.process.wait(max(0.1, until - time.monotonic()))
+        for started in launched + own:
+            started.process.wait(max(0.1, until - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return f"{one.name} hangs", launched + own
+        return f"{started.name} hangs", launched + own
     finally:
-        for one in launched + own:
-            one.process.kill()
-            one.process.wait()
+        for started in launched + own:
+            started.process.kill()
+            started.process.wait()
     everybody = launched + own
     if options.what == "few":
-        for one in everybody:
-            told = one.process.returncode == 5 and "missing: rank 3" in one.says()
-            lost = one.process.returncode == 4 and "is lost" in one.says()  # rank 0, which served the store, has ended
-            if not told and (one is launched[0] or not lost):
-                return f"{one.name} ends with {one.process.returncode}", everybody
+        for started in everybody:
+            names_rank = started.process.returncode == 5 and "missing: rank 3" in started.says()
+            lost = started.process.returncode == 4 and "is lost" in started.says()  # rank 0, which served the store, has ended
+            if not names_rank and (started is launched[0] or not lost):
+                return f"{started.name} ends with {started.process.returncode}", everybody
         return "", everybody
     if options.what == "many":
         extra = own.pop()
         if extra.process.returncode != 2 or "more --remote-servers" not in extra.says():
             return f"the server too many ends with {extra.process.returncode}", everybody
-    for one in launched + own:
-        if not one.harmed and (one.process.returncode != 0 or "done" not in one.says()):
-            return f"{one.name} ends with {one.process.returncode}", everybody
-    if sum(one.says().count("all counts") for one in launched) != 2:
+    for started in launched + own:
+        if not started.harmed and (started.process.returncode != 0 or "done" not in started.says()):
+            return f"{started.name} ends with {started.process.returncode}", everybody
+    if sum(started.says().count("all counts") for started in launched) != 2:
         return "not both workers say that all counts", everybody
-    if any("step 0" in one.says() for one in own):
+    if any("step 0" in started.says() for started in own):
         return "a server works", everybody
     return "", everybody
 
@@ -125,7 +125,7 @@ def play(folder):
 with tempfile.TemporaryDirectory(prefix="muster-apart-") as folder:
     problem, everybody = play(folder)
 if problem:
-    for one in everybody:
-        print(f"--- {one.name}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says()[-1500:]}")
+    for started in everybody:
+        print(f"--- {started.name}{' (harmed)' if started.harmed else ''}: {started.process.returncode}\n{started.says()[-1500:]}")
     sys.exit(f"{problem} (seed {options.seed}; again: --seed {options.seed})")
 print(f"all ended as they should (seed {options.seed})")

@@ -112,12 +112,12 @@ def sockets_of(process, state):
 
 def break_connections(draw, ranks):
     """Ends a connection between two ranks, or all connections, as if a network device had dropped its state."""
-    one, other = draw.sample(ranks, 2)
-    ends = {own for _, own, _ in sockets_of(other.process, STANDS)}
-    between = [descriptor for descriptor, _, there in sockets_of(one.process, STANDS) if there in ends]
+    rank, peer = draw.sample(ranks, 2)
+    ends = {own for _, own, _ in sockets_of(peer.process, STANDS)}
+    between = [descriptor for descriptor, _, there in sockets_of(rank.process, STANDS) if there in ends]
     if not between:
         return 0
-    process = os.pidfd_open(one.process.pid)
+    process = os.pidfd_open(rank.process.pid)
     chosen = between if draw.random() < 0.3 else [draw.choice(between)]
     for descriptor in chosen:
         pidfd_getfd = 438
@@ -138,9 +138,9 @@ def break_connections(draw, ranks):
 
 def bother(draw, ranks):
     """Connects strangers to all ports: some send nothing, some garbage, some the beginning of a frame."""
-    open_ones, ports = [], 0
-    for one in ranks:
-        for _, own, _ in sockets_of(one.process, LISTENS):
+    strangers, ports = [], 0
+    for rank in ranks:
+        for _, own, _ in sockets_of(rank.process, LISTENS):
             port = int(own.split(":")[1], 16)
             ports += 1
             for _ in range(5):
@@ -153,29 +153,29 @@ def bother(draw, ranks):
                 except OSError:
                     pass  # the rank closed the connection
                 if draw.random() < 0.5:
-                    open_ones.append(stranger)
+                    strangers.append(stranger)
                 else:
                     stranger.close()
     if ports == 0:
         sys.exit("no rank listens anywhere: nothing is tested")
     crowd = [socket.socket() for _ in range(150)]  # more pending connections than a listener accepts, and none sends a byte
-    for one in crowd:
-        one.setblocking(False)
-        one.connect_ex(("127.0.0.1", port))
-    return open_ones + crowd
+    for stranger in crowd:
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+    return strangers + crowd
 
 
 def play(draw, shape, folder, store):
     more = []
     if shape.standby > 0:  # a server may die, and two servers keep all copies
         most = shape.servers + shape.standby + (shape.what == "scale")
-        wanted = [draw.randrange(2, most) for _ in range(4)]
-        more = ["--scale", ",".join(map(str, wanted))]
+        targets = [draw.randrange(2, most) for _ in range(4)]
+        more = ["--scale", ",".join(map(str, targets))]
     ranks = [Rank(rank, shape, folder, store, more) for rank in range(shape.ranks)]
     try:
         until = time.monotonic() + LIMIT
-        begun = lambda: all("ready" in one.says or one.process.poll() is not None for one in ranks)
-        if not wait_for(ranks, begun, until):
+        started = lambda: all("ready" in rank.says or rank.process.poll() is not None for rank in ranks)
+        if not wait_for(ranks, started, until):
             return ranks, "the job does not begin"
         awaited = "scales to" if shape.what == "move" else "saves" if shape.save else ""
         if not wait_for(ranks, lambda: awaited in ranks[0].says, until):
@@ -185,15 +185,15 @@ def play(draw, shape, folder, store):
         worker = ranks[draw.randrange(shape.workers)]
         harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": [],
                   "break": []}.get(shape.what, [server])
-        for one in harmed:
-            one.harmed = True
-            one.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
+        for rank in harmed:
+            rank.harmed = True
+            rank.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
         if shape.what == "strangers":
             strangers = bother(draw, ranks)  # noqa: F841: the connections stay open
         if shape.what == "break":
             broken = 0
             for _ in range(draw.randrange(1, 6)):
-                if all(one.process.poll() is None for one in ranks):
+                if all(rank.process.poll() is None for rank in ranks):
                     broken += break_connections(draw, ranks)
                 wait_for(ranks, lambda: False, time.monotonic() + draw.choice([0, 0.02, 0.5]))
             if broken == 0:
@@ -202,30 +202,30 @@ def play(draw, shape, folder, store):
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 3.2))
             server.process.send_signal(signal.SIGCONT)
         open(folder + "/enough", "w").close()  # the fault happened during training, and the job may end now
-        if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):
-            return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
+        if not wait_for(ranks, lambda: all(rank.process.poll() is not None for rank in ranks), until):
+            return ranks, f"it hangs: {[rank.rank for rank in ranks if rank.process.poll() is None]} are still there"
         if shape.save and shape.what in ("server", "scale", "strangers") and "not looked at" in ranks[0].says:
             return ranks, "no worker died, and yet they do not meet"
-        for one in ranks:
-            one.listen()
-            works = "step 0" in one.says  # a killed worker may have finished no step
-            if one.serves and works or not one.serves and not works and not one.harmed:
-                return ranks, f"rank {one.rank} does not do what it should: work or serve"
-            if not one.harmed and (one.process.returncode != 0 or "done" not in one.says):
-                return ranks, f"rank {one.rank} ends with {one.process.returncode}"
-            if not one.serves and not one.harmed and "all counts" not in one.says:
-                return ranks, f"worker {one.rank} does not say that all counts"
+        for rank in ranks:
+            rank.listen()
+            works = "step 0" in rank.says  # a killed worker may have finished no step
+            if rank.serves and works or not rank.serves and not works and not rank.harmed:
+                return ranks, f"rank {rank.rank} does not do what it should: work or serve"
+            if not rank.harmed and (rank.process.returncode != 0 or "done" not in rank.says):
+                return ranks, f"rank {rank.rank} ends with {rank.process.returncode}"
+            if not rank.serves and not rank.harmed and "all counts" not in rank.says:
+                return ranks, f"worker {rank.rank} does not say that all counts"
         if shape.what in ("scale", "move") and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
         if shape.what == "stop" and server.process.returncode not in (0, 4):
             return ranks, f"the server that was stopped ends with {server.process.returncode}"
         return ranks, ""
     finally:
-        for one in ranks:
-            if one.process.poll() is None:
-                one.process.kill()
-            one.process.wait()
-            one.listen()
+        for rank in ranks:
+            if rank.process.poll() is None:
+                rank.process.kill()
+            rank.process.wait()
+            rank.listen()
 
 
 longest = []
@@ -237,10 +237,10 @@ for turn in range(options.rounds):
         ranks, problem = play(draw, shape, folder, "tcp://" + serving.stdout.readline().split()[-1])
         serving.kill()
     if problem:
-        for one in ranks:
-            print(f"--- rank {one.rank}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says[-1500:]}")
+        for rank in ranks:
+            print(f"--- rank {rank.rank}{' (harmed)' if rank.harmed else ''}: {rank.process.returncode}\n{rank.says[-1500:]}")
         sys.exit(f"{shape}: {problem} (seed {options.seed + turn}; again: --seed {options.seed + turn} --rounds 1)")
-    longest += [float(gap) for one in ranks for gap in re.findall(r"longest gap ([\d.]+)", one.says)]
+    longest += [float(gap) for rank in ranks for gap in re.findall(r"longest gap ([\d.]+)", rank.says)]
 longest = sorted(longest) or [0.0]
 print(f"{options.rounds} rounds, seed {options.seed}; longest time without a push that counts: "
       f"median {longest[len(longest) // 2]:.3f} s, worst {longest[-1]:.3f} s")
