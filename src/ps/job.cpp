@@ -208,7 +208,7 @@ struct job::implementation {
       serving.join();
     }
     if (ended) return;
-    const auto reason = "rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server";
+    const auto reason = "rank " + std::to_string(ranks.rank()) + " has left the parameter server's job";
     ranks.abort(reason);
     for (auto& end : ends) end.abort(reason);
   }
@@ -219,7 +219,7 @@ struct job::implementation {
     try {
       server->serve();
     } catch (const std::exception& failure) {
-      log(log_level::warning, std::string("the server of this process has ended: ") + failure.what());
+      log(log_level::warning, std::string("this process' server has ended: ") + failure.what());
     }
   }
   [[nodiscard]] bool is_worker() const {

@@ -83,8 +83,8 @@ class range_storage {
  public:
   virtual ~range_storage() = default;
 
-  /// Returns why `apply` or `read` cannot execute this push or pull, which may come from any process, or an empty
-  /// string.
+  /// Returns the reason why `apply` or `read` cannot execute this push or pull, or an empty string. The request may
+  /// come from any process.
   [[nodiscard]] virtual std::string problem_with(range_id range, const message& request) const = 0;
   /// Applies an entry of the log, with the same result at every server that has applied the earlier entries. Not called
   /// for pushes with weight 0.

@@ -152,7 +152,7 @@ class server_process final : process, public server_output {
       if (!leaves_ && own_entry == nullptr) {
         throw peer_failure({},
                            "server " + to_string(core_->self()) +
-                               " was fenced by the other servers of its job (they received no message from it, or its "
+                               " was fenced by the other servers of the job (they received no message from it, or its "
                                "connections broke); they serve its ranges now");
       }
       log(log_level::info, "server " + to_string(core_->self()) + " has stopped serving");

@@ -324,7 +324,7 @@ class worker_process final : process, public worker_output {
   [[noreturn]] void throw_failure(std::string_view operation) {
     if (core_.is_fenced()) {
       throw peer_failure({},
-                         "this worker was fenced by the servers of its job (they received no message from this worker "
+                         "this worker was fenced by the servers of the job (they received no message from this worker "
                          "for longer than " +
                              number_text(seconds(protocol_.worker_silence).count()) +
                              " s, or its connections broke); start it again");
