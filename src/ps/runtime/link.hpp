@@ -322,8 +322,8 @@ class frame_link {
   void recycle_memory(buffer<std::byte> memory);
 
   static constexpr int posted_at_once = 8;
-  // Simultaneous receives of large payloads from one place: one payload is processed while the next arrives. Small
-  // payloads are received without a limit on their number.
+  // Simultaneous receives of large payloads from one place: one payload is processed while the next arrives. Further
+  // receives are started while all together have at most `arriving_bytes`.
   static constexpr std::size_t arrivals_at_once = 2;
   static constexpr std::size_t arriving_bytes = std::size_t{1} << 20;
   // More than the number of payloads in flight between two processes, so that numbers are unique.
