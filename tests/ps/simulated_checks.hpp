@@ -107,17 +107,17 @@ inline outcome run::settle() {
     const auto* const worker = dynamic_cast<const worker_process*>(each.get());
     if (worker == nullptr || !worker->alive) continue;
     if (traced_) {
-      for (const auto& [at, each] : processes_) {
-        if (const auto* const server = dynamic_cast<const server_process*>(each.get());
-            server != nullptr && each->alive)
+      for (const auto& [at, peer] : processes_) {
+        if (const auto* const server = dynamic_cast<const server_process*>(peer.get());
+            server != nullptr && peer->alive)
           trace("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
                 std::to_string(server->core.slowest()));
       }
       for (const auto& worker_in_map : map_.workers) trace("the map has worker " + ps::to_string(worker_in_map));
       for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
         if (worker->core.acknowledged_up_to(id) == worker->core.pushed(id) && worker->core.unanswered() == 0) continue;
-        for (const auto& [at, each] : processes_) {
-          if (const auto* const server = dynamic_cast<const server_process*>(each.get()); server && each->alive)
+        for (const auto& [at, peer] : processes_) {
+          if (const auto* const server = dynamic_cast<const server_process*>(peer.get()); server && peer->alive)
             trace("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " +
                   std::to_string(server->core.version(id)) + " entries" + (server->core.serves(id) ? ", served" : ""));
         }

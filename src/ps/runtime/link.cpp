@@ -49,12 +49,12 @@ void frame_link::release(range_id range, std::uint64_t number) {
 
 void frame_link::abandon_target(const std::byte* target) {
   for (auto& peer : peers_) {
-    for (auto& incoming : peer.arriving) {
-      auto* const holder = incoming->r.held_by();
-      if (!incoming->started || incoming->r.data != target || holder == nullptr) continue;
-      incoming->memory = take_memory(incoming->r.bytes);
+    for (auto& expected : peer.arriving) {
+      auto* const holder = expected->r.held_by();
+      if (!expected->started || expected->r.data != target || holder == nullptr) continue;
+      expected->memory = take_memory(expected->r.bytes);
       // A target requires that the transport can do this. It fails only if the whole payload arrived meanwhile.
-      if (!holder->move_buffer(incoming->r, incoming->memory.data())) recycle_memory(std::move(incoming->memory));
+      if (!holder->move_buffer(expected->r, expected->memory.data())) recycle_memory(std::move(expected->memory));
     }
   }
 }
