@@ -20,7 +20,7 @@ consistency parse_consistency(std::string_view text) {
     if (read.what == consistency::kind::bulk)
       spec.refuse("no push of a bulk-synchronous step is older than another", "write bulk");
     if (read.old_pushes != consistency::policy::keep)
-      spec.refuse("old pushes are dropped or damped, not both", "leave one of them out");
+      spec.refuse("old pushes are dropped or damped, not both", "write only drop or damp");
     read.old_pushes = policy;
     read.fresh = spec.read_whole(key, *updates);
   }
@@ -28,12 +28,12 @@ consistency parse_consistency(std::string_view text) {
   return read;
 }
 
-std::string to_string(const consistency& how) {
-  std::string text = how.what == consistency::kind::asynchronous ? "async"
-                     : how.what == consistency::kind::bulk       ? "bulk"
-                                                                 : "bounded:" + std::to_string(how.bound);
-  if (how.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(how.fresh);
-  if (how.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(how.fresh);
+std::string to_string(const consistency& model) {
+  std::string text = model.what == consistency::kind::asynchronous ? "async"
+                     : model.what == consistency::kind::bulk       ? "bulk"
+                                                                   : "bounded:" + std::to_string(model.bound);
+  if (model.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(model.fresh);
+  if (model.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(model.fresh);
   return text;
 }
 

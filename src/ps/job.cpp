@@ -29,33 +29,33 @@ clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock:
 protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   const auto unheard =
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
-  protocol_settings made{.how = options.how,
-                         .retry = span_of(options.retry),
-                         .silence = span_of(options.silence),
-                         .worker_silence = span_of(options.timeout),
-                         .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
-  made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
-  return made;
+  protocol_settings protocol{.model = options.how,
+                             .retry = span_of(options.retry),
+                             .silence = span_of(options.silence),
+                             .worker_silence = span_of(options.timeout),
+                             .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
+  protocol.one_sided = std::max(protocol.one_sided, span_of(seconds(unheard)));
+  return protocol;
 }
 
-// Under which the job keeps its map: new for every job in a store.
+// Returns the key prefix under which the job keeps its map, unique in the store.
 std::string name_of_job(group& ranks) {
   return "ps/" + muster::detail::word_of(ranks, muster::detail::random_token().substr(0, 16), 0);
 }
 
-// One for all threads of a process; for processes what the settings and the launcher lead to.
-std::shared_ptr<any_store> store_for(context& of, group& ranks) {
-  const std::string transport = of.transport_name();
-  if (transport != "local" && transport != "self") return open_store(of.configuration(), of.launcher());
+// Returns one store for all threads of a process, or for processes the store that the settings and the launcher select.
+std::shared_ptr<any_store> store_for(context& ctx, group& ranks) {
+  const std::string transport = ctx.transport_name();
+  if (transport != "local" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
   return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
 }
 
-// The map as a job begins: places are ranks of the launch, of which these are there.
+// Returns the first map of a job. Places are ranks of the launch. The ranks in `present` have joined.
 shard_map map_of(const job_options& options, const table_layout& layout, node_id workers,
-                 std::span<const node_id> there) {
+                 std::span<const node_id> present) {
   std::vector<member> working;
   std::vector<server_entry> serving;
-  for (const auto at : there) {
+  for (const auto at : present) {
     if (at < workers)
       working.push_back({at, 1});
     else if (options.colocated || at < workers + static_cast<node_id>(options.servers))
@@ -64,44 +64,44 @@ shard_map map_of(const job_options& options, const table_layout& layout, node_id
   return first_map(serving, working, layout.ranges(), options.replicas);
 }
 
-// Servers and hot spares, or as many servers as ranks.
+// Number of servers and hot spares, or with co-located servers the number of ranks.
 int servers_of(const job_options& options, const group& ranks) {
   return options.colocated ? ranks.size() : options.servers + options.standby;
 }
 
 #ifdef MUSTER_HAS_TCP
-// What the processes of an elastic job leave in its store.
+// The keys that the processes of an elastic job write to the store.
 constexpr const char* map_key = "ps/map";
 constexpr const char* options_key = "ps/options";
 constexpr const char* places_key = "ps/places";
 
-// Before it does anything there: a process of another program or configuration changes nothing.
+// Checked first, so that a process of another program or configuration changes nothing.
 void refuse_stranger(any_store& store, const std::string& own, clock::time_point until) {
-  const auto left = store.compare_and_swap(options_key, 0, own, until);
-  if (left.swapped || left.now.value == own) return;
-  std::istringstream mine(own), theirs(left.now.value);
-  std::string here, there;
-  while (here == there && std::getline(mine, here) && std::getline(theirs, there)) {
+  const auto swapped = store.compare_and_swap(options_key, 0, own, until);
+  if (swapped.swapped || swapped.now.value == own) return;
+  std::istringstream mine(own), theirs(swapped.now.value);
+  std::string own_line, job_line;
+  while (own_line == job_line && std::getline(mine, own_line) && std::getline(theirs, job_line)) {
   }
-  throw mismatch_error("this process cannot join the job at " + store.where() + " (it has " + here +
-                       ", and the job has " + there + "); start it with the same program and options");
+  throw mismatch_error("this process cannot join the job at " + store.where() + " (it has " + own_line +
+                       ", and the job has " + job_line + "); start it with the same program and options");
 }
 
-// That of the launch, or one that no process had before where the job has begun.
+// Returns the place of the launch, or an unused place if the job has begun.
 node_id take_place(any_store& store, const launch_env& launch, clock::time_point until) {
   const bool has_begun = store.get(map_key, until).version != 0;
   const auto size = std::to_string(launch.size);
-  auto now = store.compare_and_swap(places_key, 0, size, until).now;
+  auto entry = store.compare_and_swap(places_key, 0, size, until).now;
   if (!has_begun) return static_cast<node_id>(launch.rank);
-  for (now = store.get(places_key, until);;) {
-    const auto place = parse_number<node_id>(now.value).value_or(most_nodes);
+  for (entry = store.get(places_key, until);;) {
+    const auto place = parse_number<node_id>(entry.value).value_or(most_nodes);
     if (place >= most_nodes) {
-      throw configuration_error("the job at " + store.where() + " takes no more processes in (" +
+      throw configuration_error("the job at " + store.where() + " accepts no more processes (" +
                                 std::to_string(most_nodes) + " have joined); start it again");
     }
-    auto tried = store.compare_and_swap(places_key, now.version, std::to_string(place + 1), until);
-    if (tried.swapped) return place;
-    now = std::move(tried.now);
+    auto swapped = store.compare_and_swap(places_key, entry.version, std::to_string(place + 1), until);
+    if (swapped.swapped) return place;
+    entry = std::move(swapped.now);
   }
 }
 #endif
@@ -109,14 +109,15 @@ node_id take_place(any_store& store, const launch_env& launch, clock::time_point
 }  // namespace
 
 struct job::implementation {
-  implementation(group& all, const job_options& given, const std::shared_ptr<any_store>& store, const settings& chosen)
-      : options(given),
+  implementation(group& all, const job_options& given_options, const std::shared_ptr<any_store>& store,
+                 const settings& chosen)
+      : options(given_options),
         configuration(chosen),
         serves_store(store->is_served_here()),
-        layout(given.tables, static_cast<std::size_t>(servers_of(given, all))),
+        layout(given_options.tables, static_cast<std::size_t>(servers_of(given_options, all))),
         ranks(checked(all)),
         working(ranks.split(is_worker() ? 0 : 1)) {
-    // Places are ranks; where every rank has two, those of its server lie behind those of all workers.
+    // Places are ranks. If every rank is a worker and a server, the servers' places follow the workers' places.
     const auto size = static_cast<node_id>(ranks.size());
     const auto self = static_cast<node_id>(ranks.rank());
     const auto workers = options.colocated ? size : size - static_cast<node_id>(servers_of(options, ranks));
@@ -126,38 +127,40 @@ struct job::implementation {
     const auto first = map_of(options, layout, workers, all_places);
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
-    const auto seat_of = [&](node_id at, transport& over) {
-      return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
+    const auto setup_of = [&](node_id place, transport& over) {
+      return detail::process_setup{{place, 1}, options, protocol, layout, over, store, name, first};
     };
     if (options.colocated) {
       for (auto& end : muster::detail::connect_endpoints(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
-      worker = std::make_unique<detail::worker_process>(seat_of(self, ends[0].transport()), can_serve);
-      server = std::make_unique<detail::server_process>(seat_of(size + self, ends[1].transport()));
+      worker = std::make_unique<detail::worker_process>(setup_of(self, ends[0].transport()), can_serve);
+      server = std::make_unique<detail::server_process>(setup_of(size + self, ends[1].transport()));
       serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
     } else if (is_worker()) {
-      worker = std::make_unique<detail::worker_process>(seat_of(self, ranks.transport()), can_serve);
+      worker = std::make_unique<detail::worker_process>(setup_of(self, ranks.transport()), can_serve);
     } else {
-      server = std::make_unique<detail::server_process>(seat_of(self, ranks.transport()));
+      server = std::make_unique<detail::server_process>(setup_of(self, ranks.transport()));
     }
   }
 #ifdef MUSTER_HAS_TCP
-  // Of an elastic job. Its processes are in no group: each is one of its own, and linked to the members of the moment.
-  implementation(context& of, group& alone, const job_options& given)
-      : options(given),
-        configuration(of.configuration()),
+  // In an elastic job the processes are in no group. Each process has its own group, and is connected to the present
+  // members.
+  implementation(context& ctx, group& alone, const job_options& given_options)
+      : options(given_options),
+        configuration(ctx.configuration()),
         serves_store(false),
-        layout(given.tables, static_cast<std::size_t>(given.servers + given.standby)),
+        layout(given_options.tables, static_cast<std::size_t>(given_options.servers + given_options.standby)),
         ranks(alone.duplicate()),
         working(alone.duplicate()) {
-    const auto& launch = of.launcher();
+    const auto& launch = ctx.launcher();
     detail::check_options(options, launch.size);
-    static std::atomic<bool> had_one = false;  // its records stay in the store
+    static std::atomic<bool> had_one = false;  // the job's records stay in the store
     if (had_one.exchange(true))
       throw configuration_error("an elastic job has one parameter server (this is a second); use --elastic off");
     if (options.colocated) {
       throw configuration_error(
-          "co-located servers cannot be in an elastic job (a process would join with tables that others have); choose "
+          "co-located servers cannot be in an elastic job (a process would join with tables of other processes); "
+          "choose "
           "--servers N, or --elastic off");
     }
     const auto until = deadline_after(options.timeout);
@@ -165,35 +168,36 @@ struct job::implementation {
     serves_store = store->is_served_here();
     refuse_stranger(*store, detail::description_of(options, layout), until);
     const node_id self = take_place(*store, launch, until);
-    links = std::make_shared<muster::detail::member_links>(of, store, self);
+    links = std::make_shared<muster::detail::member_links>(ctx, store, self);
     muster::detail::member_links::connected linked;
-    links->await([&](const auto& now, const auto&) { linked = now; });
+    links->await([&](const auto& connected, const auto&) { linked = connected; });
     if (!linked.over->abilities().any_source) detail::refuse_transport(linked.over->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
-    const auto found = store->get(map_key, deadline_after(options.timeout));  // it may have waited for long
+    const auto found = store->get(map_key, deadline_after(options.timeout));  // the process may have waited for long
     const auto serve = [&](node_id at) {
       return at >= workers && at < workers + static_cast<node_id>(options.servers);
     };
     if (found.version == 0 && std::ranges::none_of(linked.orders, serve)) {
       throw elastic::departure(elastic::exit_reason::never_started,
                                "the job did not begin (" + std::to_string(linked.orders.size()) + " of " +
-                                   std::to_string(launch.size) + " processes came, and no server is among them)");
+                                   std::to_string(launch.size) + " processes joined, and none is a server)");
     }
     auto first = found.version != 0 ? shard_map::decode(found.value) : map_of(options, layout, workers, linked.orders);
-    if (!first) first = map_of(options, layout, workers, linked.orders);  // what is there is refused when it is opened
-    // One that is started again as a server works where no server is missing.
+    // An invalid map is refused when the process opens it.
+    if (!first) first = map_of(options, layout, workers, linked.orders);
+    // A process that is started again as a server becomes a worker if no server is missing.
     const bool is_new = self >= static_cast<node_id>(launch.size);
     const bool serves =
-        static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->wanted);
+        static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->target_servers);
     auto protocol = protocol_of(options, configuration);
-    // The membership sees deaths, and processes that are stopped or cut off: silence may come of a slow host.
+    // The membership detects deaths, and processes that are stopped or cut off. Silence may be due to a slow host.
     protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
-    const detail::seat at{{self, 1}, options, protocol, layout,      ranks.transport(),
-                          store,     map_key, *first,   links.get(), &linked};
+    const detail::process_setup setup{{self, 1}, options, protocol, layout,      ranks.transport(),
+                                      store,     map_key, *first,   links.get(), &linked};
     if (serves)
-      server = std::make_unique<detail::server_process>(at);
+      server = std::make_unique<detail::server_process>(setup);
     else
-      worker = std::make_unique<detail::worker_process>(at);
+      worker = std::make_unique<detail::worker_process>(setup);
   }
 #endif
   implementation(const implementation&) = delete;
@@ -204,18 +208,18 @@ struct job::implementation {
       serving.join();
     }
     if (ended) return;
-    const auto reason = "rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server";
+    const auto reason = "rank " + std::to_string(ranks.rank()) + " has left the parameter server's job";
     ranks.abort(reason);
     for (auto& end : ends) end.abort(reason);
   }
 
-  // The worker of this process goes on when the others have gone on without its server: they have what that had.
+  // This process' worker continues if the other servers have fenced its server: they have its ranges.
   void serve_beside(int rank) {
     set_log_rank(rank);
     try {
       server->serve();
     } catch (const std::exception& failure) {
-      log(log_level::warning, std::string("the server of this process has ended: ") + failure.what());
+      log(log_level::warning, std::string("this process' server has ended: ") + failure.what());
     }
   }
   [[nodiscard]] bool is_worker() const {
@@ -230,14 +234,14 @@ struct job::implementation {
   settings configuration;
   bool serves_store;
   table_layout layout;
-  group ranks;  // of all, in an elastic job of this process alone; and those that do as this one does
+  group ranks;  // all ranks, in an elastic job this process alone; and the ranks with the same role
   group working;
-  // Of an elastic job: they go after what uses them. Shared, as their destructor is not there without tcp.
+  // In an elastic job. Destroyed after its users. Shared, because its destructor is not available without tcp.
   std::shared_ptr<muster::detail::member_links> links;
-  std::vector<group> ends;  // co-located: the worker's connections, and the server's
+  std::vector<group> ends;  // co-located: the connections of the worker and of the server
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
-  bool ended = false;    // as it should
+  bool ended = false;    // the rank has finished regularly
   std::jthread serving;  // co-located
 };
 
@@ -249,29 +253,29 @@ tables_lost::tables_lost(const table_layout& layout, range_id range)
                    status) {}
 
 job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
-  job_options made;
-  made.tables = std::move(tables);
-  made.colocated = chosen.value(setting::servers) == "colocated";
-  if (!made.colocated) made.servers = static_cast<int>(chosen.integer(setting::servers));
-  made.standby = static_cast<int>(chosen.integer(setting::standby));
-  detail::check_remote(chosen, made);
-  made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  made.how = parse_consistency(chosen.value(setting::consistency));
-  made.compress = parse_compression(chosen.value(setting::compress));
-  made.timeout = seconds(chosen.positive(setting::timeout));
-  return made;
+  job_options options;
+  options.tables = std::move(tables);
+  options.colocated = chosen.value(setting::servers) == "colocated";
+  if (!options.colocated) options.servers = static_cast<int>(chosen.integer(setting::servers));
+  options.standby = static_cast<int>(chosen.integer(setting::standby));
+  detail::check_remote(chosen, options);
+  options.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
+  options.how = parse_consistency(chosen.value(setting::consistency));
+  options.compress = parse_compression(chosen.value(setting::compress));
+  options.timeout = seconds(chosen.positive(setting::timeout));
+  return options;
 }
 
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
     : self_(std::make_unique<implementation>(ranks, options, std::move(store), settings())) {}
-job::job(context& of, group& ranks, const job_options& options) {
+job::job(context& ctx, group& ranks, const job_options& options) {
 #ifdef MUSTER_HAS_TCP
-  if (of.elastic()) {
-    self_ = std::make_unique<implementation>(of, ranks, options);
+  if (ctx.elastic()) {
+    self_ = std::make_unique<implementation>(ctx, ranks, options);
     return;
   }
 #endif
-  self_ = std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration());
+  self_ = std::make_unique<implementation>(ranks, options, store_for(ctx, ranks), ctx.configuration());
 }
 job::job(job&&) noexcept = default;
 job::~job() = default;
@@ -287,8 +291,7 @@ int job::worker() const noexcept {
 const table_layout& job::layout() const noexcept { return self_->layout; }
 
 void job::serve(const std::string& folder) {
-  if (self_->worker)
-    throw configuration_error("this rank is a worker (it has nothing to serve by itself); use tables()");
+  if (self_->worker) throw configuration_error("this rank is a worker (it serves nothing itself); use tables()");
   self_->server->save_into(folder);
   self_->server->serve();
   self_->ended = true;
@@ -303,17 +306,17 @@ group job::connect_workers() {
   if (!self_->worker) throw configuration_error("this rank is a server (it is not among the workers); call serve()");
   if (self_->links) {
     throw configuration_error(
-        "the workers of an elastic job cannot be a group (they leave and join); use leases, or --elastic off");
+        "the workers of an elastic job cannot form a group (workers leave and join); use leases, or --elastic off");
   }
-  auto made = muster::detail::connect_endpoints(self_->configuration, self_->working, 1);
-  return group(std::move(made.front()), self_->ranks.settings());
+  auto endpoints = muster::detail::connect_endpoints(self_->configuration, self_->working, 1);
+  return group(std::move(endpoints.front()), self_->ranks.settings());
 }
 
 void job::finish() {
   if (!self_->worker)
     throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
   self_->worker->finish();
-  if (self_->serves_store) self_->worker->see_off();
+  if (self_->serves_store) self_->worker->serve_until_others_finish();
   self_->ended = true;
   if (self_->serving.joinable()) self_->serving.join();
 }

@@ -13,19 +13,19 @@
 namespace muster { inline namespace v0 { namespace ps::detail {
 namespace {
 
-// Whether pushes to these tables can be encoded so.
-void check_codec(const compression& how, const std::vector<table_spec>& tables) {
-  if (how.method == compression_method::powersgd) {
-    throw configuration_error("--compress " + to_string(how) +
-                              " cannot be used with a parameter server (its matrices are multiplied by all ranks "
+// Throws configuration_error if pushes to these tables cannot use this codec.
+void check_codec(const compression& codec, const std::vector<table_spec>& tables) {
+  if (codec.method == compression_method::powersgd) {
+    throw configuration_error("--compress " + to_string(codec) +
+                              " cannot be used with a parameter server (the ranks multiply its matrices "
                               "together); use another method");
   }
-  if (!any_codec(how).is_biased()) return;
-  for (const auto& one : tables) {
-    if (one.size != 0 || one.leases) continue;
+  if (!any_codec(codec).is_biased()) return;
+  for (const auto& table : tables) {
+    if (table.size != 0 || table.leases) continue;
     throw configuration_error(
-        "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
-        "' (sparse tables have no residuals for what the codec leaves out); use float16, bfloat16 or qsgd8");
+        "--compress " + to_string(codec) + " cannot be used with the sparse table '" + table.name +
+        "' (sparse tables have no residuals for the codec's error); use float16, bfloat16 or qsgd8");
   }
 }
 
@@ -33,10 +33,11 @@ void check_codec(const compression& how, const std::vector<table_spec>& tables) 
 
 std::string description_of(const job_options& options, const table_layout& layout) {
   std::string text;
-  for (const auto& one : options.tables) {
-    text += "table '" + one.name + "': " + std::to_string(one.size) + " elements, width " + std::to_string(one.width) +
-            ", update " + one.update + ", initial " + number_text(one.initial) + (one.leases ? ", leases" : "") +
-            ", at most " + std::to_string(one.most_rows) + " rows of age " + std::to_string(one.most_age) + "\n";
+  for (const auto& table : options.tables) {
+    text += "table '" + table.name + "': " + std::to_string(table.size) + " elements, width " +
+            std::to_string(table.width) + ", update " + table.update + ", initial " + number_text(table.initial) +
+            (table.leases ? ", leases" : "") + ", at most " + std::to_string(table.most_rows) + " rows of age " +
+            std::to_string(table.most_age) + "\n";
   }
   return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
          "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
@@ -44,8 +45,8 @@ std::string description_of(const job_options& options, const table_layout& layou
          "\nranges: " + std::to_string(layout.ranges()) + "\n";
 }
 
-void refuse_transport(const transport_abilities& its) {
-  throw configuration_error("transport " + std::string(its.name) +
+void refuse_transport(const transport_abilities& abilities) {
+  throw configuration_error("transport " + std::string(abilities.name) +
                             " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
                             "hierarchical, local or mpi");
 }
@@ -67,7 +68,7 @@ void check_ranks(group& ranks, const job_options& options, const table_layout& l
   const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, mine, all);
-  const auto other = std::ranges::find_if(all, [&](std::uint64_t its) { return its != all[0]; });
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t digest_of_rank) { return digest_of_rank != all[0]; });
   if (other == all.end()) return;
   throw mismatch_error("ranks 0 and " + std::to_string(other - all.begin()) +
                        " were given different tables, servers, replicas, consistency or compression (all ranks must "

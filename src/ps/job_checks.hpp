@@ -1,4 +1,4 @@
-// What a job of a parameter server cannot be.
+// The checks of a parameter server's options.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// What must be the same at all ranks, a line for each.
+/// Returns the options that must be equal at all ranks, an option in each line.
 [[nodiscard]] std::string description_of(const job_options& options, const table_layout& layout);
 
-/// Throws configuration_error for options that so many ranks cannot have.
+/// Throws configuration_error for options that are impossible with so many ranks.
 void check_options(const job_options& options, int ranks);
-/// The same for `--remote-servers`.
+/// Throws configuration_error for an impossible `--remote-servers`.
 void check_remote(const settings& chosen, const job_options& options);
-/// Throws configuration_error: it has no receives from any source.
-[[noreturn]] void refuse_transport(const transport_abilities& its);
-/// Collective: all of that, and mismatch_error at every rank where options differ.
+/// Throws configuration_error: this transport cannot receive from any source.
+[[noreturn]] void refuse_transport(const transport_abilities& abilities);
+/// Collective. Checks all options and the transport, and throws mismatch_error at every rank if options differ.
 void check_ranks(group& ranks, const job_options& options, const table_layout& layout);
 
 }}}  // namespace muster::v0::ps::detail

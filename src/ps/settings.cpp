@@ -12,7 +12,7 @@ constexpr setting_info servers{
     "colocated"};
 constexpr setting_info standby{
     "standby", "N", "0",
-    "ps: number of hot spares behind them, which serve when a server has died or the program wants more",
+    "ps: number of hot spares after the servers, which serve after a server's death or when the program adds servers",
     detail::from(0, 65536)};
 constexpr setting_info replicas{
     "replicas", "N", "1", "ps: further copies of each range, on different servers: so many servers may die at once",

@@ -11,14 +11,15 @@
 namespace muster { inline namespace v0 { namespace ps {
 namespace {
 
-constexpr std::size_t ranges_a_server = 8;  // at most, unless they would be larger than the largest
-// Elements. Smaller ranges only cost messages: with 8 of 128 KiB a push of 1 MiB over tcp takes 1.2 times as long.
+constexpr std::size_t ranges_a_server = 8;  // at most, unless these ranges would exceed `table_layout::largest_range`
+// In elements. Smaller ranges only cost messages: with 8 ranges of 128 KiB a push of 1 MiB over tcp takes 1.2 times as
+// long.
 constexpr std::size_t good_range = 128 * 1024;
-constexpr std::size_t smallest_range = 1024;  // even where not every server has one then
+constexpr std::size_t smallest_range = 1024;  // also if some servers then have no range
 
-// ---- update functions that are known by name ----
+// ---- named update functions ----
 
-/// A step of core/update, of which each push says the scale.
+/// A step of core/update, scaled by each push.
 template <update_step Step>
 class step_function final : public update_function {
  public:
@@ -39,18 +40,18 @@ class step_function final : public update_function {
   Step step_;
 };
 
-using made_update = std::shared_ptr<const update_function>;
-using maker = std::function<made_update(spec_reader&)>;
+using update_pointer = std::shared_ptr<const update_function>;
+using maker = std::function<update_pointer(spec_reader&)>;
 
 template <update_step Step>
-made_update function_of(const Step& step) {
+update_pointer function_of(const Step& step) {
   return std::make_shared<step_function<Step>>(step);
 }
 
 float decay_of(spec_reader& spec) { return static_cast<float>(spec.number_of("decay", 0.0, 0.0, false)); }
 float rate_of(spec_reader& spec) { return static_cast<float>(spec.number("rate", 0.0, false)); }
 
-made_update make_sgd(spec_reader& spec) {
+update_pointer make_sgd(spec_reader& spec) {
   sgd_step<float> step{.learning_rate = rate_of(spec), .nesterov = spec.name() == "nesterov"};
   if (spec.name() != "sgd") {
     step.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
@@ -61,11 +62,11 @@ made_update make_sgd(spec_reader& spec) {
   return function_of(step);
 }
 
-made_update make_adagrad(spec_reader& spec) {
+update_pointer make_adagrad(spec_reader& spec) {
   return function_of(adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
 }
 
-made_update make_adam(spec_reader& spec) {
+update_pointer make_adam(spec_reader& spec) {
   const double rate = spec.number("rate", 0.0, false);
   return function_of(adam_step<float>{
       .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"});
@@ -83,69 +84,69 @@ struct registry {
                                          {"adamw", make_adam}};
 };
 
-registry& known() {
+registry& update_registry() {
   static registry all;
   return all;
 }
 
 std::vector<std::string> names_of(const registry& all) {
   std::vector<std::string> names;
-  for (const auto& [each, its] : all.makers) names.push_back(each);
+  for (const auto& [name, factory] : all.makers) names.push_back(name);
   return names;
 }
 
 }  // namespace
 
 table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) : tables_(std::move(tables)) {
-  const auto refuse = [](const table_spec& one, const std::string& why, const std::string& suggestion) {
-    throw configuration_error("table '" + one.name + "' cannot be made (" + why + "); " + suggestion);
+  const auto refuse = [](const table_spec& spec, const std::string& why, const std::string& suggestion) {
+    throw configuration_error("table '" + spec.name + "' cannot be made (" + why + "); " + suggestion);
   };
   servers = std::max<std::size_t>(1, servers);
   for (std::uint32_t index = 0; index < tables_.size(); ++index) {
-    const auto& one = tables_[index];
-    if (one.name.empty()) refuse(one, "it has no name", "give it one");
-    const auto same = std::ranges::count_if(tables_, [&](const auto& other) { return other.name == one.name; });
-    if (same != 1) refuse(one, "another has its name", "give each table a name of its own");
-    if (one.width == 0) refuse(one, "its rows have no elements", "choose a width from 1");
-    if (one.size != 0 && (one.most_rows != 0 || one.most_age != 0))
-      refuse(one, "a dense table keeps all its elements", "bound only sparse tables");
-    if (one.leases && (one.size != 0 || one.width != 1 || one.ranges > 1))
-      refuse(one, "a table of leases has no values", "give it a name alone");
-    (void)make_update(one.update);
+    const auto& spec = tables_[index];
+    if (spec.name.empty()) refuse(spec, "it has no name", "give it one");
+    const auto namesakes = std::ranges::count_if(tables_, [&](const auto& other) { return other.name == spec.name; });
+    if (namesakes != 1) refuse(spec, "another table has the same name", "give each table a unique name");
+    if (spec.width == 0) refuse(spec, "its rows have no elements", "choose a width from 1");
+    if (spec.size != 0 && (spec.most_rows != 0 || spec.most_age != 0))
+      refuse(spec, "a dense table keeps all its elements", "bound only sparse tables");
+    if (spec.leases && (spec.size != 0 || spec.width != 1 || spec.ranges > 1))
+      refuse(spec, "a table of leases has no values", "give it a name alone");
+    (void)make_update(spec.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
-    if (one.size == 0) {
+    if (spec.size == 0) {
       length_.push_back(1);
-      const std::size_t chosen = one.leases ? 1 : servers * ranges_a_server;
-      ranges_.resize(ranges_.size() + (one.ranges != 0 ? one.ranges : chosen), {index, 0, 0});
+      const std::size_t chosen = spec.leases ? 1 : servers * ranges_a_server;
+      ranges_.resize(ranges_.size() + (spec.ranges != 0 ? spec.ranges : chosen), {index, 0, 0});
     } else {
-      const auto good = std::clamp<std::size_t>(one.size / (servers * good_range), 1, ranges_a_server) * servers;
-      const auto pieces = one.ranges != 0 ? one.ranges : std::min(good, (one.size - 1) / smallest_range + 1);
-      const auto length = std::min(largest_range, ((one.size - 1) / pieces / 16 + 1) * 16);
+      const auto good = std::clamp<std::size_t>(spec.size / (servers * good_range), 1, ranges_a_server) * servers;
+      const auto pieces = spec.ranges != 0 ? spec.ranges : std::min(good, (spec.size - 1) / smallest_range + 1);
+      const auto length = std::min(largest_range, ((spec.size - 1) / pieces / 16 + 1) * 16);
       length_.push_back(length);
-      for (std::size_t begin = 0; begin < one.size; begin += length)
-        ranges_.push_back({index, begin, std::min(length, one.size - begin)});
+      for (std::size_t begin = 0; begin < spec.size; begin += length)
+        ranges_.push_back({index, begin, std::min(length, spec.size - begin)});
     }
     if (ranges_.size() > most_ranges)
-      refuse(one, "the tables would have more than " + std::to_string(most_ranges) + " ranges", "make them smaller");
+      refuse(spec, "the tables would have more than " + std::to_string(most_ranges) + " ranges", "make them smaller");
   }
   first_.push_back(static_cast<range_id>(ranges_.size()));
 }
 
 std::shared_ptr<const update_function> make_update(std::string_view text) {
   spec_reader spec("update function", text);
-  auto& all = known();
+  auto& all = update_registry();
   maker make;
   {
     const std::lock_guard lock(all.mutex);
     make = all.makers.at(spec.name(names_of(all), "one of these"));
   }
-  auto made = make(spec);
+  auto function = make(spec);
   spec.finish("sgd:0.1,decay=1e-4, or the name alone");
-  return made;
+  return function;
 }
 
 void register_update(const std::string& name, maker make) {
-  auto& all = known();
+  auto& all = update_registry();
   const std::lock_guard lock(all.mutex);
   muster::detail::require_registrable("update function", name, names_of(all), make != nullptr);
   all.makers.emplace(name, std::move(make));

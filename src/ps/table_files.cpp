@@ -1,4 +1,4 @@
-// Tables in files: saved by all workers together, or by the servers of an elastic job without any.
+// Tables in files: saved by all workers together, or by the servers of an elastic job without workers.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -27,7 +27,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* manifest_name = "tables.json";
-// Of the manifest and of the files that it names; and of those that servers wrote, which have more.
+// Format of the manifest and of the files that it names, if saved by workers; and if saved by servers, with more
+// entries.
 constexpr int tables_format = 2;
 constexpr int format_of_servers = 3;
 
@@ -36,89 +37,89 @@ std::string text_of(const std::filesystem::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Parts one behind the other: table, bytes. This worker's share of the ranges. The servers take a worker that is silent
-// for dead, so it is heard between the pieces of a file.
-void save_parts(job& of, const group& workers, const std::filesystem::path& path) {
-  muster::detail::checked_file file(path.string(), [&] { of.tables().progress(); });
+// Writes this worker's share of the ranges as consecutive parts: table, bytes. Servers fence a silent worker, so the
+// worker makes progress between the pieces of a file.
+void save_parts(job& parameters, const group& workers, const std::filesystem::path& path) {
+  muster::detail::checked_file file(path.string(), [&] { parameters.tables().progress(); });
   const auto step = static_cast<range_id>(workers.size());
-  for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step) {
-    if (of.layout().table_of(range).leases) continue;
-    const auto values = of.tables().save(range);
+  for (auto range = static_cast<range_id>(workers.rank()); range < parameters.layout().ranges(); range += step) {
+    if (parameters.layout().table_of(range).leases) continue;
+    const auto values = parameters.tables().save(range);
     muster::detail::wire_writer head;
-    detail::add_part_head(head, of.layout().range(range).table, values.size());
+    detail::add_part_head(head, parameters.layout().range(range).table, values.size());
     file.write(head.take());
     file.write(values);
   }
   file.commit();
 }
 
-// A worker that the others took for dead while it wrote has been replaced: what it would publish now may be older than
-// what its successor has published. It learns of that by an answer, and throws.
-void require_place(job& of) {
-  for (range_id range = 0; range < of.layout().ranges(); ++range) {
-    if (!of.layout().table_of(range).leases) return static_cast<void>(of.tables().save(range));
+// Throws if this worker is fenced. Other workers may have replaced it while it wrote, and its files may then be older
+// than the replacement's files. The answer to a pull shows whether this worker is fenced.
+void require_place(job& parameters) {
+  for (range_id range = 0; range < parameters.layout().ranges(); ++range) {
+    if (!parameters.layout().table_of(range).leases) return static_cast<void>(parameters.tables().save(range));
   }
 }
 
-void load_places(job& of, std::span<const std::byte> bytes, const std::function<void()>& refuse) {
+void load_places(job& parameters, std::span<const std::byte> bytes, const std::function<void()>& refuse) {
   muster::detail::wire_reader in(bytes);
   const auto range = in.number<range_id>();
   std::vector<std::uint64_t> places(in.rest().size() / sizeof(std::uint64_t));
   in.read_all(std::span(places));
-  if (!in.good() || !in.rest().empty() || range >= of.layout().ranges()) refuse();
-  of.tables().restore_places(range, places);
+  if (!in.good() || !in.rest().empty() || range >= parameters.layout().ranges()) refuse();
+  parameters.tables().restore_places(range, places);
 }
 
-void load_parts(job& of, const std::filesystem::path& path) {
+void load_parts(job& parameters, const std::filesystem::path& path) {
   const auto refuse = [&] {
     throw data_error({path.string()}, "is damaged (its checksum is wrong); go back to an older checkpoint");
   };
-  const auto heard = [&] { of.tables().progress(); };
-  const auto all = muster::detail::read_whole_file(path.string(), heard);
+  const auto on_piece = [&] { parameters.tables().progress(); };
+  const auto all = muster::detail::read_whole_file(path.string(), on_piece);
   if (all.size() < sizeof(std::uint32_t)) refuse();
   const auto parts = std::span(all).first(all.size() - sizeof(std::uint32_t));
   std::uint32_t sum = 0;
   for (std::size_t at = 0; at < parts.size(); at += muster::detail::file_piece) {
     sum = crc32c(parts.subspan(at, std::min(muster::detail::file_piece, parts.size() - at)), sum);
-    heard();
+    on_piece();
   }
   if (muster::detail::wire_reader(std::span(all).last(sizeof sum)).number<std::uint32_t>() != sum) refuse();
   for (muster::detail::wire_reader in(parts); !in.rest().empty();) {
     const auto table = in.number<std::uint32_t>();
     const auto bytes = in.bytes(in.number());
     if (in.good() && table == detail::places_part) {
-      load_places(of, bytes, refuse);
+      load_places(parameters, bytes, refuse);
       continue;
     }
-    if (!in.good() || table >= of.layout().tables().size()) refuse();
-    of.tables().restore(table, bytes);
+    if (!in.good() || table >= parameters.layout().tables().size()) refuse();
+    parameters.tables().restore(table, bytes);
   }
 }
 
 json describe(const table_layout& layout) {
-  json tables = json::array();
-  for (const auto& one : layout.tables()) {
-    if (one.leases) continue;
-    tables.push_back({{"name", one.name}, {"size", one.size}, {"width", one.width}, {"update", one.update}});
+  json described = json::array();
+  for (const auto& table : layout.tables()) {
+    if (table.leases) continue;
+    described.push_back({{"name", table.name}, {"size", table.size}, {"width", table.width}, {"update", table.update}});
   }
-  return tables;
+  return described;
 }
 
-// Where they begin.
+// The first elements of the ranges.
 json ranges_of(const table_layout& layout) {
   json ranges = json::array();
   for (range_id range = 0; range < layout.ranges(); ++range) ranges.push_back(layout.range(range).begin);
   return ranges;
 }
 
-// The files that it named before go, but for those that it names again.
+// Writes the manifest, and removes the files that the previous manifest named, except files that the new one names.
 void write_manifest(const std::filesystem::path& folder, const json& head) {
   const auto manifest = folder / manifest_name;
   std::vector<std::string> former;
   if (std::filesystem::exists(manifest)) {
     try {
       former = json::parse(text_of(manifest)).at("files").get<std::vector<std::string>>();
-    } catch (const json::exception&) {  // a damaged one is replaced, too
+    } catch (const json::exception&) {  // a damaged manifest is replaced
     }
     const auto named = head["files"].get<std::vector<std::string>>();
     std::erase_if(former, [&](const std::string& name) {
@@ -132,8 +133,9 @@ void write_manifest(const std::filesystem::path& folder, const json& head) {
   for (const auto& name : former) std::filesystem::remove(folder / name, ignored);
 }
 
-// What one worker cannot do none has done: all throw, those that could with another's failure as the reason.
-void together(group& workers, const std::filesystem::path& folder, const std::function<void()>& part) {
+// Runs `part` at all workers. If `part` fails at one worker, all workers throw; the others report another worker's
+// failure.
+void run_at_all(group& workers, const std::filesystem::path& folder, const std::function<void()>& part) {
   std::exception_ptr own;
   try {
     part();
@@ -147,34 +149,34 @@ void together(group& workers, const std::filesystem::path& folder, const std::fu
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
-// `by`: the worker that names the files of all, or the server. Two of them may be at it, if the one takes the other for
-// dead.
-std::string name_of(std::uint64_t at, std::uint64_t by, int rank = 0) {
-  return "tables-" + std::to_string(at) + "-" + std::to_string(by) + (rank == 0 ? "" : "-" + std::to_string(rank));
+// Returns the name of a file. `by` is the worker that names all workers' files, or the server. Two savers may be active
+// at once if one has fenced the other.
+std::string name_of(std::uint64_t at, std::uint64_t saver, int rank = 0) {
+  return "tables-" + std::to_string(at) + "-" + std::to_string(saver) + (rank == 0 ? "" : "-" + std::to_string(rank));
 }
 
-// As it lies in memory: it has no padding.
-std::vector<std::uint8_t> encode(state_position where) {
-  where.evaluations = where.runs = 0;  // of this start of the program
-  std::vector<std::uint8_t> bytes(sizeof where);
-  std::memcpy(bytes.data(), &where, sizeof where);
+// Returns the layout in memory, which has no padding.
+std::vector<std::uint8_t> encode(state_position position) {
+  position.evaluations = position.runs = 0;  // valid only in this run of the program
+  std::vector<std::uint8_t> bytes(sizeof position);
+  std::memcpy(bytes.data(), &position, sizeof position);
   return bytes;
 }
 
 }  // namespace
 
-void detail::add_part_head(muster::detail::wire_writer& to, std::uint32_t table, std::size_t bytes) {
-  to.add(table, std::uint64_t{bytes});
+void detail::add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes) {
+  out.add(table, std::uint64_t{bytes});
 }
 
-void detail::add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes) {
-  add_part_head(to, table, bytes.size());
-  to.add_bytes(bytes);
+void detail::add_part(muster::detail::wire_writer& out, std::uint32_t table, std::span<const std::byte> bytes) {
+  add_part_head(out, table, bytes.size());
+  out.add_bytes(bytes);
 }
 
 void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
                                   clock::time_point until) {
-  if (mine.has_order && !mine.plan) problem_ = "no worker had begun the order";
+  if (mine.has_order && !mine.plan) problem_ = "no worker had started the order";
   const auto attempt = [&](const auto& part) {
     try {
       if (problem_.empty()) part();
@@ -183,9 +185,9 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     }
   };
   attempt([&] {
-    if (!file_.empty()) return;  // as what it wrote is not trained on, it is the same
+    if (!file_.empty()) return;  // nothing was trained since the file was written, so it is still valid
     std::filesystem::create_directories(folder_);
-    std::uint64_t number = 0;  // a name that no file of the save before has
+    std::uint64_t number = 0;  // a name that no file of the previous save has
     while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
     const auto file = folder_ / name_of(number, self);
     muster::detail::checked_file written(file.string(), [] {});
@@ -193,8 +195,8 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     written.commit();
     file_ = file;
   });
-  for (auto now = store_->get(key_, until);;) {
-    json all = now ? json::parse(now.value) : json{{"files", json::array()}, {"ranges", json::array()}};
+  for (auto entry = store_->get(key_, until);;) {
+    json all = entry ? json::parse(entry.value) : json{{"files", json::array()}, {"ranges", json::array()}};
     const json name = file_.filename().string();
     if (all.contains("outcome") || std::count(all["files"].begin(), all["files"].end(), name) > 0) return;
     for (const auto range : mine.ranges) all["ranges"].push_back(range);
@@ -219,59 +221,61 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
         write_manifest(folder_, all);
       });
     if (is_last || !problem_.empty()) all["outcome"] = problem_;
-    auto tried = store_->compare_and_swap(key_, now.version, all.dump(), until);
-    if (tried.swapped) return;
-    now = std::move(tried.now);
+    auto swapped = store_->compare_and_swap(key_, entry.version, all.dump(), until);
+    if (swapped.swapped) return;
+    entry = std::move(swapped.now);
   }
 }
 
 std::optional<std::string> detail::save_by_servers::outcome(clock::time_point until) {
-  const auto now = store_->get(key_, until);
-  const auto all = json::parse(now.value, nullptr, false);
+  const auto entry = store_->get(key_, until);
+  const auto all = json::parse(entry.value, nullptr, false);
   if (!all.is_object() || !all.contains("outcome")) return std::nullopt;
-  auto told = all["outcome"].get<std::string>();
+  auto outcome_text = all["outcome"].get<std::string>();
   std::error_code ignored;
-  if (!told.empty() && !file_.empty()) std::filesystem::remove(file_, ignored);
-  return told;
+  if (!outcome_text.empty() && !file_.empty()) std::filesystem::remove(file_, ignored);
+  return outcome_text;
 }
 
-void save_tables(job& of, group& workers, const std::string& into, const state_position& where) {
-  const std::filesystem::path folder = into;
-  auto& tables = of.tables();
+void save_tables(job& parameters, group& workers, const std::string& folder_name, const state_position& position) {
+  const std::filesystem::path folder = folder_name;
+  auto& tables = parameters.tables();
   tables.flush();
-  // All pushes count, and no worker makes others. No server is read that is out of the chain by which they count.
+  // All pushes are committed, and no worker pushes now. The newest map version ensures that no server that was removed
+  // from a chain answers the pulls.
   std::uint64_t newest[] = {detail::worker_process::core_of(tables).newest_map()};
   allreduce(workers, std::span(newest), muster::max);
-  detail::worker_process::hear_of_map(tables, newest[0]);
+  detail::worker_process::note_map_version(tables, newest[0]);
   const std::uint64_t clock = tables.clock_now();
-  std::uint64_t named[] = {clock, static_cast<std::uint64_t>(of.worker())};  // as no file of the save before is
+  // Unused by the files of the previous save.
+  std::uint64_t named[] = {clock, static_cast<std::uint64_t>(parameters.worker())};
   if (workers.rank() == 0) {
     while (std::filesystem::exists(folder / name_of(named[0], named[1]))) ++named[0];
   }
   broadcast(workers, std::span(named), 0);
-  together(workers, folder, [&] {
+  run_at_all(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    save_parts(of, workers, folder / name_of(named[0], named[1], workers.rank()));
+    save_parts(parameters, workers, folder / name_of(named[0], named[1], workers.rank()));
   });
-  together(workers, folder, [&] {
-    require_place(of);
+  run_at_all(workers, folder, [&] {
+    require_place(parameters);
     if (workers.rank() != 0) return;
     std::vector<std::string> files;
     files.reserve(static_cast<std::size_t>(workers.size()));
     for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(named[0], named[1], rank));
     const json head{{"format", tables_format},
                     {"clock", clock},
-                    {"position", encode(where)},
-                    {"tables", describe(of.layout())},
+                    {"position", encode(position)},
+                    {"tables", describe(parameters.layout())},
                     {"files", files}};
     write_manifest(folder, head);
   });
 }
 
-std::optional<saved_tables> load_tables(job& of, group& workers, const std::string& from) {
-  const std::filesystem::path folder = from;
+std::optional<saved_tables> load_tables(job& parameters, group& workers, const std::string& folder_name) {
+  const std::filesystem::path folder = folder_name;
   std::optional<saved_tables> found;
-  together(workers, folder, [&] {
+  run_at_all(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;
     try {
@@ -282,22 +286,22 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
                                                   std::to_string(format_of_servers) +
                                                   "); use the muster that wrote it");
       }
-      if (read.at("tables") != describe(of.layout())) {
+      if (read.at("tables") != describe(parameters.layout())) {
         throw data_error({manifest.string()}, "is of other tables (" + read.at("tables").dump() + ", not " +
-                                                  describe(of.layout()).dump() +
-                                                  "); give the job those that were saved");
+                                                  describe(parameters.layout()).dump() +
+                                                  "); give the job the saved tables");
       }
-      // Where the workers died in the middle of batches, some ranges have a part of a batch that others have not.
-      if (read.at("format") == format_of_servers && read.at("ranges") != ranges_of(of.layout())) {
-        throw data_error({manifest.string()}, "was written by servers without workers, of " +
-                                                  std::to_string(read.at("ranges").size()) +
-                                                  " ranges, and this job has " + std::to_string(of.layout().ranges()) +
-                                                  "; start it with as many servers and hot spares as before");
+      // If the workers died during a batch, some ranges have applied a part of the batch that other ranges have not.
+      if (read.at("format") == format_of_servers && read.at("ranges") != ranges_of(parameters.layout())) {
+        throw data_error({manifest.string()},
+                         "was written by servers without workers, of " + std::to_string(read.at("ranges").size()) +
+                             " ranges, and this job has " + std::to_string(parameters.layout().ranges()) +
+                             "; start it with as many servers and hot spares as before");
       }
       const auto files = read.at("files").get<std::vector<std::string>>();
       for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
            i += static_cast<std::size_t>(workers.size()))
-        load_parts(of, folder / std::filesystem::path(files[i]).filename());
+        load_parts(parameters, folder / std::filesystem::path(files[i]).filename());
       found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
       const auto at = read.value("position", std::vector<std::uint8_t>());
       if (at.size() != sizeof found->at)
@@ -311,7 +315,7 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
     }
   });
-  barrier(workers);  // no worker pulls before all is there
+  barrier(workers);  // no worker pulls before all tables are restored
   return found;
 }
 

@@ -1,4 +1,5 @@
-// What the servers of an elastic job save when all its workers have died: each the ranges that it heads.
+// The tables that the servers of an elastic job save after all workers have died: each server saves the ranges whose
+// head it is.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +20,33 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// In the place of a table: a part with a range and the places of pushes that it had.
+/// Takes the place of a table's number in a part that contains a range and its used places.
 inline constexpr std::uint32_t places_part = 0xffffffff;
 
-/// Behind the parts before it in a file of tables; and what lies before the bytes of one.
-void add_part(muster::detail::wire_writer& to, std::uint32_t table, std::span<const std::byte> bytes);
-void add_part_head(muster::detail::wire_writer& to, std::uint32_t table, std::size_t bytes);
+/// Append a part to a file of tables, or only the head that precedes the bytes of a part.
+void add_part(muster::detail::wire_writer& out, std::uint32_t table, std::span<const std::byte> bytes);
+void add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes);
 
-/// What one server has.
+/// The values and leases of a server.
 struct server_part {
-  std::vector<range_id> ranges{};  ///< all that it heads
+  std::vector<range_id> ranges{};  ///< all ranges whose head the server is
   muster::detail::wire_writer values{};
   bool has_order = false;
-  std::optional<order_plan> plan{};  ///< of the order, where it has begun
+  std::optional<order_plan> plan{};  ///< the plan of the order, if it has begun
   std::vector<lease> left{};
 };
 
-/// One save, at one server. An entry of the store gathers the names of the files; the server that completes it writes
-/// the manifest. Calls throw what the store throws, and may be made again then.
+/// A save at one server. An entry of the store collects the names of the files. The server that completes the entry
+/// writes the manifest. The functions throw the store's errors, and may then be called again.
 class save_by_servers {
  public:
   save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder)
       : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)) {}
 
-  /// Writes this server's part; a disk that is full is for `outcome` to tell, at every server.
+  /// Writes this server's part. If the disk is full, `outcome` reports that at every server.
   void add(const table_layout& layout, std::uint32_t self, server_part mine, clock::time_point until);
-  /// Nothing while others have not added theirs; empty where all is saved; else why not, and its file is gone.
+  /// Returns nullopt while other servers have not added their parts, an empty string if all is saved, and otherwise the
+  /// reason. In the latter case this server's file is removed.
   [[nodiscard]] std::optional<std::string> outcome(clock::time_point until);
 
  private:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Servers that are started on their own, and find their job through the store of --rendezvous.
+"""Servers that are started separately from the launch, and find their job through the store of --rendezvous.
 
 usage: apart.py WHAT --program PATH [--transport tcp|shm] [--store tcp|file] [--mpirun COMMAND] [--seed S]
-  all      a launch of two workers; both servers come on their own, before or after it
-  some     a launch of two workers and a server; one more server comes on its own
-  killed   as all, with a replica; one of the servers is killed at work
-  late     the same when the first worker, whose process has the store, is through with its work
-  many     one server more is started than the job waits for: it ends, with a word of why, and the job does not care
-  few      a server does not come: all say which rank is missing
+  all      a launch of two workers; both servers are started separately, before or after the launch
+  some     a launch of two workers and a server; one more server is started separately
+  killed   as all, with a replica; a server is killed during training
+  late     as killed, after the first worker, whose process serves the store, has finished its work
+  many     one more server is started than the job needs: it ends and prints the reason, and the job is not affected
+  few      a server is not started: all ranks print which rank is missing
 """
 import argparse
 import os
@@ -77,7 +77,7 @@ def play(folder):
         start()
     until = time.monotonic() + LIMIT
     if options.what == "many":
-        while not all("ready" in one.says() for one in own) and time.monotonic() < until:
+        while not all("ready" in started.says() for started in own) and time.monotonic() < until:
             time.sleep(0.01)
         common[common.index("--timeout") + 1] = "2"
         serve()
@@ -92,32 +92,32 @@ def play(folder):
         victim.harmed = True
         victim.process.kill()
     try:
-        for one in launched + own:
-            one.process.wait(max(0.1, until - time.monotonic()))
+        for started in launched + own:
+            started.process.wait(max(0.1, until - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return f"{one.name} hangs", launched + own
+        return f"{started.name} hangs", launched + own
     finally:
-        for one in launched + own:
-            one.process.kill()
-            one.process.wait()
+        for started in launched + own:
+            started.process.kill()
+            started.process.wait()
     everybody = launched + own
     if options.what == "few":
-        for one in everybody:
-            told = one.process.returncode == 5 and "missing: rank 3" in one.says()
-            lost = one.process.returncode == 4 and "is lost" in one.says()  # rank 0 gave up, and had the store
-            if not told and (one is launched[0] or not lost):
-                return f"{one.name} ends with {one.process.returncode}", everybody
+        for started in everybody:
+            names_rank = started.process.returncode == 5 and "missing: rank 3" in started.says()
+            lost = started.process.returncode == 4 and "is lost" in started.says()  # rank 0, which served the store, has ended
+            if not names_rank and (started is launched[0] or not lost):
+                return f"{started.name} ends with {started.process.returncode}", everybody
         return "", everybody
     if options.what == "many":
         extra = own.pop()
         if extra.process.returncode != 2 or "more --remote-servers" not in extra.says():
             return f"the server too many ends with {extra.process.returncode}", everybody
-    for one in launched + own:
-        if not one.harmed and (one.process.returncode != 0 or "done" not in one.says()):
-            return f"{one.name} ends with {one.process.returncode}", everybody
-    if sum(one.says().count("all counts") for one in launched) != 2:
+    for started in launched + own:
+        if not started.harmed and (started.process.returncode != 0 or "done" not in started.says()):
+            return f"{started.name} ends with {started.process.returncode}", everybody
+    if sum(started.says().count("all counts") for started in launched) != 2:
         return "not both workers say that all counts", everybody
-    if any("step 0" in one.says() for one in own):
+    if any("step 0" in started.says() for started in own):
         return "a server works", everybody
     return "", everybody
 
@@ -125,7 +125,7 @@ def play(folder):
 with tempfile.TemporaryDirectory(prefix="muster-apart-") as folder:
     problem, everybody = play(folder)
 if problem:
-    for one in everybody:
-        print(f"--- {one.name}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says()[-1500:]}")
+    for started in everybody:
+        print(f"--- {started.name}{' (harmed)' if started.harmed else ''}: {started.process.returncode}\n{started.says()[-1500:]}")
     sys.exit(f"{problem} (seed {options.seed}; again: --seed {options.seed})")
 print(f"all ended as they should (seed {options.seed})")

@@ -1,4 +1,4 @@
-// Ranks that work and serve: one process, two threads, each with connections of its own.
+// Ranks that work and serve: one process with two threads, and separate connections for each thread.
 #include <muster/ps/job.hpp>
 
 #include <optional>
@@ -49,7 +49,7 @@ TEST_CASE("ranks that work and serve: what all push is what all pull") {
     muster::barrier(world);
     std::vector<float> found(ones.size());
     tables.pull(0, found);
-    for (const float one : found) require(one == static_cast<float>(steps * ranks), "the sums");
+    for (const float value : found) require(value == static_cast<float>(steps * ranks), "the sums");
     std::vector<float> of_rows(4);
     tables.pull(1, keys, of_rows);
     require(of_rows[1] == static_cast<float>(2 * steps * ranks) && of_rows[3] == static_cast<float>(4 * steps),
@@ -73,13 +73,13 @@ TEST_CASE("a rank that works and serves leaves in the middle: the others have al
     for (int step = 0; step < 5; ++step) tables.push(0, ones);
     muster::barrier(world);
     if (world.rank() == 1) {
-      job.reset();  // as an exception would
+      job.reset();  // like an exception
       return;
     }
     for (int step = 0; step < 5; ++step) tables.push(0, ones);
     std::vector<float> found(ones.size());
     tables.pull(0, found);
-    for (const float one : found) require(one >= 20 && one <= 25, "what counted before and what is its own");
+    for (const float value : found) require(value >= 20 && value <= 25, "what counted before and what is its own");
     job->finish();
   });
 }

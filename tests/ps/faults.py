@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
-The store is a muster-store of the test's own: any rank may die.
+"""Injects faults into the processes of a job with a parameter server, and checks that all its pushes add up.
+The test starts its own muster-store, so that any rank may die.
 
 usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--save] [--rounds N] [--seed S]
 
-WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; strangers: garbage comes to every port; break: connections between two ranks end,
-again and again, and all ranks live on; any: each round draws all of it.
---colocated: each rank serves and works. --save: it happens while all workers save their tables again and again; the last
-save is whole.
+WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers join and leave as the program
+requests; move: as scale, and one is killed meanwhile; strangers: garbage arrives at every port; break: connections between
+two ranks end repeatedly, and all ranks live on; any: each round draws among all faults.
+--colocated: each rank serves and works. --save: the faults happen while all workers save their tables repeatedly; the last
+save is complete.
 """
 import argparse
 import ctypes
@@ -43,7 +43,7 @@ options = parser.parse_args()
 
 
 class Shape:
-    """What one round is of."""
+    """The parameters of a round."""
 
     def __init__(self, draw):
         self.what, self.transport = options.what, options.transport
@@ -90,7 +90,7 @@ LISTENS, STANDS = "0A", "01"
 
 
 def sockets_of(process, state):
-    """(descriptor, own address, that at the other end) of its TCP sockets in that state; addresses as /proc has them."""
+    """Returns (descriptor, own address, peer address) for each TCP socket in that state; addresses in the format of /proc."""
     descriptors = {}
     for entry in os.listdir(f"/proc/{process.pid}/fd"):
         try:
@@ -111,18 +111,18 @@ def sockets_of(process, state):
 
 
 def break_connections(draw, ranks):
-    """One connection between two ranks ends, or all, as if a device on their way had forgotten them."""
-    one, other = draw.sample(ranks, 2)
-    ends = {own for _, own, _ in sockets_of(other.process, STANDS)}
-    between = [descriptor for descriptor, _, there in sockets_of(one.process, STANDS) if there in ends]
+    """Ends a connection between two ranks, or all connections, as if a network device had dropped its state."""
+    rank, peer = draw.sample(ranks, 2)
+    ends = {own for _, own, _ in sockets_of(peer.process, STANDS)}
+    between = [descriptor for descriptor, _, there in sockets_of(rank.process, STANDS) if there in ends]
     if not between:
         return 0
-    process = os.pidfd_open(one.process.pid)
+    process = os.pidfd_open(rank.process.pid)
     chosen = between if draw.random() < 0.3 else [draw.choice(between)]
     for descriptor in chosen:
         pidfd_getfd = 438
         copy = ctypes.CDLL(None, use_errno=True).syscall(pidfd_getfd, process, descriptor, 0)
-        if copy < 0 and ctypes.get_errno() == errno.EBADF:  # it has just ended
+        if copy < 0 and ctypes.get_errno() == errno.EBADF:  # the process has just ended
             continue
         if copy < 0:
             print(f"skipped: no connection of another process can be ended here ({os.strerror(ctypes.get_errno())})")
@@ -131,16 +131,16 @@ def break_connections(draw, ranks):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended
+                pass  # the connection has ended
     os.close(process)
     return len(between)
 
 
 def bother(draw, ranks):
-    """Strangers come to all ports: some say nothing, some garbage, some what begins like a frame."""
-    open_ones, ports = [], 0
-    for one in ranks:
-        for _, own, _ in sockets_of(one.process, LISTENS):
+    """Connects strangers to all ports: some send nothing, some garbage, some the beginning of a frame."""
+    strangers, ports = [], 0
+    for rank in ranks:
+        for _, own, _ in sockets_of(rank.process, LISTENS):
             port = int(own.split(":")[1], 16)
             ports += 1
             for _ in range(5):
@@ -151,31 +151,31 @@ def bother(draw, ranks):
                     stranger.sendall([b"", draw.randbytes(draw.randrange(1, 5000)), b"mrsp" + draw.randbytes(60),
                                       b"GET / HTTP/1.1\r\n\r\n"][draw.randrange(4)])
                 except OSError:
-                    pass  # it was shown out
+                    pass  # the rank closed the connection
                 if draw.random() < 0.5:
-                    open_ones.append(stranger)
+                    strangers.append(stranger)
                 else:
                     stranger.close()
     if ports == 0:
         sys.exit("no rank listens anywhere: nothing is tested")
-    crowd = [socket.socket() for _ in range(150)]  # more than are heard at a time, and none says a word
-    for one in crowd:
-        one.setblocking(False)
-        one.connect_ex(("127.0.0.1", port))
-    return open_ones + crowd
+    crowd = [socket.socket() for _ in range(150)]  # more pending connections than a listener accepts, and none sends a byte
+    for stranger in crowd:
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+    return strangers + crowd
 
 
 def play(draw, shape, folder, store):
     more = []
-    if shape.standby > 0:  # one of them may die, and two keep all copies
+    if shape.standby > 0:  # a server may die, and two servers keep all copies
         most = shape.servers + shape.standby + (shape.what == "scale")
-        wanted = [draw.randrange(2, most) for _ in range(4)]
-        more = ["--scale", ",".join(map(str, wanted))]
+        targets = [draw.randrange(2, most) for _ in range(4)]
+        more = ["--scale", ",".join(map(str, targets))]
     ranks = [Rank(rank, shape, folder, store, more) for rank in range(shape.ranks)]
     try:
         until = time.monotonic() + LIMIT
-        begun = lambda: all("ready" in one.says or one.process.poll() is not None for one in ranks)
-        if not wait_for(ranks, begun, until):
+        started = lambda: all("ready" in rank.says or rank.process.poll() is not None for rank in ranks)
+        if not wait_for(ranks, started, until):
             return ranks, "the job does not begin"
         awaited = "scales to" if shape.what == "move" else "saves" if shape.save else ""
         if not wait_for(ranks, lambda: awaited in ranks[0].says, until):
@@ -185,15 +185,15 @@ def play(draw, shape, folder, store):
         worker = ranks[draw.randrange(shape.workers)]
         harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": [],
                   "break": []}.get(shape.what, [server])
-        for one in harmed:
-            one.harmed = True
-            one.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
+        for rank in harmed:
+            rank.harmed = True
+            rank.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
         if shape.what == "strangers":
-            strangers = bother(draw, ranks)  # noqa: F841: they stay
+            strangers = bother(draw, ranks)  # noqa: F841: the connections stay open
         if shape.what == "break":
             broken = 0
             for _ in range(draw.randrange(1, 6)):
-                if all(one.process.poll() is None for one in ranks):
+                if all(rank.process.poll() is None for rank in ranks):
                     broken += break_connections(draw, ranks)
                 wait_for(ranks, lambda: False, time.monotonic() + draw.choice([0, 0.02, 0.5]))
             if broken == 0:
@@ -201,31 +201,31 @@ def play(draw, shape, folder, store):
         if shape.what == "stop":
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 3.2))
             server.process.send_signal(signal.SIGCONT)
-        open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
-        if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):
-            return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
+        open(folder + "/enough", "w").close()  # the fault happened during training, and the job may end now
+        if not wait_for(ranks, lambda: all(rank.process.poll() is not None for rank in ranks), until):
+            return ranks, f"it hangs: {[rank.rank for rank in ranks if rank.process.poll() is None]} are still there"
         if shape.save and shape.what in ("server", "scale", "strangers") and "not looked at" in ranks[0].says:
             return ranks, "no worker died, and yet they do not meet"
-        for one in ranks:
-            one.listen()
-            works = "step 0" in one.says  # one that was harmed may have come to no step
-            if one.serves and works or not one.serves and not works and not one.harmed:
-                return ranks, f"rank {one.rank} does not do what it should: work or serve"
-            if not one.harmed and (one.process.returncode != 0 or "done" not in one.says):
-                return ranks, f"rank {one.rank} ends with {one.process.returncode}"
-            if not one.serves and not one.harmed and "all counts" not in one.says:
-                return ranks, f"worker {one.rank} does not say that all counts"
+        for rank in ranks:
+            rank.listen()
+            works = "step 0" in rank.says  # a killed worker may have finished no step
+            if rank.serves and works or not rank.serves and not works and not rank.harmed:
+                return ranks, f"rank {rank.rank} does not do what it should: work or serve"
+            if not rank.harmed and (rank.process.returncode != 0 or "done" not in rank.says):
+                return ranks, f"rank {rank.rank} ends with {rank.process.returncode}"
+            if not rank.serves and not rank.harmed and "all counts" not in rank.says:
+                return ranks, f"worker {rank.rank} does not say that all counts"
         if shape.what in ("scale", "move") and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
         if shape.what == "stop" and server.process.returncode not in (0, 4):
             return ranks, f"the server that was stopped ends with {server.process.returncode}"
         return ranks, ""
     finally:
-        for one in ranks:
-            if one.process.poll() is None:
-                one.process.kill()
-            one.process.wait()
-            one.listen()
+        for rank in ranks:
+            if rank.process.poll() is None:
+                rank.process.kill()
+            rank.process.wait()
+            rank.listen()
 
 
 longest = []
@@ -237,10 +237,10 @@ for turn in range(options.rounds):
         ranks, problem = play(draw, shape, folder, "tcp://" + serving.stdout.readline().split()[-1])
         serving.kill()
     if problem:
-        for one in ranks:
-            print(f"--- rank {one.rank}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says[-1500:]}")
+        for rank in ranks:
+            print(f"--- rank {rank.rank}{' (harmed)' if rank.harmed else ''}: {rank.process.returncode}\n{rank.says[-1500:]}")
         sys.exit(f"{shape}: {problem} (seed {options.seed + turn}; again: --seed {options.seed + turn} --rounds 1)")
-    longest += [float(gap) for one in ranks for gap in re.findall(r"longest gap ([\d.]+)", one.says)]
+    longest += [float(gap) for rank in ranks for gap in re.findall(r"longest gap ([\d.]+)", rank.says)]
 longest = sorted(longest) or [0.0]
 print(f"{options.rounds} rounds, seed {options.seed}; longest time without a push that counts: "
       f"median {longest[len(longest) // 2]:.3f} s, worst {longest[-1]:.3f} s")

@@ -1,4 +1,4 @@
-// Real servers and workers, as threads, over every transport: what is pushed is what is there, once.
+// Servers and workers as threads, over every transport: every push is applied exactly once.
 #include <muster/ps/job.hpp>
 
 #include <cmath>
@@ -30,10 +30,10 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<double> expected(size, 0.0);
-    // Every worker knows what all do: whole numbers, so that no order of sums matters.
+    // Every worker knows all pushes. The values are whole numbers, so that the order of sums does not matter.
     for (int worker = 0; worker < workers.size(); ++worker) {
       muster::random_stream draw(11, static_cast<std::uint64_t>(worker));
-      std::vector<ps::pending> under_way;
+      std::vector<ps::pending> pushes;
       std::vector<std::vector<float>> memory;
       for (int i = 0; i < 40; ++i) {
         const std::size_t offset = draw.below(size);
@@ -44,12 +44,12 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
         const bool forgotten = draw.below(4) == 0;
         if (worker != workers.rank()) continue;
         memory.push_back(std::move(values));
-        under_way.push_back(tables.push_async(0, memory.back(), {.offset = offset}));
+        pushes.push_back(tables.push_async(0, memory.back(), {.offset = offset}));
         if (!forgotten) continue;
-        under_way.clear();  // no call waits for them, and they count nevertheless
+        pushes.clear();  // no call waits for these pushes, which are applied nevertheless
         memory.clear();
       }
-      for (auto& one : under_way) one.wait();
+      for (auto& push : pushes) push.wait();
     }
     tables.flush();
     muster::barrier(workers);
@@ -71,17 +71,18 @@ TEST_CASE("a push and a pull that are larger than the window wait for what is un
   options.timeout = muster::seconds(10);
   run_job(over, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
-    std::vector<float> given(size), found(size);
-    std::iota(given.begin(), given.end(), 1.0f);
+    std::vector<float> pushed(size), found(size);
+    std::iota(pushed.begin(), pushed.end(), 1.0f);
     for (int turn = 1; turn <= 3; ++turn) {
-      tables.push(0, given);
+      tables.push(0, pushed);
       tables.pull(0, found);
-      for (std::size_t i = 0; i < size; ++i) require(found[i] == static_cast<float>(turn) * given[i], "the sums");
+      for (std::size_t i = 0; i < size; ++i) require(found[i] == static_cast<float>(turn) * pushed[i], "the sums");
     }
   });
 }
 
-// Large values are lent to the transport: what is dropped unfinished has its memory back at once, and pushes count.
+// The transport borrows large values. An operation that is destroyed unfinished releases its memory at once, and pushes
+// are applied.
 TEST_CASE("pushes and pulls of large values may be dropped under way", "[slow]") {
   constexpr std::size_t size = ps::table_layout::largest_range + 100000;  // 1.4 MB, in two messages
   constexpr int steps = 30;
@@ -140,7 +141,7 @@ TEST_CASE("rows under keys add up, and are what they were said to be before the 
       }
     }
     muster::barrier(workers);
-    std::vector<std::uint64_t> keys = {1, 2, 3};  // of which there are no rows
+    std::vector<std::uint64_t> keys = {1, 2, 3};  // keys without rows
     for (const auto& [key, times] : expected) keys.push_back(key);
     std::vector<float> rows(keys.size() * width);
     tables.pull(0, keys, rows);
@@ -163,14 +164,14 @@ TEST_CASE("a server's update functions are the library's") {
     std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
     std::vector<std::uint64_t> keys(size);
     std::iota(keys.begin(), keys.end(), std::uint64_t{1} << 40);
-    const auto by = ps::make_update(update);
+    const auto function = ps::make_update(update);
     muster::random_stream draw(13);
     for (std::uint64_t step = 1; step <= 4; ++step) {
       for (auto& value : pushed) value = static_cast<float>(draw.normal());
       const std::vector<std::span<float>> arrays = {std::span(state).first(size), std::span(state).last(size)};
-      by->apply(values, pushed, std::span(arrays).first(by->states()), step, 0.5f);
+      function->apply(values, pushed, std::span(arrays).first(function->states()), step, 0.5f);
       auto sent = tables.push_async(0, pushed, {.scale = 0.5f});
-      tables.pull(0, found);  // with that push
+      tables.pull(0, found);  // including that push
       sent.wait();
       require(found == values, "dense");
       tables.push(1, keys, pushed, {.scale = 0.5f});
@@ -180,15 +181,15 @@ TEST_CASE("a server's update functions are the library's") {
   });
 }
 
-// Adam's correction of its bias is by how many updates an element has had: pushes of slices that leave out the first
-// element of a range counted none.
+// Adam corrects its bias by an element's number of updates. Before the fix, pushes of slices without a range's first
+// element were not counted.
 TEST_CASE("each element counts its own updates, however pushes are cut, also behind a checkpoint") {
   constexpr std::size_t size = 300;
   const auto options = patient(
       {.tables = {{.name = "w", .size = size, .update = "adam:0.01", .ranges = 2}}, .servers = 2, .replicas = 1});
   run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
-    const auto by = ps::make_update("adam:0.01");
+    const auto function = ps::make_update("adam:0.01");
     struct element {
       float value = 0;
       float state[2] = {0, 0};
@@ -199,10 +200,10 @@ TEST_CASE("each element counts its own updates, however pushes are cut, also beh
       const std::size_t offset = draw.below(4) == 0 ? 0 : draw.below(size);
       std::vector<float> pushed(draw.below(4) == 0 ? size - offset : draw.below(size - offset + 1));
       for (std::size_t i = 0; i < pushed.size(); ++i) {
-        auto& its = expected[offset + i];
+        auto& own = expected[offset + i];
         pushed[i] = static_cast<float>(draw.normal());
-        const std::span<float> arrays[] = {std::span(its.state).first(1), std::span(its.state).last(1)};
-        by->apply(std::span(&its.value, 1), std::span(&pushed[i], 1), arrays, ++its.count, 1);
+        const std::span<float> arrays[] = {std::span(own.state).first(1), std::span(own.state).last(1)};
+        function->apply(std::span(&own.value, 1), std::span(&pushed[i], 1), arrays, ++own.count, 1);
       }
       tables.push(0, pushed, {.offset = offset});
     };
@@ -215,13 +216,13 @@ TEST_CASE("each element counts its own updates, however pushes are cut, also beh
     muster::random_stream first(31), next(32);
     for (int i = 0; i < 40; ++i) push(first);
     check();
-    const auto then = expected;
+    const auto saved_values = expected;
     std::vector<std::vector<std::byte>> saved;
     for (ps::range_id range = 0; range < job.layout().ranges(); ++range) saved.push_back(tables.save(range));
     for (int i = 0; i < 10; ++i) push(next);
     check();
     for (const auto& part : saved) tables.restore(0, part);
-    expected = then;
+    expected = saved_values;
     check();
     for (int i = 0; i < 10; ++i) push(next);
     check();
@@ -290,8 +291,8 @@ TEST_CASE("no worker is further ahead than the bound") {
     std::vector<float> counts(64), mine(1, 1.0f);
     for (std::uint64_t step = 0; step < 20; ++step) {
       tables.pull(0, counts);
-      for (int other = 0; other < workers.size(); ++other)
-        require(static_cast<std::uint64_t>(counts[static_cast<std::size_t>(other)]) + bound >= step, "the bound");
+      for (int worker = 0; worker < workers.size(); ++worker)
+        require(static_cast<std::uint64_t>(counts[static_cast<std::size_t>(worker)]) + bound >= step, "the bound");
       if (workers.rank() == 0 && step % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       tables.push(0, mine, {.offset = static_cast<std::size_t>(workers.rank())});
       tables.next_clock();
@@ -322,15 +323,15 @@ TEST_CASE("what cannot be is refused in words") {
             const std::vector<std::uint64_t> keys(5);
             const float nan = std::numeric_limits<float>::quiet_NaN();
             const float infinite = std::numeric_limits<float>::infinity();
-            // The first thing that a worker asks for, too.
+            // This also is the first request of a worker.
             for (const std::uint32_t table : {0U, 7U}) {
-              std::string said;
+              std::string text;
               try {
                 (void)job.tables().next_lease(table);
               } catch (const muster::configuration_error& refusal) {
-                said = refusal.what();
+                text = refusal.what();
               }
-              require(said.find("hands out no leases") != std::string::npos, "it has no leases");
+              require(text.find("hands out no leases") != std::string::npos, "it has no leases");
             }
             for (const auto& wrong : std::vector<std::function<void()>>{
                      [&] { job.tables().push(0, std::span(five).first(4), {.scale = nan}); },

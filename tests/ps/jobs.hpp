@@ -13,8 +13,8 @@
 
 namespace ps = muster::ps;
 
-inline void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
+inline void require(bool condition, const char* problem) {
+  if (!condition) throw std::runtime_error(problem);
 }
 
 inline std::vector<test::fabric> fabrics() {
@@ -25,7 +25,7 @@ inline std::vector<test::fabric> fabrics() {
 #endif
 }
 
-/// Runs `work(job, the workers' group)` at every worker and serves at the others.
+/// Runs `work(job, workers)` at every worker, where `workers` is the workers' group, and serves at the other ranks.
 inline void run_job(test::fabric over, int workers, const ps::job_options& options,
                     const std::function<void(ps::job&, muster::group&)>& work) {
   const auto store = std::make_shared<muster::memory_store>();

@@ -1,4 +1,4 @@
-// Words of the parameter server as bytes.
+// Messages of the parameter server as bytes.
 #include "ps/protocol/message.hpp"
 
 #include <muster/core/random.hpp>
@@ -13,7 +13,7 @@ namespace {
 std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::message>& messages,
                                   std::vector<std::vector<std::byte>>& payloads) {
   std::vector<std::byte> frame(ps::frame_head_bytes);
-  ps::encode(ps::frame_head{.from = {7, 2}, .to = 3, .map_version = 11, .clock = 13}, frame.data());
+  ps::encode(ps::frame_head{.sender = {7, 2}, .receiver_incarnation = 3, .map_version = 11, .clock = 13}, frame.data());
   const auto count = draw.below(6);
   payloads.resize(count);
   for (auto& payload : payloads) {
@@ -39,52 +39,52 @@ TEST_CASE("a frame comes back as it was") {
     const auto frame = some_frame(draw, messages, payloads);
     const auto head = ps::decode_head(frame);
     REQUIRE(head);
-    CHECK(head->from == ps::member{7, 2});
+    CHECK(head->sender == ps::member{7, 2});
     CHECK(head->map_version == 11);
     CHECK(head->clock == 13);
     const std::span<const std::byte> bytes(frame);
     ps::message_reader in(bytes.subspan(ps::frame_head_bytes));
-    ps::message said;
+    ps::message msg;
     for (const auto& expected : messages) {
-      REQUIRE(in.next(said));
-      CHECK(said.what == expected.what);
-      CHECK(said.flags == expected.flags);
-      CHECK(said.range == expected.range);
-      CHECK(said.offset == expected.offset);
-      CHECK(said.count == expected.count);
-      CHECK(said.number == expected.number);
-      CHECK(said.version == expected.version);
-      CHECK(said.clock == expected.clock);
-      CHECK(said.scale == expected.scale);
-      CHECK(std::ranges::equal(said.payload, expected.payload));
+      REQUIRE(in.next(msg));
+      CHECK(msg.kind == expected.kind);
+      CHECK(msg.flags == expected.flags);
+      CHECK(msg.range == expected.range);
+      CHECK(msg.offset == expected.offset);
+      CHECK(msg.count == expected.count);
+      CHECK(msg.number == expected.number);
+      CHECK(msg.version == expected.version);
+      CHECK(msg.clock == expected.clock);
+      CHECK(msg.scale == expected.scale);
+      CHECK(std::ranges::equal(msg.payload, expected.payload));
     }
-    CHECK_FALSE(in.next(said));
+    CHECK_FALSE(in.next(msg));
     CHECK(in.whole());
   }
 }
 
 TEST_CASE("a payload may come by itself, behind the head of its message") {
   const std::vector<std::byte> payload(40, std::byte{7});
-  const ps::message sent{.what = ps::message_kind::push, .range = 3, .count = 10, .number = 5, .payload = payload};
+  const ps::message sent{.kind = ps::message_kind::push, .range = 3, .count = 10, .number = 5, .payload = payload};
   std::vector<std::byte> frame(ps::frame_head_bytes + ps::message_head_bytes);
-  ps::encode(ps::frame_head{.from = {7, 2}, .to = 1, .map_version = 11, .clock = 13}, frame.data());
+  ps::encode(ps::frame_head{.sender = {7, 2}, .receiver_incarnation = 1, .map_version = 11, .clock = 13}, frame.data());
   ps::encode_head(sent, payload.size(), frame.data() + ps::frame_head_bytes);
   const auto head = std::span<const std::byte>(frame).subspan(ps::frame_head_bytes);
   const auto announced = ps::decode_message(head.first<ps::message_head_bytes>());
   REQUIRE(announced);
   CHECK(announced->bytes == payload.size());
   CHECK(announced->number == 5);
-  ps::message said;
+  ps::message msg;
   ps::message_reader in(head, payload);
-  REQUIRE(in.next(said));
-  CHECK(said.payload.data() == payload.data());
-  CHECK(said.payload.size() == payload.size());
-  CHECK(said.range == 3);
-  CHECK_FALSE(in.next(said));
+  REQUIRE(in.next(msg));
+  CHECK(msg.payload.data() == payload.data());
+  CHECK(msg.payload.size() == payload.size());
+  CHECK(msg.range == 3);
+  CHECK_FALSE(in.next(msg));
   CHECK(in.whole());
-  // Of another length it is not its payload, and without one there is none.
-  CHECK_FALSE(ps::message_reader(head, std::span(payload).first(39)).next(said));
-  CHECK_FALSE(ps::message_reader(head).next(said));
+  // A payload of another length is rejected, and so is a missing payload.
+  CHECK_FALSE(ps::message_reader(head, std::span(payload).first(39)).next(msg));
+  CHECK_FALSE(ps::message_reader(head).next(msg));
 }
 
 TEST_CASE("no bytes are taken for more than they are") {
@@ -101,12 +101,12 @@ TEST_CASE("no bytes are taken for more than they are") {
 
 TEST_CASE("an entry of the log comes back as it was") {
   const ps::log_entry entry{
-      .weight = 0.25f, .from = {3, 4}, .push = {.offset = 7, .count = 8, .number = 5, .clock = 6, .scale = 3.0f}};
+      .weight = 0.25f, .sender = {3, 4}, .push = {.offset = 7, .count = 8, .number = 5, .clock = 6, .scale = 3.0f}};
   std::vector<std::byte> body(ps::log_entry_head_bytes + 9);
   ps::encode_head(entry, body.data());
   const auto read = ps::decode_entry(body);
   REQUIRE(read);
-  CHECK(read->from == entry.from);
+  CHECK(read->sender == entry.sender);
   CHECK(read->push.number == 5);
   CHECK(read->push.clock == 6);
   CHECK(read->push.offset == 7);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A job with a parameter server on three hosts that are network namespaces, whose network is cut. Two hosts have a worker
-and a server each, the third a server. The store is a muster-store on one more host.
+"""A job with a parameter server on three hosts (network namespaces), while their network is cut. Two hosts have a worker
+and a server each, and the third host has a server. The store is a muster-store on a fourth host.
 
 usage: partition.py WHAT --program PATH --store-program PATH [--rounds N] [--seed S]
-  server   the link of the third host goes down: both workers go on with all that counted; that server ends with a word of why
-  worker   that of a host with a worker: the other one goes on
-  one-way  nothing leaves the third host any more, and everything reaches it: as server
-  heals    the link of the third host comes back after a while: both workers go on, and what it does meanwhile counts not
-Ends with 77 and says why where there can be no such hosts.
+  server   the third host's link fails: both workers continue with all acknowledged pushes; that server ends and prints the reason
+  worker   the link of a host with a worker fails: the other worker continues
+  one-way  no packet leaves the third host any more, and all packets reach it: as server
+  heals    the third host's link recovers after a while: both workers continue, and the host's pushes meanwhile are void
+Ends with status 77 and prints the reason if network namespaces are not available.
 """
 import argparse
 import os
@@ -62,7 +62,7 @@ def run(draw, network, folder):
         if options.what == "heals":
             time.sleep(draw.uniform(0.1, 4))
             victim.ip("link", "set", "link0", "up")
-        open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
+        open(folder + "/enough", "w").close()  # the fault happened during training, and the job may end now
         for rank in crew:
             status = rank.end()
             lost = rank.host is victim

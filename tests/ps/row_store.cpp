@@ -1,4 +1,4 @@
-// Bounded rows against a plain map, and copies of them that go on alike.
+// Bounded rows compared with a plain map, and copies of rows that stay equal.
 #include "ps/runtime/row_store.hpp"
 
 #include <algorithm>
@@ -13,57 +13,57 @@ namespace rows_of = muster::ps::detail;
 
 namespace {
 
-struct kept_row {
+struct plain_row {
   std::vector<float> values;
   std::uint64_t times = 0;
   std::uint64_t touched = 0;
 };
 
-// What `row_store` says it does, as slowly as can be.
+// The documented behaviour of `row_store`, in the simplest form.
 class plain_rows {
  public:
   explicit plain_rows(const rows_of::row_shape& shape) : shape_(shape) {}
   void next_push() {
     ++pushes_;
     if (shape_.most_age > 0 && pushes_ % (shape_.most_age / 4 + 1) == 0)
-      std::erase_if(rows_, [&](const auto& one) { return is_old(one.second); });
+      std::erase_if(rows_, [&](const auto& entry) { return is_old(entry.second); });
   }
-  kept_row& touch(std::uint64_t key) {
+  plain_row& touch(std::uint64_t key) {
     if (!rows_.contains(key) && shape_.most_rows > 0 && rows_.size() >= shape_.most_rows) {
       std::vector<std::pair<std::uint64_t, std::uint64_t>> order;
-      for (const auto& [each, its] : rows_) order.emplace_back(its.touched, each);
+      for (const auto& [row_key, row] : rows_) order.emplace_back(row.touched, row_key);
       std::sort(order.begin(), order.end());
       order.resize(std::max<std::size_t>(1, order.size() / 8));
-      for (const auto& [when, each] : order) rows_.erase(each);
+      for (const auto& [when, row_key] : order) rows_.erase(row_key);
     }
-    auto& its = rows_[key];
-    if (its.values.empty() || is_old(its)) {
-      its.values.assign(shape_.stride, 0.0f);
-      std::fill_n(its.values.begin(), shape_.width, shape_.initial);
-      its.times = 0;
+    auto& row = rows_[key];
+    if (row.values.empty() || is_old(row)) {
+      row.values.assign(shape_.stride, 0.0f);
+      std::fill_n(row.values.begin(), shape_.width, shape_.initial);
+      row.times = 0;
     }
-    its.touched = pushes_;
-    return its;
+    row.touched = pushes_;
+    return row;
   }
-  [[nodiscard]] const kept_row* find(std::uint64_t key) const {
+  [[nodiscard]] const plain_row* find(std::uint64_t key) const {
     const auto found = rows_.find(key);
     return found == rows_.end() || is_old(found->second) ? nullptr : &found->second;
   }
   [[nodiscard]] std::size_t size() const { return rows_.size(); }
 
  private:
-  [[nodiscard]] bool is_old(const kept_row& one) const {
-    return shape_.most_age > 0 && pushes_ - one.touched > shape_.most_age;
+  [[nodiscard]] bool is_old(const plain_row& row) const {
+    return shape_.most_age > 0 && pushes_ - row.touched > shape_.most_age;
   }
   rows_of::row_shape shape_;
-  std::map<std::uint64_t, kept_row> rows_;
+  std::map<std::uint64_t, plain_row> rows_;
   std::uint64_t pushes_ = 0;
 };
 
 std::string saved(const rows_of::row_store& rows) {
-  muster::detail::wire_writer to;
-  rows.save(to);
-  return to.take();
+  muster::detail::wire_writer out;
+  rows.save(out);
+  return out.take();
 }
 
 }  // namespace
@@ -85,21 +85,23 @@ TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy g
       for (auto n = 1 + draw.below(6); n > 0; --n) {
         const auto key = draw.below(2) == 0 ? draw.below(20) : draw.below(400);
         auto row = rows.touch(shape, key);
-        auto& its = expected.touch(key);
-        REQUIRE(std::equal(row.values.begin(), row.values.end(), its.values.begin(), its.values.end()));
-        REQUIRE(row.times == its.times);
+        auto& expected_row = expected.touch(key);
+        REQUIRE(
+            std::equal(row.values.begin(), row.values.end(), expected_row.values.begin(), expected_row.values.end()));
+        REQUIRE(row.times == expected_row.times);
         for (std::size_t k = 0; k < shape.stride; ++k)
-          row.values[k] = its.values[k] = static_cast<float>(draw.below(1000));
-        row.times = ++its.times;
+          row.values[k] = expected_row.values[k] = static_cast<float>(draw.below(1000));
+        row.times = ++expected_row.times;
       }
       if (shape.most_rows > 0) REQUIRE(expected.size() <= shape.most_rows);
       const auto key = draw.below(400);
       const auto found = rows.find(shape, key);
-      const auto* const its = expected.find(key);
-      REQUIRE(found.empty() == (its == nullptr));
-      if (its != nullptr) REQUIRE(std::equal(found.begin(), found.end(), its->values.begin(), its->values.end()));
+      const auto* const expected_row = expected.find(key);
+      REQUIRE(found.empty() == (expected_row == nullptr));
+      if (expected_row != nullptr)
+        REQUIRE(std::equal(found.begin(), found.end(), expected_row->values.begin(), expected_row->values.end()));
       if (draw.below(20) != 0) continue;
-      // Its place is taken by a copy, as at a server that learns the range.
+      // A copy replaces the rows, as at a server that learns the range.
       const auto text = saved(rows);
       rows_of::row_store copy;
       muster::detail::wire_reader in(text);
@@ -128,6 +130,6 @@ TEST_CASE("what no store has saved is refused") {
       wrong[draw.below(40)] = static_cast<char>(draw.below(256));
     rows_of::row_store copy;
     muster::detail::wire_reader in(wrong);
-    if (copy.load(shape, in)) (void)copy.touch(shape, 77);  // whatever it is, it is whole
+    if (copy.load(shape, in)) (void)copy.touch(shape, 77);  // accepted bytes give a consistent store
   }
 }

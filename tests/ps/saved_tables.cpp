@@ -29,7 +29,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
   };
   std::vector<std::uint64_t> keys(rows);
   for (std::size_t i = 0; i < rows; ++i) keys[i] = muster::mix(i);
-  // One more step of a worker, and what is there then.
+  // Makes one more step of a worker, and returns the values after it.
   const auto step = [&](ps::client& tables, std::uint64_t number) {
     muster::random_stream draw(17, number);
     std::vector<float> pushed(size), row_values(rows * width), found(size + rows * width);
@@ -49,7 +49,8 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       (void)step(job.tables(), 2);
     }
     ps::save_tables(job, workers, folder);
-    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});  // in its place
+    // Replaces the previous save.
+    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});
     if (workers.rank() == 0) expected = step(job.tables(), 3);
   });
   for (const int servers : {1, 2}) {
@@ -59,8 +60,9 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
     });
   }
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each worker
-  // One bit: no worker goes on with it.
+  // The manifest and a file for each worker.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);
+  // After a single bit changes, no worker continues with the file.
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     if (file.path().extension() == ".json") continue;
     std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -71,18 +73,18 @@ TEST_CASE("tables come back from files on another number of servers, with what t
     break;
   }
   const auto refused = [&](const std::string& why) {
-    std::atomic<bool> heard = false;  // from the worker that found it; the others go on with it no more
+    std::atomic<bool> has_reason = false;  // set by the worker that found the error; the other workers stop too
     run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
-      std::string said;
+      std::string text;
       try {
         (void)ps::load_tables(job, workers, folder);
       } catch (const muster::data_error& refusal) {
-        said = refusal.what();
+        text = refusal.what();
       }
-      require(!said.empty(), "it was loaded all the same");
-      if (said.find(why) != std::string::npos) heard = true;
+      require(!text.empty(), "it was loaded all the same");
+      if (text.find(why) != std::string::npos) has_reason = true;
     });
-    CHECK(heard);
+    CHECK(has_reason);
   };
   refused("damaged");
   const auto manifest = folder / "tables.json";
@@ -104,8 +106,9 @@ namespace {
 
 constexpr std::size_t some = 9000;
 
-ps::job_options one_table(int servers, const char* how) {
-  return patient({.tables = {{.name = "dense", .size = some}}, .servers = servers, .how = ps::parse_consistency(how)});
+ps::job_options one_table(int servers, const char* model) {
+  return patient(
+      {.tables = {{.name = "dense", .size = some}}, .servers = servers, .how = ps::parse_consistency(model)});
 }
 
 std::vector<float> all_of(ps::client& tables) {
@@ -121,7 +124,7 @@ TEST_CASE("what is assigned or restored counts however old it is, also where old
   std::vector<float> values(some);
   for (std::size_t i = 0; i < some; ++i) values[i] = static_cast<float>(i);
   run_job(test::fabric::local, 1, one_table(3, "async,drop=1"), [&](ps::job& job, muster::group& workers) {
-    constexpr std::size_t piece = 100;  // many to a range, and none pulled before
+    constexpr std::size_t piece = 100;  // many pieces in a range, and no pull before
     for (std::size_t at = 0; at < some; at += piece) job.tables().assign(0, std::span(values).subspan(at, piece), at);
     require(all_of(job.tables()) == values, "something that was assigned is not there");
     ps::save_tables(job, workers, folder);
@@ -162,7 +165,7 @@ TEST_CASE("a save removes no file that it names, also where the one before named
     ps::save_tables(job, workers, folder);
     const auto first = files();
     require(first.size() == 1, "there is one file");
-    std::filesystem::remove(folder / first.front());  // as if another worker had not written it yet
+    std::filesystem::remove(folder / first.front());  // as if another worker had not written the file yet
     ps::save_tables(job, workers, folder);
     require(files() == first, "it has the same name, and is there");
     require(ps::load_tables(job, workers, folder).has_value(), "and is read");
@@ -172,27 +175,27 @@ TEST_CASE("a save removes no file that it names, also where the one before named
 
 namespace {
 
-/// A store that does what it is asked to, and then loses the answer to every other swap.
+/// A store that carries out every operation, and then loses the answer to every other swap.
 class losing_store final : public muster::any_store {
  public:
   muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
-    return of_.get(key, until);
+    return store_.get(key, until);
   }
   muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, muster::clock::time_point until,
                                       muster::store_life life = muster::store_life::of_store) override {
-    auto done = of_.compare_and_swap(key, expected, value, until, life);
+    auto done = store_.compare_and_swap(key, expected, value, until, life);
     if (++swaps_ % 2 == 1) throw muster::timeout_error("compare_and_swap", {}, "the answer was lost");
     return done;
   }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until,
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t version, muster::clock::time_point until,
                                            const std::stop_token& stop) override {
-    return of_.watch(key, known, until, stop);
+    return store_.watch(key, version, until, stop);
   }
-  [[nodiscard]] std::string where() const override { return of_.where(); }
+  [[nodiscard]] std::string where() const override { return store_.where(); }
 
  private:
-  muster::memory_store of_;
+  muster::memory_store store_;
   int swaps_ = 0;
 };
 
@@ -205,14 +208,15 @@ TEST_CASE("servers that save without workers add their files once, also where th
   const auto store = std::make_shared<losing_store>();
   const auto until = muster::deadline_after(muster::seconds(60));
   ps::detail::save_by_servers first(store, "saved", folder), second(store, "saved", folder);
-  const auto add = [&](ps::detail::save_by_servers& to, std::uint32_t self, std::vector<ps::range_id> ranges) {
-    to.add(layout, self, {.ranges = std::move(ranges)}, until);
+  const auto add = [&](ps::detail::save_by_servers& save, std::uint32_t self, std::vector<ps::range_id> ranges) {
+    save.add(layout, self, {.ranges = std::move(ranges)}, until);
   };
   CHECK_THROWS_AS(add(first, 1, {0, 1}), muster::timeout_error);
   add(first, 1, {0, 1});
   CHECK(!first.outcome(until));
   add(second, 2, {2});
   CHECK(first.outcome(until) == "");
-  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each
+  // The manifest and a file for each server.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);
   std::filesystem::remove_all(folder);
 }

@@ -1,4 +1,4 @@
-// A server's process, and what it makes of the ends of others.
+// A server's process, and its reaction to the end of other processes.
 #include "ps/runtime/server_process.hpp"
 
 #include <atomic>
@@ -13,32 +13,32 @@
 
 namespace {
 
-/// Rank 1 is a process that may serve, after rank 0 has told it that rank 0 ends. Then that one does `work`, with its
-/// link; the text is why it failed.
+/// Rank 1 is a process that may serve. It starts after rank 0 has announced that rank 0 ends. Then rank 0 runs `work`
+/// with its link.
 void end_before(const ps::shard_map& first, muster::memory_store store,
                 const std::function<void(ps::detail::frame_link&)>& work) {
   const ps::job_options options{.tables = {{.name = "v", .size = 8}}};
   const ps::table_layout layout(options.tables, 1);
   const ps::protocol_settings protocol{.silence = std::chrono::milliseconds(200)};
-  std::atomic<bool> told = false;
+  std::atomic<bool> notified = false;
   std::atomic<bool> worked = false;
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     if (world.rank() == 0) {
       muster::control_message ends;
       ends.what = muster::control_message::kind::abort;
       world.transport().notify(1, ends);
-      told = true;
+      notified = true;
       ps::detail::frame_link link(world.transport());
-      link.introduce({.from = {0, 1}, .map_version = 1});
+      link.set_identity({.sender = {0, 1}, .map_version = 1});
       work(link);
       worked = true;
       return;
     }
-    while (!told) std::this_thread::yield();
-    const ps::detail::seat at{
+    while (!notified) std::this_thread::yield();
+    const ps::detail::process_setup setup{
         {1, 1}, options, protocol, layout, world.transport(), std::make_shared<muster::memory_store>(store),
         "ps/1", first};
-    ps::detail::server_process server(at);
+    ps::detail::server_process server(setup);
     const std::jthread stopper([&] {
       while (!worked) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       server.stop();
@@ -53,9 +53,9 @@ ps::shard_map map_in(muster::memory_store& store) {
       .value_or(ps::shard_map());
 }
 
-/// Whether that holds of the map within a time that is long on any machine.
-bool comes(muster::memory_store& store, const std::function<bool(const ps::shard_map&)>& holds,
-           const std::function<void()>& meanwhile) {
+/// Returns true if the map fulfils the condition within a time that is long on any machine.
+bool becomes_true(muster::memory_store& store, const std::function<bool(const ps::shard_map&)>& holds,
+                  const std::function<void()>& meanwhile) {
   for (const auto until = muster::deadline_after(muster::seconds(30)); muster::clock::now() < until;) {
     if (holds(map_in(store))) return true;
     meanwhile();
@@ -66,37 +66,39 @@ bool comes(muster::memory_store& store, const std::function<bool(const ps::shard
 
 }  // namespace
 
-// Its last frames, which came after its end, counted as heartbeats, and no other end was told.
+// Before the fix the worker's last frames, which arrived after its end, counted as heartbeats, and no other notice of
+// the end followed.
 TEST_CASE("a worker that has ended leaves the map, whatever else comes from it") {
   muster::memory_store store;
   bool left = false;
   end_before(ps::first_map({{.node = {1, 1}}}, {{0, 1}}, 1, 0), store, [&](ps::detail::frame_link& link) {
-    left = comes(
+    left = becomes_true(
         store, [](const auto& map) { return map.version > 0 && map.workers.empty(); },
         [&] {
-          link.send({1, 1}, {.what = ps::message_kind::pulse});
-          link.ship();
+          link.send({1, 1}, {.kind = ps::message_kind::pulse});
+          link.flush();
           (void)link.poll([](auto, auto) {});
         });
   });
   CHECK(left);
 }
 
-// It was named, and given up at once, again and again; or gave up a server that all others reach.
+// Before the fix the hot spare was added and fenced at once, again and again, or fenced a server that all other
+// processes could reach.
 TEST_CASE("a hot spare that has lost a process of the map does not serve before the map is without that") {
   muster::memory_store store;
   auto map = ps::first_map({{.node = {2, 1}}}, {{0, 1}, {3, 1}}, 1, 0);
-  map.wanted = 2;
+  map.target_servers = 2;
   bool offered = false;
   bool serves = false;
   end_before(map, store, [&](ps::detail::frame_link&) {
-    const auto named = [](const ps::shard_map& now) { return now.server(1) != nullptr; };
+    const auto named = [](const ps::shard_map& map_now) { return map_now.server(1) != nullptr; };
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     offered = named(map_in(store));
     const auto until = muster::deadline_after(muster::seconds(60));
-    const auto now = store.get("ps/1", until);
-    (void)store.compare_and_swap("ps/1", now.version, ps::without_worker(map, {0, 1}).value().encode(), until);
-    serves = comes(store, named, [] {});
+    const auto entry = store.get("ps/1", until);
+    (void)store.compare_and_swap("ps/1", entry.version, ps::without_worker(map, {0, 1}).value().encode(), until);
+    serves = becomes_true(store, named, [] {});
   });
   CHECK(!offered);
   CHECK(serves);

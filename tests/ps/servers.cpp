@@ -1,4 +1,4 @@
-// Servers that come, go and fail while a job runs, and update functions of one's own.
+// Servers that join, leave and fail while a job runs, and user-defined update functions.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,27 +16,27 @@ namespace {
 
 const ps::shard_map& map_of(const ps::client& tables) { return ps::detail::worker_process::core_of(tables).map(); }
 
-/// A store of which one hears late, and then the last of several changes alone.
+/// A store whose watchers are notified late, and then only of the last of several changes.
 class late_store final : public muster::any_store {
  public:
-  explicit late_store(muster::memory_store of) : of_(std::move(of)) {}
+  explicit late_store(muster::memory_store store) : store_(std::move(store)) {}
   muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
-    return of_.get(key, until);
+    return store_.get(key, until);
   }
   muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, muster::clock::time_point until,
                                       muster::store_life life = muster::store_life::of_store) override {
-    return of_.compare_and_swap(key, expected, value, until, life);
+    return store_.compare_and_swap(key, expected, value, until, life);
   }
   std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until,
                                            const std::stop_token& stop) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return of_.watch(key, known, until, stop);
+    return store_.watch(key, known, until, stop);
   }
-  [[nodiscard]] std::string where() const override { return of_.where(); }
+  [[nodiscard]] std::string where() const override { return store_.where(); }
 
  private:
-  muster::memory_store of_;
+  muster::memory_store store_;
 };
 
 }  // namespace
@@ -75,25 +75,25 @@ TEST_CASE("one that stands by takes the place of a server that is gone") {
   const auto store = std::make_shared<muster::memory_store>();
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
   options.standby = 1;
-  std::atomic<int> begun{0};
+  std::atomic<int> started{0};
   test::run_ranks(test::fabric::local, 4, [&](muster::group& world) {
     ps::job job(world, options, store);
-    ++begun;
+    ++started;
     if (world.rank() == 1) {
-      while (begun < 4) std::this_thread::yield();
-      return;  // which tells the others
+      while (started < 4) std::this_thread::yield();
+      return;  // notifies the other ranks
     }
     if (job.is_server()) return job.serve();
     auto& tables = job.tables();
     std::vector<float> ones(30000, 1.0f), found(30000);
     tables.push(0, ones);
-    const auto whole = [&] {
+    const auto is_complete = [&] {
       const auto map = map_of(tables);
       return map.server(1) == nullptr && map.server(3) != nullptr &&
              std::all_of(map.ranges.begin(), map.ranges.end(),
                          [](const auto& range) { return range.chain.size() == 2; });
     };
-    for (const auto until = muster::deadline_after(muster::seconds(60)); !whole(); tables.progress())
+    for (const auto until = muster::deadline_after(muster::seconds(60)); !is_complete(); tables.progress())
       require(muster::clock::now() < until, "it serves, and has copies");
     tables.push(0, ones);
     tables.pull(0, found);
@@ -111,13 +111,13 @@ TEST_CASE("when the last server of a range is gone all ranks end with the status
   options.retry = muster::seconds(0.1);
   options.silence = muster::seconds(1);
   const auto store = std::make_shared<muster::memory_store>();
-  std::atomic<int> begun{0}, lost{0};
+  std::atomic<int> started{0}, lost{0};
   test::run_ranks(over, 2 + servers, [&](muster::group& world) {
     ps::job job(world, options, store);
-    ++begun;
+    ++started;
     if (world.rank() == 2) {
-      while (begun < 2 + servers) std::this_thread::yield();
-      return;  // which tells the others
+      while (started < 2 + servers) std::this_thread::yield();
+      return;  // notifies the other ranks
     }
     try {
       if (job.is_server()) return job.serve();
@@ -133,7 +133,7 @@ TEST_CASE("when the last server of a range is gone all ranks end with the status
 
 namespace {
 
-/// Half of what was there, and what is pushed, which is not to begin with a negative number.
+/// Sets half of the value plus the push. Throws if the first pushed value is negative.
 class halving final : public ps::update_function {
  public:
   void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>>, std::uint64_t,
@@ -155,9 +155,9 @@ TEST_CASE("an update function that no text could name, or that nothing makes, is
 }
 
 TEST_CASE("an update function of one's own goes by its name, and what it throws ends its server") {
-  static const bool known =
+  static const bool is_registered =
       (ps::register_update("halving", [](muster::spec_reader&) { return std::make_shared<halving>(); }), true);
-  require(known, "a new name");
+  require(is_registered, "a new name");
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
   options.timeout = muster::seconds(3);
   const auto store = std::make_shared<muster::memory_store>();
@@ -179,8 +179,8 @@ TEST_CASE("an update function of one's own goes by its name, and what it throws 
         job.tables().push(0, values);
         job.tables().pull(0, values);
       }
-    } catch (const std::exception& what) {
-      failure = what.what();
+    } catch (const std::exception& problem) {
+      failure = problem.what();
     }
     const bool serves = world.rank() == 1;
     require(serves ? failure == "a negative push" : !failure.empty(), "the server says what it was");

@@ -1,4 +1,4 @@
-// Maps of the parameter server: which server gets what, what moves, and which bytes are a map.
+// The parameter server's maps: the distribution of ranges, moves, and the bytes that form a map.
 #include "ps/protocol/shard_map.hpp"
 
 #include <algorithm>
@@ -17,18 +17,18 @@ namespace ps = muster::ps;
 namespace {
 
 std::vector<ps::server_entry> servers_of(std::size_t count) {
-  std::vector<ps::server_entry> made;
-  for (ps::node_id at = 0; at < count; ++at) made.push_back({{at, 1}});
-  return made;
+  std::vector<ps::server_entry> servers;
+  for (ps::node_id at = 0; at < count; ++at) servers.push_back({{at, 1}});
+  return servers;
 }
 
-/// One server more is wanted, and this one comes.
-ps::shard_map with_another(const ps::shard_map& map, ps::node_id comes) {
-  std::vector<ps::node_id> candidates = {comes};
+/// Returns the map with one more server, which is `joining`.
+ps::shard_map with_another(const ps::shard_map& map, ps::node_id joining) {
+  std::vector<ps::node_id> candidates = {joining};
   std::size_t serving = 0;
-  for (const auto& one : map.servers) {
-    candidates.push_back(one.node.at);
-    serving += one.leaving ? 0 : 1;
+  for (const auto& server : map.servers) {
+    candidates.push_back(server.node.at);
+    serving += server.leaving ? 0 : 1;
   }
   return *ps::scaled_to(map, candidates, serving + 1);
 }
@@ -39,7 +39,7 @@ std::map<ps::node_id, std::size_t> heads_of(const ps::shard_map& map) {
   return heads;
 }
 
-/// Carries out all that is under way, as servers would, until nothing is.
+/// Completes all changes in progress, as servers would, until none is left.
 ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
   for (int round = 0; round < 10000; ++round) {
     bool moved = false;
@@ -69,7 +69,8 @@ TEST_CASE("each server gets as many ranges") {
   CHECK(heads_of(map) == std::map<ps::node_id, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
 }
 
-// A range is neither smaller than its message is worth, unless servers would have none, nor larger than a message.
+// A range is not so small that its message is inefficient, unless servers would have no range, and not larger than a
+// message.
 TEST_CASE("a dense table is cut into as many ranges for each server") {
   muster::random_stream draw(20261128);
   for (int turn = 0; turn < 2000; ++turn) {
@@ -84,7 +85,7 @@ TEST_CASE("a dense table is cut into as many ranges for each server") {
       end += layout.range(id).size;
     }
     REQUIRE(end == size);
-    const std::size_t first = layout.range(0).size;  // the last may be shorter
+    const std::size_t first = layout.range(0).size;  // the last range may be shorter
     if (size >= 1024 * servers) CHECK(first * servers <= size + 16 * servers);
     if (size >= 1024 * servers && size < 128 * 1024 * servers) CHECK(layout.ranges() <= servers);
     if (size >= 1024 * 1024 * servers) CHECK(layout.ranges() >= 8 * (servers - 1));
@@ -110,17 +111,18 @@ TEST_CASE("the copies of one server's ranges are spread over all others") {
 
 TEST_CASE("the last holder of a range is given up for a proof, not for a suspicion") {
   const auto map = ps::first_map(servers_of(2), {}, 4, 0);
-  const ps::member one[] = {{1, 1}};
-  CHECK_FALSE(ps::without_servers(map, {}, one));
-  const auto after = ps::without_servers(map, one, {});
+  const ps::member suspects[] = {{1, 1}};
+  CHECK_FALSE(ps::without_servers(map, {}, suspects));
+  const auto after = ps::without_servers(map, suspects, {});
   REQUIRE(after);
   CHECK(std::count_if(after->ranges.begin(), after->ranges.end(), [](const auto& r) { return r.chain.empty(); }) == 2);
 }
 
-// The one that was to leave stayed, as another copy than there should be, and the range moved again.
+// Before the fix the leaver stayed as an excess copy, and the range moved again.
 TEST_CASE("the death of a server changes nothing about ranges that move between others") {
   auto map = ps::first_map(servers_of(3), {}, 3, 0);
-  auto& moves = *std::find_if(map.ranges.begin(), map.ranges.end(), [](const auto& one) { return one.head() == 0; });
+  auto& moves =
+      *std::find_if(map.ranges.begin(), map.ranges.end(), [](const auto& range) { return range.head() == 0; });
   moves.learner = 1;
   moves.leaver = 0;
   const ps::member dead[] = {{2, 1}};
@@ -152,18 +154,18 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     for (int change = 0; change < 4; ++change) {
       if (draw.below(2) == 0) {
         map = with_another(map, next++);
-      } else if (std::count_if(map.servers.begin(), map.servers.end(), [](const auto& one) { return !one.leaving; }) >
-                 replicas + 1) {
-        auto& one = map.servers[draw.below(map.servers.size())];
+      } else if (std::count_if(map.servers.begin(), map.servers.end(),
+                               [](const auto& entry) { return !entry.leaving; }) > replicas + 1) {
+        auto& server = map.servers[draw.below(map.servers.size())];
         if (draw.below(2) == 0) {
-          one.leaving = true;
+          server.leaving = true;
           ++map.version;
         } else {
-          const ps::member suspects[] = {one.node};
+          const ps::member suspects[] = {server.node};
           map = ps::without_servers(map, {}, suspects).value_or(map);
         }
       }
-      if (draw.below(2) == 0) continue;  // the next comes in the middle of what this one began
+      if (draw.below(2) == 0) continue;  // the next change starts before this change is complete
       map = settled(std::move(map), 1 + draw.below(9));
     }
     map = settled(std::move(map), 8);
@@ -174,11 +176,11 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
       REQUIRE(std::set<ps::node_id>(range.chain.begin(), range.chain.end()).size() == copies);
       for (const auto node : range.chain) ++held[node];
     }
-    for (const auto& one : map.servers) {
-      CHECK_FALSE(one.leaving);
+    for (const auto& server : map.servers) {
+      CHECK_FALSE(server.leaving);
       const double share = static_cast<double>(ranges * copies) / static_cast<double>(map.servers.size());
-      CHECK(static_cast<double>(held[one.node.at]) >= share - 2);
-      CHECK(static_cast<double>(held[one.node.at]) <= share + 2);
+      CHECK(static_cast<double>(held[server.node.at]) >= share - 2);
+      CHECK(static_cast<double>(held[server.node.at]) <= share + 2);
     }
   }
 }
@@ -194,27 +196,27 @@ TEST_CASE(
     std::iota(candidates.begin(), candidates.end(), ps::node_id{0});
     auto map = ps::first_map(servers_of(at_first), {}, 8 * places, replicas);
     INFO("seed " << seed << ", " << at_first << " of " << places << " servers, " << replicas << " replicas");
-    std::set<ps::member> seen;
-    for (const auto& one : map.servers) seen.insert(one.node);
+    std::set<ps::member> incarnations;
+    for (const auto& server : map.servers) incarnations.insert(server.node);
     for (int i = 0; i < 12; ++i) {
-      const auto wanted = 1 + draw.below(places);
+      const auto target = 1 + draw.below(places);
       const auto before = map;
-      const auto next = ps::scaled_to(map, candidates, wanted);
+      const auto next = ps::scaled_to(map, candidates, target);
       const auto staying = static_cast<std::size_t>(std::count_if(
-          before.servers.begin(), before.servers.end(), [](const ps::server_entry& one) { return !one.leaving; }));
-      REQUIRE(next.has_value() == (staying != wanted));
+          before.servers.begin(), before.servers.end(), [](const ps::server_entry& entry) { return !entry.leaving; }));
+      REQUIRE(next.has_value() == (staying != target));
       if (next) map = *next;
-      for (const auto& one : map.servers) {
-        if (before.has_server(one.node)) continue;
-        REQUIRE(seen.insert(one.node).second);  // a new incarnation
+      for (const auto& server : map.servers) {
+        if (before.has_server(server.node)) continue;
+        REQUIRE(incarnations.insert(server.node).second);  // a new incarnation
       }
-      if (draw.below(3) == 0) {  // the next wish comes before all of this one is done
+      if (draw.below(3) == 0) {  // the next request arrives before this request is complete
         if (auto some = ps::rebalanced(map, 3)) map = std::move(*some);
         continue;
       }
       map = settled(std::move(map), 1 + draw.below(9));
-      REQUIRE(map.servers.size() == wanted);
-      for (const auto& range : map.ranges) REQUIRE(range.chain.size() == std::min<std::size_t>(replicas + 1, wanted));
+      REQUIRE(map.servers.size() == target);
+      for (const auto& range : map.ranges) REQUIRE(range.chain.size() == std::min<std::size_t>(replicas + 1, target));
     }
     CHECK_THROWS_AS(ps::scaled_to(map, candidates, places + 1), muster::configuration_error);
     CHECK_THROWS_AS(ps::scaled_to(map, candidates, 0), muster::configuration_error);
@@ -223,24 +225,24 @@ TEST_CASE(
 
 TEST_CASE("standby servers serve while there are fewer servers than wanted") {
   auto map = ps::first_map(servers_of(2), {}, 16, 1);
-  CHECK(map.wanted == 2);
+  CHECK(map.target_servers == 2);
   CHECK_FALSE(ps::with_standby(map, 2));
   const ps::member dead[] = {{1, 1}};
   map = *ps::without_servers(map, dead, {});
-  CHECK_FALSE(ps::with_standby(map, 0));  // serves
+  CHECK_FALSE(ps::with_standby(map, 0));  // a server
   auto next = *ps::with_standby(map, 2);
   CHECK(next.version == map.version + 1);
   CHECK(next.has_server({2, static_cast<std::uint32_t>(next.version)}));
   CHECK_FALSE(ps::with_standby(next, 3));
   const ps::node_id candidates[] = {0, 1, 2, 3};
-  map = *ps::scaled_to(next, candidates, 3);  // names one that is dead, or not, which is not known
-  const ps::member named[] = {map.servers.back().node};
-  CHECK(named[0].at == 1);
-  map = *ps::without_servers(map, named, {});
+  map = *ps::scaled_to(next, candidates, 3);  // adds a server that may be dead, which is unknown
+  const ps::member added[] = {map.servers.back().node};
+  CHECK(added[0].at == 1);
+  map = *ps::without_servers(map, added, {});
   CHECK(ps::with_standby(map, 3));
   map = *ps::scaled_to(map, candidates, 1);
   CHECK_FALSE(ps::with_standby(map, 3));
-  map = *ps::scaled_to(map, candidates, 2);  // of which one leaves still: it stays
+  map = *ps::scaled_to(map, candidates, 2);  // a server that is still leaving stays
   CHECK_FALSE(ps::with_standby(map, 3));
 }
 

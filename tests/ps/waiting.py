@@ -1,12 +1,12 @@
-"""Waiting for what processes print."""
+"""Waiting for the output of processes."""
 import time
 
 
 def wait_for(ranks, holds, until):
-    """Reads what the ranks print until `holds()`; false when it is `until` (time.monotonic) first."""
+    """Reads the ranks' output until `holds()` returns true. Returns False at the time `until` (time.monotonic)."""
     while not holds():
-        for one in ranks:
-            one.listen()
+        for rank in ranks:
+            rank.listen()
         if time.monotonic() > until:
             return False
         time.sleep(0.01)

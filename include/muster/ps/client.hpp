@@ -1,4 +1,4 @@
-// What a worker pushes and pulls by.
+// A worker's interface to the tables: pushes, pulls and leases.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@ class worker_process;
 struct open_pull;
 }  // namespace detail
 
-/// A push or a pull under way: what it reads or writes belongs to it until it is done. Moves; is taken back when it is
-/// destroyed unfinished: a pull then writes nothing any more; a push goes on from a copy.
+/// A push or a pull that may still be in progress. It owns the memory that it reads or writes until it completes.
+/// Movable. The destructor of an unfinished pull cancels the pull, which then writes nothing. The destructor of an
+/// unfinished push copies the values, and the push continues from the copy.
 class [[nodiscard]] pending {
  public:
-  pending();  ///< done
+  pending();  ///< complete from the start
   pending(pending&&) noexcept;
   pending& operator=(pending&&) noexcept;
   ~pending();
 
-  /// Waits for it. Throws timeout_error, naming the servers that do not answer, tables_lost where all that held a range
-  /// have died, peer_failure where this worker was fenced, and configuration_error with a server's words where it
-  /// refused it.
+  /// Waits until the push or pull is complete. Throws timeout_error, which names the servers that do not answer,
+  /// tables_lost if all servers that held a range have died, peer_failure if this worker was fenced, and
+  /// configuration_error with the server's text if a server refused the request.
   void wait();
-  /// Of a pull that is done: the fewest updates that any of its ranges had seen.
+  /// Returns, after a pull is complete, the smallest number of updates that any of the pulled ranges had seen.
   [[nodiscard]] std::uint64_t version() const noexcept;
 
  private:
@@ -39,113 +40,120 @@ class [[nodiscard]] pending {
   friend class detail::worker_process;
   struct part {
     range_id range;
-    std::uint64_t number;  // of the push or pull
+    std::uint64_t number;  // number of the push or pull
   };
   void swap(pending& other) noexcept;
 
-  detail::worker_process* of_ = nullptr;
+  detail::worker_process* process_ = nullptr;
   part first_{};
   std::vector<part> more_;
   std::unique_ptr<detail::open_pull> pull_;
 };
 
-/// How a push is to be taken.
+/// Options of a push.
 struct push_options {
-  std::size_t offset = 0;  ///< dense: the element that the first value is for
-  float scale = 1;  ///< times the table's learning rate, or times what is added; bulk: the same in all of a clock
-  /// The part of a batch that the values were computed from: of several pushes of one, each range applies one.
+  std::size_t offset = 0;  ///< dense: the element to which the first value belongs
+  /// Multiplies the table's learning rate, or the added values; bulk: the same for all pushes in a clock.
+  float scale = 1;
+  /// The part of a batch from which the values were computed. Each range applies only one push for each place.
   batch_place place{};
 };
 
-/// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,
-/// each once. Used by one thread, and every call makes progress.
+/// The tables of a job, as one worker accesses them. A worker's pushes to one element take effect in the order of the
+/// calls, each once. Used by one thread. Every call makes progress.
 ///
-/// `push` and `pull` wait; their `_async` twins return something to wait for, and what they were given
-/// stays where it is and as it is until then. Tables are numbered as in `job_options`. Throws configuration_error for
-/// spans that do not fit the table.
+/// `push` and `pull` block. `push_async` and `pull_async` return a `pending`. The caller's buffers must stay in place
+/// and unchanged until the `pending` is complete. A table's number is its index in `job_options::tables`. Throws
+/// configuration_error for spans that do not fit the table.
 class client {
  public:
-  /// Made by a job (`job::tables`) and valid as long as it; owns nothing.
-  explicit client(detail::worker_process& of) noexcept : of_(&of) {}
+  /// Constructed by a job (`job::tables`), valid while the job exists, and owns nothing.
+  explicit client(detail::worker_process& process) noexcept : process_(&process) {}
 
-  /// Of a dense table: `values` are the elements from the offset on (`push_options`, or `offset` of a pull, in
-  /// elements).
-  void push(std::uint32_t table, std::span<const float> values, const push_options& how = {}) {
-    push_async(table, values, how).wait();
+  /// Pushes to a dense table. The first of `values` belongs to the element `push_options::offset`.
+  void push(std::uint32_t table, std::span<const float> values, const push_options& options = {}) {
+    push_async(table, values, options).wait();
   }
-  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const float> values, const push_options& how = {});
-  /// The values become these, whatever the table's update function is, and what it remembers of them stays: how a
-  /// table gets what it begins with. Waits.
+  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const float> values,
+                                   const push_options& options = {});
+  /// Sets the elements of a dense table to `values`, independently of the update function. The update function's state
+  /// is unchanged. Programs initialise a table with this call. Blocks.
   void assign(std::uint32_t table, std::span<const float> values, std::size_t offset = 0);
-  /// Of a dense table: reads `values.size()` elements from `offset` on, as fresh as the job's consistency has it.
+  /// Reads `values.size()` elements of a dense table, starting with the element `offset`. The job's consistency bounds
+  /// the values' staleness.
   void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0) {
     pull_async(table, values, offset).wait();
   }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
 
-  /// Of a sparse table: row k of `rows`, `width` floats each, is of keys[k]. A key may come twice.
+  /// Pushes to a sparse table. Row k of `rows`, `width` floats, belongs to keys[k]. A key may occur twice.
   void push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
-            const push_options& how = {}) {
-    push_async(table, keys, rows, how).wait();
+            const push_options& options = {}) {
+    push_async(table, keys, rows, options).wait();
   }
   [[nodiscard]] pending push_async(std::uint32_t table, std::span<const std::uint64_t> keys,
-                                   std::span<const float> rows, const push_options& how = {});
+                                   std::span<const float> rows, const push_options& options = {});
   void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
     pull_async(table, keys, rows).wait();
   }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
 
-  /// All bytes of a range, with the state of its update function, for a checkpoint (`save_tables`). Waits.
+  /// Returns all bytes of a range for a checkpoint (`save_tables`), including the state of the update function. Blocks.
   [[nodiscard]] std::vector<std::byte> save(range_id range);
-  /// Restores the elements or rows of a table from the bytes of a `save`, of this layout or another. Waits. Throws
+  /// Restores the elements or rows of a table from the result of `save`, also from a different layout. Blocks. Throws
   /// data_error for bytes that do not belong to such a table.
   void restore(std::uint32_t table, std::span<const std::byte> saved);
 
-  /// That range applies no push of these places any more (`push_options::place`): it was restored with them. Waits.
+  /// Marks these places (`push_options::place`) as applied, because the range was restored with their pushes. The range
+  /// ignores further pushes with these places. Blocks.
   void restore_places(range_id range, std::span<const std::uint64_t> places);
 
-  /// Waits until all pushes of this worker are committed.
+  /// Waits until all of the worker's pushes are committed.
   void flush();
-  /// Of a table of leases (`table_spec::leases`): what it hands out from now on, unless a worker has begun it already:
-  /// first `left`, of batches before the plan. Waits.
+  /// Starts a table of leases (`table_spec::leases`), unless a worker has started the table already. The servers lease
+  /// the batches in `left` first, which precede the plan, and then the batches of the plan. Blocks.
   void begin_order(std::uint32_t table, const order_plan& plan, std::span<const lease> left = {});
-  /// Asks that table for a part of some batches, and tells it what this worker has finished: the batches of its closed
-  /// clocks. What it is told may be that there is none now: then the clock has moved to where this worker is to go on,
-  /// and it is to ask again in a while. What a worker has not finished when it leaves the job, is fenced or dies,
-  /// others get. Waits for the answer alone.
+  /// Requests a lease and reports which batches this worker has finished: the batches in closed clocks. If no lease is
+  /// available now, the result is `lease::kind::later`, this worker's clock advances to the clock at which the worker
+  /// continues, and the worker should ask again later. When a worker leaves, is fenced or dies, its unfinished batches
+  /// are leased to other workers. Blocks only until the answer arrives.
   [[nodiscard]] lease next_lease(std::uint32_t table);
-  /// All before that place is saved, or need not be: what follows is handed out. Waits.
+  /// Confirms that all batches before `steps` are saved, or need no save. The servers then lease the following batches.
+  /// Blocks.
   void pass_save(std::uint32_t table, std::uint64_t steps);
-  /// What was left to do at the end is done (`lease::kind::last`): `over` is told. Waits.
+  /// Confirms that the final work (`lease::kind::last`) is done. Later requests return `lease::kind::over`. Blocks.
   void pass_end(std::uint32_t table);
 
-  /// Ends a clock of this worker; may wait for slower workers, see `consistency`.
+  /// Ends a clock of this worker. May wait for slower workers, see `consistency`.
   void next_clock();
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
-  /// Changes the number of servers, among the servers and hot spares: ranges move to added servers and from removed
-  /// ones, while pushes and pulls continue. Waits until the change is in the store, not until the ranges have moved:
-  /// `servers` counts removed ones until then. Throws configuration_error for more than the ranks that live,
-  /// timeout_error when the store does not answer.
+  /// Changes the number of servers. The servers and the hot spares are the candidates. Ranges move to added servers and
+  /// away from removed servers, while pushes and pulls continue. Waits until the change is in the store, but not until
+  /// the ranges have moved: until then `servers` counts removed servers. Throws configuration_error for more servers
+  /// than live candidates, and timeout_error if the store does not answer.
   void serve_by(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
-  /// Bytes of values and keys that were pushed so far, encoded, without repeated sends.
+  /// Returns the bytes of values and keys that were pushed so far, as encoded. Repeated sends do not count.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
-  /// Servers by this worker's shard map, with removed ones until their ranges have moved.
+  /// Returns the number of servers in this worker's shard map. Removed servers count until their ranges have moved.
   [[nodiscard]] std::size_t servers() const noexcept;
-  /// Workers that have not finished and are not fenced; and whether this one is the first of them.
+  /// Returns the number of workers that are neither finished nor fenced. `is_first_worker` returns true if this worker
+  /// is the first in that list.
   [[nodiscard]] std::size_t workers() const noexcept;
   [[nodiscard]] bool is_first_worker() const noexcept;
 
  private:
   friend class detail::worker_process;
-  pending push_dense(std::uint32_t table, std::span<const float> values, const push_options& how, std::uint8_t flags);
+  pending push_dense(std::uint32_t table, std::span<const float> values, const push_options& options,
+                     std::uint8_t flags);
 
-  void tell_order(std::uint32_t table, std::uint32_t word, std::uint64_t place, std::vector<std::byte> plan = {});
-  [[nodiscard]] lease ask_order(std::uint32_t table);
+  void send_order_request(std::uint32_t table, std::uint32_t request, std::uint64_t place,
+                          std::vector<std::byte> plan = {});
+  [[nodiscard]] lease pull_lease(std::uint32_t table);
   pending push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
 
-  detail::worker_process* of_;
+  detail::worker_process* process_;
 };
 
 }}}  // namespace muster::v0::ps

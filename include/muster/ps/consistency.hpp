@@ -1,4 +1,4 @@
-// How far workers may be apart, and what becomes of gradients that are old.
+// Consistency models: the staleness of pulled values, and the treatment of old gradients.
 #pragma once
 
 #include <cstdint>
@@ -7,39 +7,40 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// What a pull waits for, and what a push does.
+/// The rules for when a server answers a pull and when a push takes effect.
 ///
-/// A worker's clock counts its steps: it says n when all that it pushed in its first n steps has been acknowledged.
+/// A worker's clock counts its steps. The clock is n when every push of the worker's first n steps is acknowledged.
 struct consistency {
   enum class kind : std::uint8_t {
     asynchronous,  ///< no worker waits for another
-    bounded,       ///< a pull of clock c waits until every live worker's clock is c - bound at least (stale synchronous
-                   ///< parallel: Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/
-                   ///< b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html)
-    bulk           ///< pushes are summed; when all live workers' clocks have passed c, the sum of c is one update. Of
-                   ///< one scale; pushes of a later clock than the first that is open wait for it
+    /// A pull in clock c waits until every live worker's clock is at least c - bound (stale synchronous parallel: Ho et
+    /// al. 2013, https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html).
+    bounded,
+    /// The server sums the pushes; when all live workers' clocks have passed c, the sum of clock c is applied as one
+    /// update. All pushes of a clock have the same scale. Pushes of a later clock than the first open clock wait.
+    bulk
   };
   enum class policy : std::uint8_t { keep, drop, damp };
 
   kind what = kind::asynchronous;
-  std::uint64_t bound = 0;  ///< of bounded, in clocks
+  std::uint64_t bound = 0;  ///< for `bounded`, in clocks
 
-  /// A push is old when its range had more updates than `fresh` since the version that it was computed from. Those are
-  /// kept nevertheless, dropped, or damped: weighted by 1 / (1 + what is beyond `fresh`).
+  /// A push is old if its range had more than `fresh` updates since the version from which the push was computed. Old
+  /// pushes are applied unchanged (keep), ignored (drop), or weighted by 1 / (1 + age - fresh) (damp).
   policy old_pushes = policy::keep;
   std::uint64_t fresh = 0;
 
-  /// The weight of a push that many updates old.
+  /// Returns the weight of a push that is `age` updates old.
   [[nodiscard]] float weight_of(std::uint64_t age) const noexcept {
     if (old_pushes == policy::keep || age <= fresh) return 1.0f;
     return old_pushes == policy::drop ? 0.0f : 1.0f / (1.0f + static_cast<float>(age - fresh));
   }
 
-  /// Whether a pull of that clock may have values now: where every live worker's clock is `slowest` at least, and the
-  /// sums of all clocks before `folded` are in them.
+  /// Returns true if a server may answer a pull of `clock` now. `slowest` is the smallest clock among live workers. The
+  /// values contain the sum of every clock before `folded`.
   [[nodiscard]] bool answers(std::uint64_t clock, std::uint64_t slowest, std::uint64_t folded) const noexcept {
     if (what == kind::bounded) return slowest + bound >= clock;
-    // A former head may have folded what a worker that it did not know has not even sent.
+    // A previous head may have folded a clock in which a worker that the head did not know has not sent its pushes yet.
     if (what == kind::bulk) return folded >= clock && slowest >= clock;
     return true;
   }
@@ -47,13 +48,13 @@ struct consistency {
   friend bool operator==(const consistency&, const consistency&) = default;
 };
 
-/// Reads what `--consistency` takes:
+/// Reads the value of `--consistency`:
 ///
 ///     async | bounded:CLOCKS | bulk      [,drop=UPDATES | ,damp=UPDATES]
 ///
-/// Throws configuration_error saying what is wrong and what is known.
+/// Throws configuration_error that names the mistake and the known models.
 [[nodiscard]] consistency parse_consistency(std::string_view text);
-/// As `parse_consistency` reads it.
-[[nodiscard]] std::string to_string(const consistency& how);
+/// Returns the text that `parse_consistency` reads as `model`.
+[[nodiscard]] std::string to_string(const consistency& model);
 
 }}}  // namespace muster::v0::ps

@@ -1,4 +1,4 @@
-// The order of a training's samples as the servers of a job hand it out: leases.
+// Leases: the servers of a job assign the samples of a training to workers in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -8,56 +8,59 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// What a table of leases hands out; see `client::begin_order`.
+/// The order of batches that a table of leases assigns, see `client::begin_order`.
 struct order_plan {
   cursor from{};            ///< the first batch
-  std::uint64_t steps = 0;  ///< batches before it
+  std::uint64_t steps = 0;  ///< number of batches before `from`
 
-  std::uint64_t epochs_limit = 0;  ///< ends with so many epochs; 0: by `steps_limit`
-  std::uint64_t steps_limit = 0;   ///< ends with so many batches; 0: by `epochs_limit`
-  /// After so many epochs or batches, and at the end, no lease is given until `client::pass_save` is called: what was
-  /// pushed is then of all batches before that place, and of none behind it. 0: never.
+  std::uint64_t epochs_limit = 0;  ///< the order ends after this many epochs; 0: `steps_limit` applies
+  std::uint64_t steps_limit = 0;   ///< the order ends after this many batches; 0: `epochs_limit` applies
+  /// After every so many epochs or batches, and at the end, the servers grant no lease until `client::pass_save` is
+  /// called. At that moment the tables contain exactly the pushes from batches before that place. 0: never.
   std::uint64_t epochs_to_save = 0;
   std::uint64_t steps_to_save = 0;
 };
 
-/// A part of some batches that follow each other, for one worker alone: the same part of each. It trains one of them a
-/// clock. When it leaves the job, others get what it has not finished.
+/// An assignment of consecutive batches to one worker: the worker trains the same part in every batch, one batch in
+/// each clock. If the worker leaves the job, its unfinished batches are leased to other workers.
 struct lease {
   enum class kind : std::uint32_t {
-    granted,  ///< it is the asking worker's
-    unknown,  ///< no worker has begun the order yet: the first has to
-    later,    ///< other workers have all there is, and may die: to be asked again
-    save,     ///< all before `from` is trained and counts: the tables can be saved, then `client::pass_save`
-    last,     ///< all is trained and counts: one worker does what is left, then `client::pass_end`; another if it dies
-    over      ///< all is trained and counts, and nothing is left
+    granted,  ///< assigned to the requesting worker
+    unknown,  ///< no worker has started the order yet: the first worker must start it
+    later,    ///< other workers hold all remaining leases and may die: ask again later
+    save,     ///< all pushes before `from` are applied: save the tables, then call `client::pass_save`
+    /// All batches are applied: one worker does the final work, then calls `client::pass_end`; if it dies, another
+    /// worker does.
+    last,
+    over  ///< all batches are applied, and no work is left
   };
   kind what = kind::later;
-  std::uint32_t part = 0;     ///< of `parts` in each batch
-  std::uint32_t parts = 1;    ///< workers when the batches were assigned
-  std::uint32_t batches = 0;  ///< of one epoch
-  std::uint64_t clock = 0;    ///< of the worker at its first batch
-  std::uint64_t steps = 0;    ///< batches before the first, of all epochs: the same number stands for the same samples
-  std::uint64_t settled = 0;  ///< batches before which everything is trained and counts
-  cursor from{};              ///< of the first
+  std::uint32_t part = 0;     ///< index of the part, below `parts`, in each batch
+  std::uint32_t parts = 1;    ///< number of workers when the batches were assigned
+  std::uint32_t batches = 0;  ///< number of batches, all in one epoch
+  std::uint64_t clock = 0;    ///< the worker's clock at its first batch
+  /// Number of batches before the first batch, over all epochs: equal numbers identify equal samples.
+  std::uint64_t steps = 0;
+  std::uint64_t settled = 0;  ///< every batch below this number is trained and applied
+  cursor from{};              ///< position of the first batch
 
-  /// That part, as a loader takes it.
+  /// Returns the part in the form that a loader accepts.
   [[nodiscard]] batch_shard shard() const noexcept { return {static_cast<int>(part), static_cast<int>(parts)}; }
 };
 
-/// What a push was computed from: one part of one batch. Of pushes with the same place a server applies one, whatever
-/// worker each is from.
+/// The part of a batch from which a push was computed. A server applies only one push for each place, from whichever
+/// worker.
 struct batch_place {
-  std::uint64_t number = 0;   ///< 0: of no lease
-  std::uint64_t settled = 0;  ///< all smaller numbers were applied everywhere
+  std::uint64_t number = 0;   ///< 0: the push belongs to no lease
+  std::uint64_t settled = 0;  ///< every push with a smaller number is applied at all servers
 
-  /// A batch is cut into no more.
+  /// Maximum number of parts of a batch.
   static constexpr std::uint64_t most_parts = 4096;
-  /// Of no lease.
+  /// Constructs the place of pushes that belong to no lease.
   batch_place() = default;
-  /// The lease's part of its batch of that number, from 0.
-  batch_place(const lease& of, std::uint64_t batch) noexcept
-      : number((of.steps + batch + 1) * most_parts + of.part), settled((of.settled + 1) * most_parts) {}
+  /// Constructs the place of the lease's part in its batch number `batch`, from 0.
+  batch_place(const lease& granted, std::uint64_t batch) noexcept
+      : number((granted.steps + batch + 1) * most_parts + granted.part), settled((granted.settled + 1) * most_parts) {}
 };
 
 }}}  // namespace muster::v0::ps

@@ -1,11 +1,12 @@
-// The settings of ps.
+// The settings of the parameter server.
 #pragma once
 
 #include <muster/core/env.hpp>
 
 namespace muster { inline namespace v0 { namespace setting {
 
-/// Parameter servers, and the compression of gradients and of pushes. `--help-all` describes each.
+/// Number of servers, hot spares and replicas, the consistency model, and the codec of gradients and pushes.
+/// `--help-all` describes each.
 extern const setting_info servers, standby, replicas, consistency, compress;
 
 }}}  // namespace muster::v0::setting

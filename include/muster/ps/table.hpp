@@ -19,81 +19,82 @@ namespace muster { inline namespace v0 { namespace ps {
 using range_id = std::uint32_t;
 inline constexpr std::size_t most_ranges = 65536;
 
-/// Applies pushes at a server. Stateless itself: the state of each parameter is in arrays that the server keeps.
+/// A function that applies pushes at a server. The object itself has no state: the server keeps every parameter's state
+/// in arrays.
 class update_function {
  public:
   virtual ~update_function() = default;
 
-  /// Floats of state for each parameter.
+  /// Returns the number of floats of state for each parameter.
   [[nodiscard]] virtual std::size_t states() const { return 0; }
-  /// One update by the values of a push. `state` has the arrays, each as long as `values`, initially zeros; `count` is
-  /// the number of this update of these parameters, from 1; `scale` multiplies the learning rate, or the values that
-  /// are added. The same bits at every server.
+  /// Applies the values of one push to `values`. `state` holds the arrays, each as long as `values`, initially zeros.
+  /// `count` is the number of this update to these parameters, from 1. `scale` multiplies the learning rate, or the
+  /// added values. Must compute the same bits at every server.
   virtual void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> state,
                      std::uint64_t count, float scale) const = 0;
 };
 
-/// The update function of a name:
+/// Returns the update function with this name:
 ///
 ///     assign | add
 ///     sgd:RATE | momentum:RATE,MOMENTUM | nesterov:RATE,MOMENTUM | adagrad:RATE | adam:RATE | adamw:RATE   [,decay=D]
 ///
-/// or a registered one. Throws configuration_error that names the mistake and the known functions.
+/// or a registered function. Throws configuration_error that names the mistake and the known functions.
 [[nodiscard]] std::shared_ptr<const update_function> make_update(std::string_view text);
 
-/// Registers `name` for `make_update` in this process; every process of a job must. `make` takes its values and keys
-/// from the reader; those that it leaves are an error. Thread safe. Throws configuration_error for a name that is
-/// taken, or is none (lower-case letters, digits and underscores), and for a `make` that is null.
+/// Registers `name` for `make_update` in this process. Every process of a job must register it. `make` reads its values
+/// and keys from the reader, and unread values are an error. Thread safe. Throws configuration_error for a name that is
+/// already registered or invalid (allowed: lower-case letters, digits and underscores), and for an empty `make`.
 void register_update(const std::string& name, std::function<std::shared_ptr<const update_function>(spec_reader&)> make);
 
-/// One table; the same at every process of a job.
+/// The description of a table, equal at every process of a job.
 struct table_spec {
   std::string name;
-  std::size_t size = 0;        ///< dense: its elements. 0: sparse, rows under 64-bit keys
-  std::size_t width = 1;       ///< sparse: elements of a row
+  std::size_t size = 0;        ///< dense: number of elements; 0: a sparse table with rows under 64-bit keys
+  std::size_t width = 1;       ///< sparse: number of elements in a row
   std::string update = "add";  ///< see `make_update`
-  float initial = 0;           ///< value of each element before the first update
-  std::size_t ranges = 0;      ///< 0: chosen by its size and the servers
-  bool leases =
-      false;  ///< it has no values, and hands out the order of a training's samples: see `client::begin_order`
+  float initial = 0;           ///< initial value of the elements
+  std::size_t ranges = 0;      ///< number of ranges; 0: computed from the size and the number of servers
+  bool leases = false;  ///< the table has no values and leases the samples of a training, see `client::begin_order`
 
-  // Bounds of a sparse table; a removed row is initialised again by the next push to it.
-  std::size_t most_rows =
-      0;  ///< 0: any number. Each range has its share, and removes the rows that were pushed to least recently
-  std::uint64_t most_age = 0;  ///< pushes to its range without one to a row, after which the row is removed. 0: never
+  // Bounds of a sparse table. The next push to a removed row initialises the row again.
+  /// Maximum number of rows, 0: no limit. Each range has its share, and removes the rows with the oldest last push.
+  std::size_t most_rows = 0;
+  /// A row is removed after this many pushes to its range without a push to the row. 0: never.
+  std::uint64_t most_age = 0;
 };
 
-/// The part of a table that a range is.
+/// A contiguous part of a table.
 struct table_range {
   std::uint32_t table = 0;
   std::size_t begin = 0;  ///< dense: the first element
-  std::size_t size = 0;   ///< dense: elements. 0: sparse
+  std::size_t size = 0;   ///< dense: number of elements; 0: sparse
 };
 
-/// The partition of tables into ranges. A plain value, a function of its arguments alone.
+/// The partition of tables into ranges. A plain value that depends only on the constructor's arguments.
 class table_layout {
  public:
-  /// No dense range is larger, so that a range's values are one message.
-  static constexpr std::size_t largest_range = 256 * 1024;  // elements
+  /// Maximum number of elements in a dense range, so that the values of a range fit into one message.
+  static constexpr std::size_t largest_range = 256 * 1024;
 
-  /// Makes several ranges for each of `servers`, so that the load of a server that dies spreads over all others; of a
-  /// small dense table one. Throws configuration_error for invalid tables.
+  /// Makes several ranges for each of `servers`, so that the load of a dead server spreads over all other servers. A
+  /// small dense table is one range. Throws configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
-  /// The tables in their order, the number of ranges of all tables, one range, and the table that it is part of. Ids
-  /// are below ranges(), which is not checked.
+  /// Return the tables in their order, the total number of ranges, a range, and the table of a range. An id must be
+  /// below ranges(), which is not checked.
   [[nodiscard]] const std::vector<table_spec>& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
   [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
   [[nodiscard]] const table_spec& table_of(range_id id) const noexcept { return tables_[ranges_[id].table]; }
-  /// The ranges of a table follow each other.
+  /// Return the first range of a table, and the end of the table's ranges, which are consecutive.
   [[nodiscard]] range_id first(std::uint32_t table) const noexcept { return first_[table]; }
   [[nodiscard]] range_id last(std::uint32_t table) const noexcept { return first_[table + 1]; }
-  /// Of a dense table: the range with that element.
+  /// Returns the range that contains this element of a dense table.
   [[nodiscard]] range_id range_of_element(std::uint32_t table, std::size_t element) const noexcept {
     return static_cast<range_id>(first_[table] + element / length_[table]);
   }
-  /// Of a sparse one: the range of that key.
+  /// Returns the range that contains this key of a sparse table.
   [[nodiscard]] range_id range_of_key(std::uint32_t table, std::uint64_t key) const noexcept {
     const std::uint64_t count = first_[table + 1] - first_[table];
     return static_cast<range_id>(first_[table] +
@@ -103,8 +104,8 @@ class table_layout {
  private:
   std::vector<table_spec> tables_;
   std::vector<table_range> ranges_;
-  std::vector<range_id> first_;      // of each table, and the end
-  std::vector<std::size_t> length_;  // of its ranges but the last
+  std::vector<range_id> first_;      // by table: the first range; then the number of ranges
+  std::vector<std::size_t> length_;  // by table: the length of its ranges except the last
 };
 
 }}}  // namespace muster::v0::ps

@@ -12,25 +12,25 @@ namespace {
 
 using muster::detail::batch_sampler;
 
-// A lease is of as many batches at most, and of a share of what is left before workers wait for each other: so the last
-// leases are short.
+// Maximum number of batches of a lease, and the fraction of the remaining batches that a lease may cover. So leases are
+// short before the workers have to wait for each other.
 constexpr std::uint64_t most_batches = 32;
 constexpr std::uint64_t shares = 4;
 
-void skip(cursor& from, std::uint32_t parts, std::uint64_t batches) noexcept {
-  for (; batches > 0; --batches) from.position += batch_sampler::batch_size(from, static_cast<int>(parts));
+void skip(cursor& at, std::uint32_t parts, std::uint64_t batches) noexcept {
+  for (; batches > 0; --batches) at.position += batch_sampler::batch_size(at, static_cast<int>(parts));
 }
 
-// What is behind so many batches of it.
-lease behind(lease what, std::uint64_t batches) noexcept {
-  skip(what.from, what.parts, batches);
-  what.batches -= static_cast<std::uint32_t>(batches);
-  what.clock += batches;
-  what.steps += batches;
-  return what;
+// Returns the lease without its first `batches`.
+lease remainder_after(lease rest, std::uint64_t batches) noexcept {
+  skip(rest.from, rest.parts, batches);
+  rest.batches -= static_cast<std::uint32_t>(batches);
+  rest.clock += batches;
+  rest.steps += batches;
+  return rest;
 }
 
-std::vector<lease> leases_behind(std::span<const std::byte> plan) {
+std::vector<lease> leases_after_plan(std::span<const std::byte> plan) {
   std::vector<lease> all((plan.size() - sizeof(order_plan)) / sizeof(lease));
   if (!all.empty())
     std::memcpy(static_cast<void*>(all.data()), plan.data() + sizeof(order_plan), all.size() * sizeof(lease));
@@ -40,43 +40,45 @@ std::vector<lease> leases_behind(std::span<const std::byte> plan) {
 }  // namespace
 
 void epoch_order::apply(const log_entry& entry) {
-  if (entry.what == log_entry::kind::gone) return give_up(entry.from);
-  if (entry.what != log_entry::kind::push) return;
-  const auto& said = entry.push;
-  switch (static_cast<order_word>(said.offset)) {
-    case order_word::claim: {
-      std::vector<member> workers(said.payload.size() / sizeof(member));
-      if (!workers.empty()) std::memcpy(workers.data(), said.payload.data(), workers.size() * sizeof(member));
-      close(entry.from, said.settled);
-      return claim(entry.from, said.place, workers);
+  if (entry.type == log_entry::kind::worker_left) return return_leases(entry.sender);
+  if (entry.type != log_entry::kind::push) return;
+  const auto& push = entry.push;
+  switch (static_cast<order_request>(push.offset)) {
+    case order_request::claim: {
+      std::vector<member> workers(push.payload.size() / sizeof(member));
+      if (!workers.empty()) std::memcpy(workers.data(), push.payload.data(), workers.size() * sizeof(member));
+      close(entry.sender, push.settled);
+      return claim(entry.sender, push.place, workers);
     }
-    case order_word::begin:
-      if (!problem_with(said).empty() || std::exchange(begun_, true)) return;
-      std::memcpy(static_cast<void*>(&plan_), said.payload.data(), sizeof plan_);
+    case order_request::begin:
+      if (!problem_with(push).empty() || std::exchange(started_, true)) return;
+      std::memcpy(static_cast<void*>(&plan_), push.payload.data(), sizeof plan_);
       saved_ = plan_.steps;
-      returned_ = leases_behind(said.payload);
+      returned_ = leases_after_plan(push.payload);
       return;
-    case order_word::pass:
-      if (said.place == plan_.steps) saved_ = plan_.steps;
+    case order_request::pass:
+      if (push.place == plan_.steps) saved_ = plan_.steps;
       return;
-    case order_word::end:
+    case order_request::end:
       concluded_ = true;
       return;
   }
 }
 
-std::string epoch_order::problem_with(const message& asked) {
-  if (asked.what == message_kind::pull) return asked.flags == leases ? "" : "it has leases alone";
-  if (asked.flags != leases || asked.offset > static_cast<std::uint32_t>(order_word::end)) return "it has leases alone";
-  if (static_cast<order_word>(asked.offset) != order_word::begin) return "";
+std::string epoch_order::problem_with(const message& request) {
+  if (request.kind == message_kind::pull) return request.flags == leases ? "" : "it has leases alone";
+  if (request.flags != leases || request.offset > static_cast<std::uint32_t>(order_request::end))
+    return "it has leases alone";
+  if (static_cast<order_request>(request.offset) != order_request::begin) return "";
   order_plan plan;
-  if (asked.payload.size() < sizeof plan || (asked.payload.size() - sizeof plan) % sizeof(lease) != 0)
+  if (request.payload.size() < sizeof plan || (request.payload.size() - sizeof plan) % sizeof(lease) != 0)
     return "a plan has " + std::to_string(sizeof plan) + " bytes, and a lease " + std::to_string(sizeof(lease));
-  for (const auto& one : leases_behind(asked.payload)) {
-    if (one.part >= one.parts || one.parts > batch_place::most_parts || one.batches == 0 || one.from.batch == 0)
+  for (const auto& returned : leases_after_plan(request.payload)) {
+    if (returned.part >= returned.parts || returned.parts > batch_place::most_parts || returned.batches == 0 ||
+        returned.from.batch == 0)
       return "it has a lease of no batch";
   }
-  std::memcpy(static_cast<void*>(&plan), asked.payload.data(), sizeof plan);
+  std::memcpy(static_cast<void*>(&plan), request.payload.data(), sizeof plan);
   auto start = plan.from;
   start.position = 0;
   const bool has_batches =
@@ -84,110 +86,112 @@ std::string epoch_order::problem_with(const message& asked) {
   return has_batches ? "" : "its data has no batch";
 }
 
-void epoch_order::claim(const member& by, std::uint64_t clock, std::span<const member> workers) {
-  if (!begun_ || workers.empty() || held_by(by, clock) != nullptr) return;
+void epoch_order::claim(const member& worker, std::uint64_t clock, std::span<const member> workers) {
+  if (!started_ || workers.empty() || held_by(worker, clock) != nullptr) return;
   const auto own = [&] {
-    return std::ranges::find_if(open_,
-                                [&](const dealt& one) { return one.to == by && (!bulk_ || one.what.clock == clock); });
+    return std::ranges::find_if(open_, [&](const assignment& assigned) {
+      return assigned.worker == worker && (!bulk_ || assigned.granted.clock == clock);
+    });
   };
   auto found = own();
   if (found == open_.end() && (bulk_ ? clock >= clock_ : open_.empty())) {
-    deal(clock, workers);
+    assign_block(clock, workers);
     found = own();
   }
   if (found == open_.end() && !bulk_) found = open_.begin();
   if (found == open_.end()) return;
-  held_.push_back({by, found->what});
+  held_.push_back({worker, found->granted});
   open_.erase(found);
-  auto& what = held_.back().what;
-  what.clock = clock;
-  clock_ = std::max(clock_, clock + what.batches);
+  auto& granted = held_.back().granted;
+  granted.clock = clock;
+  clock_ = std::max(clock_, clock + granted.batches);
 }
 
-void epoch_order::deal(std::uint64_t clock, std::span<const member> workers) {
+void epoch_order::assign_block(std::uint64_t clock, std::span<const member> workers) {
   std::uint64_t most = batch_place::most_parts;
   if (plan_.from.per_rank != 0) most = std::min(most, std::max<std::uint64_t>(1, plan_.from.size / plan_.from.batch));
   workers = workers.first(std::min<std::size_t>(workers.size(), most));
-  if (!returned_.empty()) return deal_returned(clock, workers);
+  if (!returned_.empty()) return assign_returned(clock, workers);
   if (ends() || stops_to_save()) return;
   if (epoch_is_over()) {
     ++plan_.from.epoch;
     plan_.from.position = 0;
   }
-  lease one{
+  lease block{
       .parts = static_cast<std::uint32_t>(workers.size()), .clock = clock, .steps = plan_.steps, .from = plan_.from};
-  one.batches = block_length(one.parts);
-  for (const auto& to : workers) {
-    open_.push_back({to, one});
-    ++one.part;
+  block.batches = block_length(block.parts);
+  for (const auto& worker : workers) {
+    open_.push_back({worker, block});
+    ++block.part;
   }
-  skip(plan_.from, one.parts, one.batches);
-  plan_.steps += one.batches;
-  if (bulk_) clock_ = clock + one.batches;
+  skip(plan_.from, block.parts, block.batches);
+  plan_.steps += block.batches;
+  if (bulk_) clock_ = clock + block.batches;
 }
 
-// The same clocks for all: what is longer than the shortest is cut.
-void epoch_order::deal_returned(std::uint64_t clock, std::span<const member> workers) {
+// All returned parts get the same clocks: a part that is longer than the shortest is split.
+void epoch_order::assign_returned(std::uint64_t clock, std::span<const member> workers) {
   const auto count = std::min(returned_.size(), workers.size());
   std::uint32_t shortest = std::numeric_limits<std::uint32_t>::max();
   for (std::size_t i = 0; i < count; ++i) shortest = std::min(shortest, returned_[i].batches);
   for (std::size_t i = 0; i < count; ++i) {
-    lease one = returned_.front();
+    lease part = returned_.front();
     returned_.erase(returned_.begin());
-    if (one.batches > shortest) returned_.push_back(behind(one, shortest));
-    one.batches = shortest;
-    one.clock = clock;
-    open_.push_back({workers[i], one});
+    if (part.batches > shortest) returned_.push_back(remainder_after(part, shortest));
+    part.batches = shortest;
+    part.clock = clock;
+    open_.push_back({workers[i], part});
   }
   if (bulk_) clock_ = clock + shortest;
 }
 
-void epoch_order::close(const member& by, std::uint64_t clocks) {
-  std::erase_if(held_, [&](dealt& one) {
-    if (one.to != by || clocks <= one.what.clock) return false;
-    const auto done = clocks - one.what.clock;
-    if (done >= one.what.batches) return true;
-    one.what = behind(one.what, done);
+void epoch_order::close(const member& worker, std::uint64_t clocks) {
+  std::erase_if(held_, [&](assignment& assigned) {
+    if (assigned.worker != worker || clocks <= assigned.granted.clock) return false;
+    const auto done = clocks - assigned.granted.clock;
+    if (done >= assigned.granted.batches) return true;
+    assigned.granted = remainder_after(assigned.granted, done);
     return false;
   });
 }
 
-void epoch_order::give_up(const member& gone) {
-  const auto returns = [&](const dealt& one) {
-    if (one.to == gone) returned_.push_back(one.what);
-    return one.to == gone;
+void epoch_order::return_leases(const member& worker) {
+  const auto returns = [&](const assignment& assigned) {
+    if (assigned.worker == worker) returned_.push_back(assigned.granted);
+    return assigned.worker == worker;
   };
   std::erase_if(held_, returns);
   std::erase_if(open_, returns);
 }
 
-lease epoch_order::answer(const member& to, std::uint64_t clock) const {
-  lease told{.clock = std::max(clock, clock_), .steps = plan_.steps, .settled = plan_.steps, .from = plan_.from};
-  const auto is_left = [&](const lease& one) { told.settled = std::min(told.settled, one.steps); };
-  for (const auto& one : open_) is_left(one.what);
-  for (const auto& one : held_) is_left(one.what);
+lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
+  lease reply{.clock = std::max(clock, clock_), .steps = plan_.steps, .settled = plan_.steps, .from = plan_.from};
+  const auto is_left = [&](const lease& remaining) { reply.settled = std::min(reply.settled, remaining.steps); };
+  for (const auto& assigned : open_) is_left(assigned.granted);
+  for (const auto& assigned : held_) is_left(assigned.granted);
   std::ranges::for_each(returned_, is_left);
-  if (const auto* const own = held_by(to, clock)) {
-    const auto settled = told.settled;
-    told = own->what;
-    told.what = lease::kind::granted;
-    told.settled = settled;
-    return told;
+  if (const auto* const own = held_by(worker, clock)) {
+    const auto settled = reply.settled;
+    reply = own->granted;
+    reply.what = lease::kind::granted;
+    reply.settled = settled;
+    return reply;
   }
-  if (!begun_) told.what = lease::kind::unknown;
+  if (!started_) reply.what = lease::kind::unknown;
   const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
-  if (begun_ && all_counts && stops_to_save()) told.what = lease::kind::save;
-  if (begun_ && all_counts && ends() && !stops_to_save())
-    told.what = concluded_ ? lease::kind::over : lease::kind::last;
-  const auto own = std::ranges::find(open_, to, &dealt::to);  // of one that comes late, and of bulk
-  if (bulk_ && own != open_.end()) told.clock = std::max(clock, own->what.clock);
-  return told;
+  if (started_ && all_counts && stops_to_save()) reply.what = lease::kind::save;
+  if (started_ && all_counts && ends() && !stops_to_save())
+    reply.what = concluded_ ? lease::kind::over : lease::kind::last;
+  // For a worker that joined late, and for bulk.
+  const auto own = std::ranges::find(open_, worker, &assignment::worker);
+  if (bulk_ && own != open_.end()) reply.clock = std::max(clock, own->granted.clock);
+  return reply;
 }
 
 std::vector<member> epoch_order::holders() const {
   std::vector<member> all;
-  for (const auto& one : held_) all.push_back(one.to);
-  for (const auto& one : open_) all.push_back(one.to);
+  for (const auto& assigned : held_) all.push_back(assigned.worker);
+  for (const auto& assigned : open_) all.push_back(assigned.worker);
   std::ranges::sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
@@ -195,14 +199,15 @@ std::vector<member> epoch_order::holders() const {
 
 std::vector<lease> epoch_order::leases_left() const {
   auto all = returned_;
-  for (const auto& one : held_) all.push_back(one.what);
-  for (const auto& one : open_) all.push_back(one.what);
+  for (const auto& assigned : held_) all.push_back(assigned.granted);
+  for (const auto& assigned : open_) all.push_back(assigned.granted);
   return all;
 }
 
-const epoch_order::dealt* epoch_order::held_by(const member& node, std::uint64_t clock) const noexcept {
-  const auto found = std::ranges::find_if(held_, [&](const dealt& one) {
-    return one.to == node && one.what.clock <= clock && clock - one.what.clock < one.what.batches;
+const epoch_order::assignment* epoch_order::held_by(const member& node, std::uint64_t clock) const noexcept {
+  const auto found = std::ranges::find_if(held_, [&](const assignment& assigned) {
+    return assigned.worker == node && assigned.granted.clock <= clock &&
+           clock - assigned.granted.clock < assigned.granted.batches;
   });
   return found == held_.end() ? nullptr : &*found;
 }
@@ -232,9 +237,9 @@ std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
   if (plan_.epochs_to_save != 0) ends_with(plan_.epochs_to_save - at.epoch % plan_.epochs_to_save);
   if (plan_.steps_limit != 0) left = std::min(left, plan_.steps_limit - plan_.steps);
   if (plan_.steps_to_save != 0) left = std::min(left, plan_.steps_to_save - plan_.steps % plan_.steps_to_save);
-  const auto wanted = std::clamp<std::uint64_t>(left / shares, 1, most_batches);
-  std::uint32_t count = 0;  // of this epoch
-  for (cursor next = at; count < wanted; ++count) {
+  const auto target = std::clamp<std::uint64_t>(left / shares, 1, most_batches);
+  std::uint32_t count = 0;  // number of batches in this epoch
+  for (cursor next = at; count < target; ++count) {
     const auto samples = batch_sampler::batch_size(next, static_cast<int>(parts));
     if (samples == 0) break;
     next.position += samples;
@@ -242,22 +247,22 @@ std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
   return count;
 }
 
-void epoch_order::save(muster::detail::wire_writer& to) const {
-  to.add(std::uint8_t{begun_}, plan_, saved_, std::uint8_t{concluded_}, clock_);
-  to.add_all<dealt>(open_);
-  to.add_all<dealt>(held_);
-  to.add_all<lease>(returned_);
+void epoch_order::save(muster::detail::wire_writer& out) const {
+  out.add(std::uint8_t{started_}, plan_, saved_, std::uint8_t{concluded_}, clock_);
+  out.add_all<assignment>(open_);
+  out.add_all<assignment>(held_);
+  out.add_all<lease>(returned_);
 }
 
-bool epoch_order::load(muster::detail::wire_reader& from) {
-  begun_ = from.number<std::uint8_t>() != 0;
-  from.read(plan_, saved_);
-  concluded_ = from.number<std::uint8_t>() != 0;
-  from.read(clock_);
-  open_ = from.all<dealt>();
-  held_ = from.all<dealt>();
-  returned_ = from.all<lease>();
-  return from.good();
+bool epoch_order::load(muster::detail::wire_reader& in) {
+  started_ = in.number<std::uint8_t>() != 0;
+  in.read(plan_, saved_);
+  concluded_ = in.number<std::uint8_t>() != 0;
+  in.read(clock_);
+  open_ = in.all<assignment>();
+  held_ = in.all<assignment>();
+  returned_ = in.all<lease>();
+  return in.good();
 }
 
 }}}  // namespace muster::v0::ps

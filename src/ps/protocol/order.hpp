@@ -1,4 +1,4 @@
-// The order of a training's samples, handed out in leases: a state machine without messages, clocks or threads.
+// The order of a training's samples, assigned in leases: a state machine without messages, clocks or threads.
 #pragma once
 
 #include <cstdint>
@@ -13,66 +13,70 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// What workers push to a table of leases, in `message::offset`.
-enum class order_word : std::uint32_t {
-  claim = 0,  ///< place: the clock that the worker wants a batch for; settled: clocks that it has closed
-  begin = 1,  ///< payload: order_plan, and behind it leases of batches before it that are not trained
-  pass = 2,   ///< place: steps; the batches behind these may be handed out
-  end = 3     ///< all is done that was left to do
+/// The request that a worker pushes to a table of leases, in `message::offset`.
+enum class order_request : std::uint32_t {
+  /// place: the clock for which the worker requests a batch; settled: the number of clocks that it has closed.
+  claim = 0,
+  begin = 1,  ///< payload: an `order_plan`, then leases of earlier batches that are not trained
+  pass = 2,   ///< place: a number of steps; the batches after these may be leased
+  end = 3     ///< the final work is done
 };
 
-/// Assigns batches in blocks: some that follow each other, cut into one part for each worker of the moment. A worker
-/// gets one part of a block, and what it has not finished when it leaves is assigned again, before what follows.
+/// Assigns batches in blocks. A block is a number of consecutive batches, divided into one part for each present
+/// worker. A worker holds one part of a block. When a worker leaves, its unfinished batches are assigned again before
+/// later batches.
 ///
-/// The parts of a block are by the workers' clocks in bulk: each has its own, of the same clocks, so that a clock's sum
-/// is of one batch. Otherwise a worker that is done takes the next part that is left, preferably its own.
+/// In the bulk-synchronous model parts are bound to clocks: each worker has its own part, all with the same clocks, so
+/// that the sum of a clock is from one batch. Otherwise a worker that has finished takes the next free part, preferably
+/// the part that was assigned to it.
 ///
-/// The same entries make the same state at every server of the range.
+/// Equal entries produce equal state at every server of the range.
 class epoch_order {
  public:
   explicit epoch_order(bool bulk = false) noexcept : bulk_(bulk) {}
 
-  /// Why a push or pull is none of such a table; empty where it is.
-  [[nodiscard]] static std::string problem_with(const message& asked);
-  /// An entry of the range's log; the payload of a claim is the workers of the map.
+  /// Returns why a push or pull is invalid for a table of leases, or an empty string if it is valid.
+  [[nodiscard]] static std::string problem_with(const message& request);
+  /// Applies an entry of the range's log. The payload of a claim is the list of workers in the map.
   void apply(const log_entry& entry);
-  /// What that worker is told that wants a batch for this clock.
-  [[nodiscard]] lease answer(const member& to, std::uint64_t clock) const;
-  /// The workers that have leases.
+  /// Returns the answer to a worker that requests a batch for this clock.
+  [[nodiscard]] lease answer(const member& worker, std::uint64_t clock) const;
+  /// Returns the workers that hold leases, sorted.
   [[nodiscard]] std::vector<member> holders() const;
-  /// What `begin` goes on from, with `leases_left` behind it; nothing before the order has begun.
-  [[nodiscard]] const order_plan* plan() const noexcept { return begun_ ? &plan_ : nullptr; }
-  /// What was assigned and is not finished, whatever worker has it.
+  /// Returns the plan from which a later `begin` continues, together with `leases_left`. Null before the order has
+  /// started.
+  [[nodiscard]] const order_plan* plan() const noexcept { return started_ ? &plan_ : nullptr; }
+  /// Returns all leases that are assigned and not finished.
   [[nodiscard]] std::vector<lease> leases_left() const;
 
-  void save(muster::detail::wire_writer& to) const;
-  [[nodiscard]] bool load(muster::detail::wire_reader& from);
+  void save(muster::detail::wire_writer& out) const;
+  [[nodiscard]] bool load(muster::detail::wire_reader& in);
 
  private:
-  // A part of batches, with the worker that it is for.
-  struct dealt {
-    member to;
-    lease what;
+  // A part of some batches, with the worker to which it is assigned.
+  struct assignment {
+    member worker;
+    lease granted;
   };
-  void claim(const member& by, std::uint64_t clock, std::span<const member> workers);
-  void deal(std::uint64_t clock, std::span<const member> workers);
-  void deal_returned(std::uint64_t clock, std::span<const member> workers);
-  void close(const member& by, std::uint64_t clocks);
-  void give_up(const member& gone);
-  [[nodiscard]] const dealt* held_by(const member& node, std::uint64_t clock) const noexcept;
+  void claim(const member& worker, std::uint64_t clock, std::span<const member> workers);
+  void assign_block(std::uint64_t clock, std::span<const member> workers);
+  void assign_returned(std::uint64_t clock, std::span<const member> workers);
+  void close(const member& worker, std::uint64_t clocks);
+  void return_leases(const member& worker);
+  [[nodiscard]] const assignment* held_by(const member& node, std::uint64_t clock) const noexcept;
   [[nodiscard]] bool epoch_is_over() const noexcept;
   [[nodiscard]] bool ends() const noexcept;
   [[nodiscard]] bool stops_to_save() const noexcept;
   [[nodiscard]] std::uint32_t block_length(std::uint32_t parts) const noexcept;
 
   bool bulk_;
-  bool begun_ = false;
-  order_plan plan_;          // `from` and `steps` are of what is assigned next
-  std::uint64_t saved_ = 0;  // steps, at the last place that was passed
-  bool concluded_ = false;   // the end was passed
-  std::uint64_t clock_ = 0;  // behind those of all parts that were assigned
-  std::vector<dealt> open_;  // not claimed yet
-  std::vector<dealt> held_;
+  bool started_ = false;
+  order_plan plan_;               // `from` and `steps` describe the next batch to assign
+  std::uint64_t saved_ = 0;       // steps at the last confirmed save
+  bool concluded_ = false;        // the end was confirmed
+  std::uint64_t clock_ = 0;       // the first clock after every assigned part
+  std::vector<assignment> open_;  // assigned, not claimed yet
+  std::vector<assignment> held_;
   std::vector<lease> returned_;
 };
 

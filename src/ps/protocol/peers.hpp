@@ -1,4 +1,4 @@
-// The others of a job, as one of its servers or workers knows them.
+// The other servers and workers of a job, as a server or worker sees them.
 #pragma once
 
 #include <algorithm>
@@ -12,47 +12,47 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// A server or worker that the map names. One that was not heard yet is at clock 0: so what the slowest has reached is
-/// never overestimated.
+/// A server or worker in the map. The clock of a peer is 0 until its first message arrives, so that the slowest clock
+/// is never overestimated.
 struct peer {
   bool is_worker = false;
-  bool dead = false;            ///< there is proof, or it has left
-  bool suspect = false;         ///< it was not heard, or its connection ended
-  bool missed = false;          ///< it was suspect, or its connection broken, when that was last looked at
-  bool said_goodbye = false;    ///< of a worker; of a server: it knows that this worker has left
-  std::uint64_t clock = 0;      ///< of a worker
-  clock::time_point heard{};    ///< last, or when it was first expected
-  clock::time_point doubted{};  ///< when its connection broke, and another was tried
+  bool dead = false;                    ///< the peer has ended, by proof, or has left
+  bool suspect = false;                 ///< no message arrived for too long, or the connection ended
+  bool missed = false;                  ///< value of "suspect or disconnected" at the last check
+  bool has_left = false;                ///< a worker: it has left; a server: it knows that this worker has left
+  std::uint64_t clock = 0;              ///< a worker's clock
+  clock::time_point last_received{};    ///< time of the last message, or when the first message was first expected
+  clock::time_point disconnected_at{};  ///< when the connection broke and reconnection began
 };
 
-/// Not thread safe; O(log n) a frame.
+/// The peers of a process. Not thread safe. O(log n) for each frame.
 struct peer_table {
   std::map<member, peer> all;
-  clock::time_point ticked{};
-  clock::duration usual_gap{};  ///< between two ticks, of late
+  clock::time_point last_tick{};
+  clock::duration usual_gap{};  ///< moving average of the time between two ticks
 
-  /// Those of the map, and no others: it forgets those that are fenced.
-  void learn(const shard_map& map, clock::time_point now) {
-    for (const auto& one : map.servers) all.try_emplace(one.node, peer{.heard = now});
-    for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .heard = now});
-    std::erase_if(all, [&](const auto& one) { return !map.has_server(one.first) && !map.has_worker(one.first); });
+  /// Makes the table contain exactly the servers and workers of the map. Fenced peers are removed.
+  void apply_map(const shard_map& map, clock::time_point now) {
+    for (const auto& entry : map.servers) all.try_emplace(entry.node, peer{.last_received = now});
+    for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .last_received = now});
+    std::erase_if(all, [&](const auto& entry) { return !map.has_server(entry.first) && !map.has_worker(entry.first); });
   }
-  /// Time passes. A process that was itself away for a good part of `silence` heard no other one, which is no fault of
-  /// theirs: true then.
+  /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `silence`. The process
+  /// could not receive messages meanwhile, so the time of the last message is reset for all peers.
   bool tick(clock::time_point now, clock::duration silence) {
-    const bool was_away = now - ticked > silence / 4;
-    if (ticked != clock::time_point{}) usual_gap += (now - ticked - usual_gap) / 16;
+    const bool was_away = now - last_tick > silence / 4;
+    if (last_tick != clock::time_point{}) usual_gap += (now - last_tick - usual_gap) / 16;
     if (was_away) {
-      for (auto& [node, its] : all) its.heard = now;
+      for (auto& [node, known_peer] : all) known_peer.last_received = now;
     }
-    return std::exchange(ticked, now) != clock::time_point{} && was_away;
+    return std::exchange(last_tick, now) != clock::time_point{} && was_away;
   }
-  /// How long others may be silent: longer where this process waits for a processor again and again, for it is not the
-  /// only one to do so.
+  /// Returns how long peers may be silent. The time is longer if this process often waits for a processor, because then
+  /// the peers probably wait too.
   [[nodiscard]] clock::duration patience(clock::duration silence) const noexcept {
     return std::max(silence, 16 * usual_gap);
   }
-  /// Null for one that the map does not name.
+  /// Returns null for a node that is not in the map.
   [[nodiscard]] const peer* find(const member& node) const noexcept {
     const auto found = all.find(node);
     return found == all.end() ? nullptr : &found->second;

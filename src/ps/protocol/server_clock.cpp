@@ -1,4 +1,4 @@
-// What time makes of a server: workers' clocks, ends, silence.
+// A server and time: workers' clocks, the end of the job, and silent peers.
 #include "server.hpp"
 
 #include <algorithm>
@@ -8,29 +8,29 @@ namespace muster { inline namespace v0 { namespace ps {
 
 bool server::is_done() const noexcept {
   return std::ranges::all_of(peers_.all,
-                             [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
+                             [](const auto& entry) { return !entry.second.is_worker || entry.second.has_left; });
 }
 
 bool server::has_left(const member& worker) const noexcept {
-  const auto* const its = peers_.find(worker);
-  return its != nullptr && its->said_goodbye;
+  const auto* const known_peer = peers_.find(worker);
+  return known_peer != nullptr && known_peer->has_left;
 }
 
-// Those of workers. Bulk: sums that no worker adds to any more are applied.
-void server::clocks_moved(clock::time_point now) {
+// Recomputes the slowest worker's clock. Bulk: applies the sums of clocks to which no worker adds any more.
+void server::on_clocks_changed(clock::time_point now) {
   std::optional<std::uint64_t> slowest;
-  for (const auto& [node, its] : peers_.all) {
-    if (!its.is_worker) continue;
-    slowest = std::min(slowest.value_or(its.clock), its.clock);
-    fastest_ = std::max(fastest_, its.clock);
+  for (const auto& [node, known_peer] : peers_.all) {
+    if (!known_peer.is_worker) continue;
+    slowest = std::min(slowest.value_or(known_peer.clock), known_peer.clock);
+    fastest_ = std::max(fastest_, known_peer.clock);
   }
   slowest_ = slowest.value_or(fastest_);  // without workers no pull waits
-  if (settings_.how.what != consistency::kind::bulk) return;
+  if (settings_.model.what != consistency::kind::bulk) return;
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     while (range.serves() && range.folded < slowest_) {
       const message sum{.clock = range.folded, .scale = range.scale.value_or(1.0f)};
-      append(id, range, {.what = log_entry::kind::fold, .push = sum}, now);
+      append(id, range, {.type = log_entry::kind::fold, .push = sum}, now);
     }
   }
 }
@@ -40,47 +40,47 @@ void server::end_open_sums(clock::time_point now) {
     auto& range = ranges_[id];
     if (!range.serves() || !range.scale) continue;
     const message sum{.clock = range.folded, .scale = *range.scale};
-    append(id, range, {.what = log_entry::kind::fold, .push = sum}, now);
+    append(id, range, {.type = log_entry::kind::fold, .push = sum}, now);
   }
 }
 
-// Those of workers that the map does not name any more: others get them.
+// Returns the leases of workers that are not in the map any more, so that other workers receive them.
 void server::return_leases(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (!range.serves()) continue;
     for (const auto& node : values_.holders(id)) {
-      if (!map_.has_worker(node)) append(id, range, {.what = log_entry::kind::gone, .from = node}, now);
+      if (!map_.has_worker(node)) append(id, range, {.type = log_entry::kind::worker_left, .sender = node}, now);
     }
   }
 }
 
-void server::look_for_the_silent(clock::time_point now) {
-  if (peers_.tick(now, settings_.silence)) back_at_ = now;
-  for (auto& [node, its] : peers_.all) {
-    if (node != self_ &&
-        now - its.heard > peers_.patience(its.is_worker ? settings_.worker_silence : settings_.silence))
-      its.suspect = true;
+void server::suspect_silent_peers(clock::time_point now) {
+  if (peers_.tick(now, settings_.silence)) resumed_at_ = now;
+  for (auto& [node, known_peer] : peers_.all) {
+    if (node != self_ && now - known_peer.last_received >
+                             peers_.patience(known_peer.is_worker ? settings_.worker_silence : settings_.silence))
+      known_peer.suspect = true;
   }
-  if (now - pulsed_ < settings_.retry) return;
-  pulsed_ = now;
-  for (const auto& one : map_.servers) {
-    if (one.node != self_) out_.send(one.node, {.what = message_kind::pulse});
+  if (now - heartbeat_at_ < settings_.retry) return;
+  heartbeat_at_ = now;
+  for (const auto& entry : map_.servers) {
+    if (entry.node != self_) out_.send(entry.node, {.kind = message_kind::pulse});
   }
 }
 
 void server::tick(clock::time_point now) {
   if (fenced_) return;
-  look_for_the_silent(now);
-  govern(now);
+  suspect_silent_peers(now);
+  propose_map(now);
   return_leases(now);
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    if (range.successor == no_node || !range.has_state || now - range.said < settings_.retry) continue;
-    const auto has = range.successor_is_learner ? range.behind_has : range.committed;
-    if (!range.behind_known) {
+    if (range.successor == no_node || !range.has_state || now - range.last_sent < settings_.retry) continue;
+    const auto has = range.successor_is_learner ? range.successor_ack : range.committed;
+    if (!range.successor_known) {
       offer(id, range, now);
-    } else if (range.sent > has) {  // a server that has them already acknowledges again
+    } else if (range.sent > has) {  // a server that already has the entries acknowledges them again
       range.sent = has;
       send_entries(id, range, now);
     }

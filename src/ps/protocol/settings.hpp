@@ -1,4 +1,4 @@
-// By what servers and workers keep each other's time.
+// Timing and size limits of the protocol between servers and workers.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,23 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// What all processes of a job have in common.
+/// Settings that are equal at all processes of a job.
 struct protocol_settings {
-  consistency how{};
-  clock::duration retry = std::chrono::milliseconds(50);      ///< after which unanswered messages are sent again
-  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
-  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
-  clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
-  /// Workers may not have heard the answer to their farewell: so long a server repeats it, and twice as long where what
-  /// it sends is not taken.
-  clock::duration last_words = std::chrono::milliseconds(300);
-  clock::duration quorum = std::chrono::seconds(30);  ///< for which servers of an elastic job wait for a worker
-  std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
-  std::size_t moves_at_once = 8;               ///< ranges
-  std::size_t copy_piece = std::size_t{1} << 30;  ///< bytes of a copy in one message: at most `most_payload`
+  consistency model{};
+  clock::duration retry = std::chrono::milliseconds(50);  ///< interval after which unanswered messages are sent again
+  /// Interval without messages after which a server is suspected.
+  clock::duration silence = std::chrono::milliseconds(1000);
+  clock::duration worker_silence = std::chrono::seconds(30);  ///< the same for a worker, which may compute for long
+  /// Longest time for which only one end may know that a connection is broken.
+  clock::duration one_sided = std::chrono::seconds(1);
+  /// A server that is done answers farewells for this long, because a worker may have missed the answer. The time is
+  /// twice as long while sends of the server are still outstanding.
+  clock::duration farewell_time = std::chrono::milliseconds(300);
+  /// Time for which the servers of an elastic job without workers wait for a worker.
+  clock::duration quorum = std::chrono::seconds(30);
+  std::size_t window = std::size_t{64} << 20;     ///< bytes that a learner may lag behind before it receives a new copy
+  std::size_t moves_at_once = 8;                  ///< maximum number of ranges that move simultaneously
+  std::size_t copy_piece = std::size_t{1} << 30;  ///< bytes of a copy in one message, at most `most_payload`
 };
 
 }}}  // namespace muster::v0::ps

@@ -14,8 +14,8 @@ namespace {
 constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
-// How many ranges each server holds a copy of, or is about to, and how many it is the head of; in the order in which
-// servers get one more.
+// Number of copies that a server holds or will hold, and number of ranges whose head it is. The order of loads
+// determines which server receives the next range.
 struct load {
   std::size_t copies = 0;
   std::size_t heads = 0;
@@ -23,24 +23,24 @@ struct load {
   auto operator<=>(const load&) const = default;
 };
 
-bool is_serving(const server_entry& one) { return !one.leaving; }
+bool is_serving(const server_entry& server) { return !server.leaving; }
 
 std::map<node_id, load> loads_of(const shard_map& map) {
   std::map<node_id, load> loads;
-  // Where all want to leave none can: they hold what there is until others come.
+  // If all servers are leaving, none can leave: they keep their ranges until other servers join.
   const bool all_leave = std::ranges::none_of(map.servers, is_serving);
-  for (const auto& one : map.servers) {
-    if (!one.leaving || all_leave) loads[one.node.at] = {};
+  for (const auto& server : map.servers) {
+    if (!server.leaving || all_leave) loads[server.node.at] = {};
   }
-  const auto count = [&](node_id node, std::size_t load::*what) {
-    if (const auto found = loads.find(node); found != loads.end()) ++(found->second.*what);
+  const auto count = [&](node_id node, std::size_t load::*counter) {
+    if (const auto found = loads.find(node); found != loads.end()) ++(found->second.*counter);
   };
   for (const auto& range : map.ranges) {
     for (const auto node : range.chain) {
       if (node != range.leaver) count(node, &load::copies);
     }
     if (range.learner != no_node) count(range.learner, &load::copies);
-    // The one behind a head that leaves takes its place.
+    // The successor of a leaving head becomes the head.
     const bool head_leaves = range.leaver != no_node && range.head() == range.leaver;
     const node_id head = !head_leaves ? range.head() : range.chain.size() > 1 ? range.chain[1] : range.learner;
     if (head != no_node) count(head, &load::heads);
@@ -48,16 +48,16 @@ std::map<node_id, load> loads_of(const shard_map& map) {
   return loads;
 }
 
-// The server with the least among those that do not hold the range.
+// Returns the server with the smallest load among the servers that do not hold the range.
 node_id least_loaded(const std::map<node_id, load>& loads, const shard_range& range) {
   node_id best = no_node;
-  for (const auto& [node, its] : loads) {
-    if (!range.holds(node) && (best == no_node || its < loads.at(best))) best = node;
+  for (const auto& [node, server_load] : loads) {
+    if (!range.holds(node) && (best == no_node || server_load < loads.at(best))) best = node;
   }
   return best;
 }
 
-// What a change made of a map, with versions that say so; nothing when it is as it was.
+// Returns the changed map with new versions, or nullopt if nothing changed.
 std::optional<shard_map> changed(const shard_map& before, shard_map next) {
   if (next == before) return std::nullopt;
   ++next.version;
@@ -67,13 +67,13 @@ std::optional<shard_map> changed(const shard_map& before, shard_map next) {
   return next;
 }
 
-// Versions only grow: no earlier process of that place has had this incarnation.
+// Versions only grow, so no earlier process at that place had this incarnation.
 server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_cast<std::uint32_t>(map.version + 1)}}; }
 
 }  // namespace
 
 const server_entry* shard_map::server(node_id at) const noexcept {
-  const auto found = std::ranges::find_if(servers, [&](const auto& one) { return one.node.at == at; });
+  const auto found = std::ranges::find_if(servers, [&](const auto& entry) { return entry.node.at == at; });
   return found == servers.end() ? nullptr : &*found;
 }
 
@@ -93,13 +93,13 @@ std::optional<range_id> shard_map::lost_range() const noexcept {
 
 std::string shard_map::encode() const {
   muster::detail::wire_writer out;
-  out.add(map_magic, version, replicas, wanted, std::uint64_t{servers.size()});
-  for (const auto& one : servers) out.add(one.node, std::uint8_t{one.leaving});
+  out.add(map_magic, version, replicas, target_servers, std::uint64_t{servers.size()});
+  for (const auto& server : servers) out.add(server.node, std::uint8_t{server.leaving});
   out.add_all<member>(workers);
   out.add(std::uint64_t{ranges.size()});
-  for (const auto& one : ranges) {
-    out.add(one.epoch, one.learner, one.leaver);
-    out.add_all<node_id>(one.chain);
+  for (const auto& entry : ranges) {
+    out.add(entry.epoch, entry.learner, entry.leaver);
+    out.add_all<node_id>(entry.chain);
   }
   return out.take();
 }
@@ -107,30 +107,30 @@ std::string shard_map::encode() const {
 std::optional<shard_map> shard_map::decode(std::string_view text) {
   muster::detail::wire_reader in(text);
   shard_map read;
-  const bool known = in.number<std::uint64_t>() == map_magic;
-  in.read(read.version, read.replicas, read.wanted);
-  read.servers.resize(known ? in.count(9, most_nodes) : 0);
-  for (auto& one : read.servers) {
-    one.node = in.number<member>();
+  const bool has_magic = in.number<std::uint64_t>() == map_magic;
+  in.read(read.version, read.replicas, read.target_servers);
+  read.servers.resize(has_magic ? in.count(9, most_nodes) : 0);
+  for (auto& server : read.servers) {
+    server.node = in.number<member>();
     const auto leaving = in.number<std::uint8_t>();
-    one.leaving = leaving == 1;
-    if (one.node.at >= most_nodes || leaving > 1) in.fail();
+    server.leaving = leaving == 1;
+    if (server.node.at >= most_nodes || leaving > 1) in.fail();
   }
-  if (known) read.workers = in.all<member>(most_nodes);
-  for (const auto& one : read.workers) {
-    if (one.at >= most_nodes) in.fail();
+  if (has_magic) read.workers = in.all<member>(most_nodes);
+  for (const auto& worker : read.workers) {
+    if (worker.at >= most_nodes) in.fail();
   }
-  read.ranges.resize(known ? in.count(24, most_ranges) : 0);
-  for (auto& one : read.ranges) {
-    in.read(one.epoch, one.learner, one.leaver);
-    one.chain = in.all<node_id>(longest_chain);
-    for (const auto node : one.chain) {
+  read.ranges.resize(has_magic ? in.count(24, most_ranges) : 0);
+  for (auto& range : read.ranges) {
+    in.read(range.epoch, range.learner, range.leaver);
+    range.chain = in.all<node_id>(longest_chain);
+    for (const auto node : range.chain) {
       if (read.server(node) == nullptr) in.fail();
     }
-    if (one.learner != no_node && read.server(one.learner) == nullptr) in.fail();
-    if (one.leaver != no_node && !one.holds(one.leaver)) in.fail();
+    if (range.learner != no_node && read.server(range.learner) == nullptr) in.fail();
+    if (range.leaver != no_node && !range.holds(range.leaver)) in.fail();
   }
-  if (!known || !in.whole()) return std::nullopt;
+  if (!has_magic || !in.whole()) return std::nullopt;
   return read;
 }
 
@@ -146,11 +146,12 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   shard_map map;
   map.version = 1;
   map.replicas = replicas;
-  map.wanted = static_cast<std::uint32_t>(servers.size());
+  map.target_servers = static_cast<std::uint32_t>(servers.size());
   map.servers = std::move(servers);
   map.workers = std::move(workers);
   map.ranges.resize(ranges);
-  // Heads in turn. Of the next range of each, the copies begin one server further: among those with the fewest ranges.
+  // Servers become heads in turn. The candidates for the copies of a server's next range start one server further.
+  // Among the candidates the server with the fewest ranges is chosen.
   const std::size_t count = map.servers.size();
   const auto place = [&](std::size_t index) { return map.servers[index % count].node.at; };
   for (std::size_t id = 0; id < ranges; ++id) map.ranges[id] = {.epoch = map.version, .chain = {place(id)}};
@@ -173,27 +174,28 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
 std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                          std::span<const member> suspects) {
   shard_map next = map;
-  std::set<node_id> out;
-  for (const auto& one : dead) {
-    if (next.has_server(one)) out.insert(one.at);
+  std::set<node_id> removed;
+  for (const auto& server : dead) {
+    if (next.has_server(server)) removed.insert(server.at);
   }
-  // The last holder of a range is not given up for a suspicion.
-  for (const auto& one : suspects) {
-    if (!next.has_server(one) || out.contains(one.at)) continue;
+  // A suspect that is the last holder of a range is not removed.
+  for (const auto& suspect : suspects) {
+    if (!next.has_server(suspect) || removed.contains(suspect.at)) continue;
     const bool last = std::ranges::any_of(next.ranges, [&](const shard_range& range) {
-      return range.holds(one.at) &&
-             std::ranges::all_of(range.chain, [&](node_id other) { return other == one.at || out.contains(other); });
+      return range.holds(suspect.at) && std::ranges::all_of(range.chain, [&](node_id holder) {
+               return holder == suspect.at || removed.contains(holder);
+             });
     });
-    if (!last) out.insert(one.at);
+    if (!last) removed.insert(suspect.at);
   }
-  std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.node.at); });
+  std::erase_if(next.servers, [&](const server_entry& server) { return removed.contains(server.node.at); });
   for (auto& range : next.ranges) {
-    const bool shrank = std::erase_if(range.chain, [&](node_id node) { return out.contains(node); }) > 0;
-    if (range.learner != no_node && (out.contains(range.learner) || range.chain.empty())) {
+    const bool shrank = std::erase_if(range.chain, [&](node_id node) { return removed.contains(node); }) > 0;
+    if (range.learner != no_node && (removed.contains(range.learner) || range.chain.empty())) {
       range.learner = no_node;
-      range.leaver = no_node;  // no server takes its place
+      range.leaver = no_node;  // no server replaces the leaver
     }
-    if (range.leaver != no_node && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
+    if (range.leaver != no_node && (removed.contains(range.leaver) || (shrank && range.chain.size() == 1)))
       range.leaver = no_node;
   }
   return changed(map, std::move(next));
@@ -223,14 +225,14 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
     return entry != nullptr && is_serving(*entry);
   });
   shard_map next = map;
-  next.wanted = static_cast<std::uint32_t>(servers);
+  next.target_servers = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool wanted = i < servers;
+    const bool serves = i < servers;
     const auto own =
-        std::ranges::find_if(next.servers, [&](const server_entry& one) { return one.node.at == order[i]; });
+        std::ranges::find_if(next.servers, [&](const server_entry& server) { return server.node.at == order[i]; });
     if (own != next.servers.end()) {
-      own->leaving = !wanted;
-    } else if (wanted) {
+      own->leaving = !serves;
+    } else if (serves) {
       next.servers.push_back(newcomer(map, order[i]));
     }
   }
@@ -239,7 +241,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
 
 std::optional<shard_map> with_standby(const shard_map& map, node_id node) {
   const auto serving = std::ranges::count_if(map.servers, is_serving);
-  if (map.server(node) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
+  if (map.server(node) != nullptr || std::cmp_greater_equal(serving, map.target_servers)) return std::nullopt;
   shard_map next = map;
   next.servers.push_back(newcomer(map, node));
   return changed(map, std::move(next));
@@ -250,31 +252,32 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   auto loads = loads_of(next);
   auto moving = static_cast<std::size_t>(
       std::ranges::count_if(next.ranges, [](const shard_range& range) { return range.learner != no_node; }));
-  const auto copies_wanted = std::min<std::size_t>(next.replicas + 1, loads.size());
+  const auto target_copies = std::min<std::size_t>(next.replicas + 1, loads.size());
   const auto teach = [&](shard_range& range, node_id learner, node_id leaver) {
     range.learner = learner;
     range.leaver = leaver;
     ++moving;
     loads = loads_of(next);
   };
-  // First what has too few copies, and what a leaving server holds.
+  // First: ranges with too few copies, and ranges of leaving servers.
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != no_node || range.leaver != no_node) continue;
     const auto stays = static_cast<std::size_t>(
         std::ranges::count_if(range.chain, [&](node_id node) { return loads.contains(node); }));
-    const auto goes = std::ranges::find_if(range.chain, [&](node_id node) { return !loads.contains(node); });
-    const auto to = least_loaded(loads, range);
-    if (stays < copies_wanted && to != no_node) {
-      teach(range, to, goes == range.chain.end() ? no_node : *goes);
-    } else if (range.chain.size() > 1 && (goes != range.chain.end() || stays > copies_wanted)) {
-      range.leaver = goes != range.chain.end() ? *goes : range.chain.back();  // the others are copies enough
+    const auto leaver = std::ranges::find_if(range.chain, [&](node_id node) { return !loads.contains(node); });
+    const auto learner = least_loaded(loads, range);
+    if (stays < target_copies && learner != no_node) {
+      teach(range, learner, leaver == range.chain.end() ? no_node : *leaver);
+    } else if (range.chain.size() > 1 && (leaver != range.chain.end() || stays > target_copies)) {
+      range.leaver = leaver != range.chain.end() ? *leaver : range.chain.back();  // the other copies are sufficient
     }
   }
-  // Then from the fullest server to the emptiest, while that makes them more alike.
+  // Then: ranges move from the server with the largest load to the server with the smallest, while this balances the
+  // loads.
   while (moving < at_once && loads.size() > 1) {
     const auto [least, most] =
-        std::ranges::minmax_element(loads, {}, [](const auto& one) { return one.second.copies; });
+        std::ranges::minmax_element(loads, {}, [](const auto& entry) { return entry.second.copies; });
     const auto [low, empty] = *least;
     const auto [high, full] = *most;
     if (empty.copies + 2 > full.copies) break;
@@ -292,21 +295,22 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     return std::ranges::none_of(next.ranges,
                                 [&](const shard_range& range) { return range.holds(node) || range.learner == node; });
   };
-  std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.node.at); });
+  std::erase_if(next.servers,
+                [&](const server_entry& server) { return server.leaving && holds_nothing(server.node.at); });
   return changed(map, std::move(next));
 }
 
 shard_map with_learner_joined(const shard_map& map, range_id range) {
   shard_map next = map;
-  auto& one = next.ranges.at(range);
-  one.chain.push_back(std::exchange(one.learner, no_node));
+  auto& entry = next.ranges.at(range);
+  entry.chain.push_back(std::exchange(entry.learner, no_node));
   return changed(map, std::move(next)).value();
 }
 
 shard_map without_leaver(const shard_map& map, range_id range) {
   shard_map next = map;
-  auto& one = next.ranges.at(range);
-  std::erase(one.chain, std::exchange(one.leaver, no_node));
+  auto& entry = next.ranges.at(range);
+  std::erase(entry.chain, std::exchange(entry.leaver, no_node));
   return changed(map, std::move(next)).value();
 }
 

@@ -1,4 +1,4 @@
-// Which parts of batches the pushes to a range were computed from.
+// The parts of batches from which the pushes to a range were computed.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// The places (`batch_place`) of the pushes that a range had: all below a bound that only grows, and some behind it.
-/// O(log n) a push, where they come nearly in order.
+/// The set of places (`batch_place`) of the pushes that a range has applied: all places below a growing bound, and some
+/// above it. O(log n) for each push if places arrive nearly in order.
 class used_places {
  public:
-  /// 0 is no place.
+  /// Returns true if the place was used. 0 is no place.
   [[nodiscard]] bool has(std::uint64_t place) const noexcept {
     return place != 0 && (place < settled_ || std::ranges::binary_search(all_, place));
   }
@@ -26,15 +26,15 @@ class used_places {
     const auto at = std::ranges::lower_bound(all_, place);
     if (place >= settled_ && (at == all_.end() || *at != place)) all_.insert(at, place);
   }
-  /// Those that are not below the bound.
-  [[nodiscard]] const std::vector<std::uint64_t>& behind_bound() const noexcept { return all_; }
-  void save(muster::detail::wire_writer& to) const {
-    to.add(settled_);
-    to.add_all<std::uint64_t>(all_);
+  /// Returns the used places that are not below the bound.
+  [[nodiscard]] const std::vector<std::uint64_t>& above_bound() const noexcept { return all_; }
+  void save(muster::detail::wire_writer& out) const {
+    out.add(settled_);
+    out.add_all<std::uint64_t>(all_);
   }
-  void load(muster::detail::wire_reader& from) {
-    settled_ = from.number();
-    all_ = from.all<std::uint64_t>();
+  void load(muster::detail::wire_reader& in) {
+    settled_ = in.number();
+    all_ = in.all<std::uint64_t>();
   }
 
  private:

@@ -1,4 +1,5 @@
-// A worker's side of the protocol: messages in, messages out, without sockets, clocks or threads.
+// A worker's side of the protocol: a state machine that receives and sends messages, without sockets, clocks or
+// threads. `server.hpp` describes the protocol.
 #pragma once
 
 #include <algorithm>
@@ -21,319 +22,330 @@
 
 namespace muster { inline namespace v0 { namespace ps {
 
-/// Where a worker's words go, and what comes back.
-class worker_outlet {
+/// The output of a worker: messages, and the results of pushes and pulls.
+class worker_output {
  public:
-  virtual ~worker_outlet() = default;
+  virtual ~worker_output() = default;
 
-  /// The payload is taken before it returns, or stays the caller's as `worker::push` says.
-  virtual void send(const member& to, const message& what) = 0;
-  /// All pushes to that range up to this sequence count: their memory is the caller's again. The last one was that many
-  /// updates old.
-  virtual void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
-  /// What a pull asked for; the payload is valid during the call. Each pull is answered once.
-  virtual void answered(std::uint64_t pull, const message& values) = 0;
-  /// A push or pull that no server can carry out, and why: neither it nor what was pushed to its range behind it will
-  /// ever be acknowledged.
-  virtual void refused(std::string_view why) = 0;
+  /// Sends a message. The payload is copied before `send` returns, or stays the caller's, see `worker::push`.
+  virtual void send(const member& node, const message& msg) = 0;
+  /// All pushes to the range up to `sequence` are committed: their memory belongs to the caller again. The last push
+  /// was `age` updates old.
+  virtual void on_acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
+  /// The answer to a pull. The payload is valid during the call. Called once for each pull.
+  virtual void on_values(std::uint64_t pull, const message& values) = 0;
+  /// No server can execute a push or pull, for the reason `why`. Neither this push nor later pushes to the same range
+  /// will ever be acknowledged.
+  virtual void on_refused(std::string_view why) = 0;
 };
 
-/// One worker. Not thread safe. A push or pull costs O(1) beside what it sends.
+/// A worker's state machine. Not thread safe. A push or pull costs O(1), besides the messages that it sends.
 ///
-/// Pushes to one range take effect in the order in which they are made, each once, whatever servers die: they are sent
-/// again until they are acknowledged.
+/// Pushes to one range take effect in the order of the calls, each once, whichever servers die: the worker sends a push
+/// again until the push is acknowledged.
 class worker {
  public:
-  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map)
-      : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0} {
-    learn(map, {});
+  worker(member self, const protocol_settings& settings, worker_output& out, const shard_map& map)
+      : self_(self), settings_(settings), out_(out), channels_(map.ranges.size()), open_of_clock_{0} {
+    apply_map(map, {});
   }
 
-  /// Starts a push; the payload is `own`, or stays where it is until it is `acknowledged`.
-  /// `version` is that of the pull that the values were computed from. Returns its sequence for that range, from 1.
-  std::uint64_t push(range_id range, const message& what, clock::time_point now, std::vector<std::byte> own = {}) {
-    line& to = lines_[range];
-    message kept = what;
-    if (!own.empty()) kept.payload = own;
-    kept.what = message_kind::push;
-    kept.range = range;
-    kept.number = to.next++;
-    kept.clock = clock_;
+  /// Starts a push. The payload is `own`, or the caller's memory, which must stay unchanged until `on_acknowledged`.
+  /// `request.version` is the version of the pull from which the values were computed. Returns the push's sequence for
+  /// the range, from 1.
+  std::uint64_t push(range_id range, const message& request, clock::time_point now, std::vector<std::byte> own = {}) {
+    range_channel& channel = channels_[range];
+    message push = request;
+    if (!own.empty()) push.payload = own;
+    push.kind = message_kind::push;
+    push.range = range;
+    push.number = channel.next++;
+    push.clock = clock_;
     ++open_of_clock_.back();
     ++count_;
-    bytes_ += kept.payload.size();
-    if (!std::exchange(to.listed, true)) busy_.push_back(range);
-    if (to.kept.empty()) to.since = now;
-    to.kept.push_back({kept, std::move(own)});  // its bytes stay where they are
-    send_kept(to);
-    return kept.number;
+    bytes_ += push.payload.size();
+    if (!std::exchange(channel.is_busy, true)) busy_.push_back(range);
+    if (channel.unacknowledged.empty()) channel.since = now;
+    channel.unacknowledged.push_back({push, std::move(own)});  // the payload bytes do not move
+    send_unacknowledged(channel);
+    return push.number;
   }
 
-  /// Starts a pull of values that include all pushes of this worker to that range, if `own`; returns its number.
-  std::uint64_t pull(range_id range, const message& what, bool own, clock::time_point now) {
+  /// Starts a pull and returns its number. If `own`, the values must include all of the worker's own pushes to the
+  /// range.
+  std::uint64_t pull(range_id range, const message& query, bool own, clock::time_point now) {
     const std::uint64_t number = next_pull_++;
-    open_pull& one = pulls_[number];
-    one.what = what;
-    one.what.what = message_kind::pull;
-    one.what.range = range;
-    one.what.number = number;
-    one.what.clock = clock_;
-    one.what.version = own ? lines_[range].next - 1 : 0;
-    one.payload.assign(what.payload.begin(), what.payload.end());
-    send_pull(number, one, now);
+    open_pull& open = pulls_[number];
+    open.query = query;
+    open.query.kind = message_kind::pull;
+    open.query.range = range;
+    open.query.number = number;
+    open.query.clock = clock_;
+    open.query.version = own ? channels_[range].next - 1 : 0;
+    open.payload.assign(query.payload.begin(), query.payload.end());
+    send_pull(number, open, now);
     return number;
   }
 
-  /// No caller waits for that pull any more.
+  /// Notes that no caller waits for that pull any more.
   void forget(std::uint64_t pull) { pulls_.erase(pull); }
-  /// One step is done: what is pushed and pulled from now on is of the next.
+  /// Ends a step: later pushes and pulls belong to the next clock.
   void next_clock() {
     ++clock_;
     open_of_clock_.push_back(0);
     close_clocks();
-    say_pulse();
+    send_pulse();
   }
 
-  /// The next steps are of that clock and later ones: for what is between, the others need not wait. Never back.
-  void move_clock(std::uint64_t to) {
-    if (to <= clock_) return;
-    open_of_clock_.resize(open_of_clock_.size() + (to - clock_), 0);
-    clock_ = to;
+  /// Advances the clock. The other workers need not wait for the skipped clocks. Smaller clocks are ignored.
+  void move_clock(std::uint64_t clock) {
+    if (clock <= clock_) return;
+    open_of_clock_.resize(open_of_clock_.size() + (clock - clock_), 0);
+    clock_ = clock;
     close_clocks();
-    say_pulse();
+    send_pulse();
   }
 
-  /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that
-  /// no other worker needs to wait for this one. It is over when all of them know: when it `has_left`.
+  /// Announces that this worker has no further pushes or pulls. When all pushes are committed, the servers are notified
+  /// that no worker needs to wait for this worker. The departure is complete when all servers have acknowledged it:
+  /// then `has_left` returns true.
   void leave() noexcept { leaving_ = true; }
 
   [[nodiscard]] bool has_left() const noexcept {
-    return leaving_ && count_ == 0 && std::ranges::all_of(map_.servers, [&](const server_entry& one) {
-             return peers_.find(one.node)->said_goodbye || gone_.contains(one.node.at);
+    return leaving_ && count_ == 0 && std::ranges::all_of(map_.servers, [&](const server_entry& server) {
+             return peers_.find(server.node)->has_left || lost_.contains(server.node.at);
            });
   }
 
-  /// What was sent and not answered may be lost: it is sent again.
+  /// Sends all unanswered messages again, because they may be lost.
   void send_again(clock::time_point now) {
-    for (const auto id : busy_) send_again(lines_[id], now);
-    for (auto& [number, one] : pulls_) send_pull(number, one, now);
-    say_pulse(wants_word);
+    for (const auto id : busy_) send_again(channels_[id], now);
+    for (auto& [number, open] : pulls_) send_pull(number, open, now);
+    send_pulse(wants_reply);
   }
 
-  /// The process at that place is gone for ever, or its connection: a server that ended may be done, and then it
-  /// answers no farewell.
-  void lose(node_id gone, clock::time_point now) { gone_.emplace(gone, now); }
-  /// There is proof of it.
-  void lose(node_id gone) { gone_.insert_or_assign(gone, clock::time_point::min()); }
+  /// Notes that the process at a place has ended, or the connection to it. A server that has ended may have finished,
+  /// and then answers no farewell.
+  void lose(node_id node, clock::time_point now) { lost_.emplace(node, now); }
+  /// Notes that the process at a place has ended, by proof.
+  void lose(node_id node) { lost_.insert_or_assign(node, clock::time_point::min()); }
 
-  /// The map without servers that have ended and were the last to hold some range: which only a worker can write
-  /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
-  /// lives then, and takes this worker out of the map.
+  /// Returns the map without ended servers, if they were the last holders of some range: if no other server is left,
+  /// only a worker can write this map. Returns nullopt while such a server may only have lost its connection to this
+  /// worker. A live server removes this worker from the map.
   [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const {
-    if (gone_.empty() || leaving_ || fenced_) return std::nullopt;
-    // A server gives this worker up for a broken connection after `retry`, and `silence` if it misses most others too;
-    // as long again for the store and this worker's look at it.
+    if (lost_.empty() || leaving_ || fenced_) return std::nullopt;
+    // A server fences a worker with a broken connection after `retry`, plus `silence` if the server misses most other
+    // processes. The store and this worker's read need the same time again.
     const auto until_fenced = settings_.one_sided + settings_.retry + 2 * settings_.silence;
     std::vector<member> dead;
-    for (const auto& [at, seen] : gone_) {
+    for (const auto& [at, since] : lost_) {
       const auto* const entry = map_.server(at);
       if (entry == nullptr) continue;
-      if (seen == clock::time_point::min() || now - std::max(seen, peers_.find(entry->node)->heard) > until_fenced)
+      if (since == clock::time_point::min() ||
+          now - std::max(since, peers_.find(entry->node)->last_received) > until_fenced)
         dead.push_back(entry->node);
     }
     auto next = without_servers(map_, dead, {});
     return next && next->lost_range() ? next : std::nullopt;
   }
 
-  /// The payload of that push lies in memory of the worker's from now on: true if it did not, and is not acknowledged.
-  [[nodiscard]] bool keep_payload(range_id range, std::uint64_t sequence) {
-    line& one = lines_[range];
-    if (sequence <= one.counted || sequence >= one.next) return false;
-    auto& kept = one.kept[static_cast<std::size_t>(sequence - one.counted - 1)];
-    if (!kept.own.empty()) return false;
-    kept.own.assign(kept.what.payload.begin(), kept.what.payload.end());
-    kept.what.payload = kept.own;
+  /// Copies that push's payload into the worker's memory. Returns true if the push is not acknowledged and its payload
+  /// was in the caller's memory.
+  [[nodiscard]] bool copy_payload(range_id range, std::uint64_t sequence) {
+    range_channel& channel = channels_[range];
+    if (sequence <= channel.acknowledged || sequence >= channel.next) return false;
+    auto& push = channel.unacknowledged[static_cast<std::size_t>(sequence - channel.acknowledged - 1)];
+    if (!push.own.empty()) return false;
+    push.own.assign(push.request.payload.begin(), push.request.payload.end());
+    push.request.payload = push.own;
     return true;
   }
 
-  void learn(const shard_map& map, clock::time_point now) {
-    if (map.version <= map_.version || map.ranges.size() != lines_.size()) return;
+  void apply_map(const shard_map& map, clock::time_point now) {
+    if (map.version <= map_.version || map.ranges.size() != channels_.size()) return;
     map_ = map;
-    peers_.learn(map_, now);
+    peers_.apply_map(map_, now);
     fenced_ = !map_.has_worker(self_);
-    if (fenced_) return say_pulse();
-    for (range_id id = 0; id < lines_.size(); ++id) {
-      line& one = lines_[id];
+    if (fenced_) return send_pulse();
+    for (range_id id = 0; id < channels_.size(); ++id) {
+      range_channel& channel = channels_[id];
       const auto* const head = map_.server(map_.ranges[id].head());
-      const member to = head == nullptr ? member{} : head->node;
+      const member head_node = head == nullptr ? member{} : head->node;
       const auto& chain = map_.ranges[id].chain;
-      one.from = chain.empty() ? member{} : map_.server(chain.back())->node;
-      if (one.to == to) continue;
-      one.to = to;
-      send_again(one, one.since);
+      channel.tail = chain.empty() ? member{} : map_.server(chain.back())->node;
+      if (channel.head == head_node) continue;
+      channel.head = head_node;
+      send_again(channel, channel.since);
     }
-    for (auto& [number, one] : pulls_) send_pull(number, one, now);
-    say_pulse();
+    for (auto& [number, open] : pulls_) send_pull(number, open, now);
+    send_pulse();
   }
 
-  void hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart = {}) {
+  void on_frame(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> payload = {}) {
     if (fenced_ && !leaving_) return;
     const auto head = decode_head(frame);
-    if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
-    auto* const its = peers_.find(head->from);
-    if (its == nullptr || its->is_worker) return;
-    its->heard = now;
-    newest_ = std::max(newest_, head->map_version);
-    message said;
-    message_reader in(frame.subspan(frame_head_bytes), apart);
-    while (in.next(said)) hear_one(head->from, said, now);
+    if (!head || (head->receiver_incarnation != 0 && head->receiver_incarnation != self_.incarnation)) return;
+    auto* const server = peers_.find(head->sender);
+    if (server == nullptr || server->is_worker) return;
+    server->last_received = now;
+    newest_map_ = std::max(newest_map_, head->map_version);
+    message msg;
+    message_reader in(frame.subspan(frame_head_bytes), payload);
+    while (in.next(msg)) on_message(head->sender, msg, now);
   }
 
-  /// Time passes; about ten times in `retry`.
+  /// Notes that time passes. Call about ten times in each `retry`.
   void tick(clock::time_point now) {
     if (fenced_ && !leaving_) return;
     peers_.tick(now, settings_.silence);
     std::erase_if(busy_, [&](range_id id) {
-      line& one = lines_[id];
-      if (one.kept.empty()) {
-        one.listed = false;
+      range_channel& channel = channels_[id];
+      if (channel.unacknowledged.empty()) {
+        channel.is_busy = false;
         return true;
       }
-      if (is_due(one.to, one.since, one.tries, now)) {
-        const int tries = one.tries + 1;
-        send_again(one, now);
-        one.tries = tries;
+      if (is_due(channel.head, channel.since, channel.tries, now)) {
+        const int tries = channel.tries + 1;
+        send_again(channel, now);
+        channel.tries = tries;
       }
       return false;
     });
-    for (auto& [number, one] : pulls_) {
-      if (!is_due(lines_[one.what.range].from, one.asked, one.tries, now)) continue;
-      ++one.tries;
-      send_pull(number, one, now);
+    for (auto& [number, open] : pulls_) {
+      if (!is_due(channels_[open.query.range].tail, open.sent_at, open.tries, now)) continue;
+      ++open.tries;
+      send_pull(number, open, now);
     }
-    if (now - pulsed_ < settings_.retry) return;
-    pulsed_ = now;
-    say_pulse(wants_word);
+    if (now - pulse_sent_at_ < settings_.retry) return;
+    pulse_sent_at_ = now;
+    send_pulse(wants_reply);
   }
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
-  /// The newest map that it has heard of: what its frames say, for by that its pushes may have come to count.
-  [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
-  /// There is such a map: no server answers a pull by an older one from now on.
-  void hear_of_map(std::uint64_t version) noexcept { newest_ = std::max(newest_, version); }
-  /// Steps that this worker has done.
+  /// Returns the newest map version that this worker knows. Its frames carry the version, because its pushes may have
+  /// been committed by that map.
+  [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_map_, map_.version); }
+  /// Notes that a map with this version exists. Afterwards no server answers this worker's pulls by an older map.
+  void note_map_version(std::uint64_t version) noexcept { newest_map_ = std::max(newest_map_, version); }
+  /// Returns the number of steps that this worker has ended.
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
-  /// Of them, those that have no unacknowledged push: what servers are told.
-  [[nodiscard]] std::uint64_t clock_said() const noexcept { return first_open_; }
+  /// Returns the number of steps, from the first, without unacknowledged pushes. The worker reports this clock to
+  /// servers.
+  [[nodiscard]] std::uint64_t reported_clock() const noexcept { return first_open_; }
 
-  /// The others went on without it. It does nothing any more.
+  /// Returns true if the servers have fenced this worker. Then it does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
-  /// Bytes of pushes that are not acknowledged, and their number.
+  /// Return the bytes of unacknowledged pushes, their number, and the number of unanswered pulls.
   [[nodiscard]] std::size_t unacknowledged_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return count_; }
   [[nodiscard]] std::size_t unanswered() const noexcept { return pulls_.size(); }
-  /// The last sequence that was pushed to a range, and of those that count.
-  [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return lines_[range].next - 1; }
-  [[nodiscard]] std::uint64_t counted(range_id range) const noexcept { return lines_[range].counted; }
-  /// Servers that were not heard for so long.
+  /// Return the sequence of the last push to a range, and of the last acknowledged push.
+  [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return channels_[range].next - 1; }
+  [[nodiscard]] std::uint64_t acknowledged_up_to(range_id range) const noexcept {
+    return channels_[range].acknowledged;
+  }
+  /// Returns the servers from which no message arrived for this long.
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const {
     std::vector<member> found;
-    for (const auto& one : map_.servers) {
-      if (now - peers_.find(one.node)->heard > longer_than) found.push_back(one.node);
+    for (const auto& server : map_.servers) {
+      if (now - peers_.find(server.node)->last_received > longer_than) found.push_back(server.node);
     }
     return found;
   }
 
-  /// Whether some server of the map is neither gone nor silent for longer than that.
-  [[nodiscard]] bool hears_a_server(clock::time_point now, clock::duration longer_than) const {
-    return std::ranges::any_of(map_.servers, [&](const server_entry& one) {
-      return !gone_.contains(one.node.at) && now - peers_.find(one.node)->heard <= longer_than;
+  /// Returns true if some server in the map is neither lost nor silent for this long.
+  [[nodiscard]] bool has_responsive_server(clock::time_point now, clock::duration longer_than) const {
+    return std::ranges::any_of(map_.servers, [&](const server_entry& server) {
+      return !lost_.contains(server.node.at) && now - peers_.find(server.node)->last_received <= longer_than;
     });
   }
 
   [[nodiscard]] bool is_leaving() const noexcept { return leaving_; }
 
  private:
-  struct kept_push {
-    message what;
-    std::vector<std::byte> own;  // the payload, if it is not the caller's
+  struct unacknowledged_push {
+    message request;
+    std::vector<std::byte> own;  // the payload, unless it is in the caller's memory
   };
-  // What goes to one range, in its order: counted <= sent < next.
-  struct line {
-    member to;                  // pushes: the head of its chain
-    member from;                // pulls: the last
-    std::uint64_t next = 1;     // sequence
-    std::uint64_t counted = 0;  // acknowledged
+  // The pushes and pulls to a range. Pushes are sent in order: acknowledged <= sent < next.
+  struct range_channel {
+    member head;                     // the head of the chain, which receives pushes
+    member tail;                     // the tail of the chain, which answers pulls
+    std::uint64_t next = 1;          // sequence of the next push
+    std::uint64_t acknowledged = 0;  // last acknowledged sequence
     std::uint64_t sent = 0;
-    std::uint64_t resent_from = 0;  // what it was asked to repeat, so that it repeats it once
-    clock::time_point since{};      // when it was told last, or heard of
-    int tries = 0;                  // since it was heard of
-    std::deque<kept_push> kept;     // from counted + 1 on
-    bool listed = false;            // among the busy ones
+    std::uint64_t resent_from = 0;  // the last requested sequence, so that a repeated request causes one repetition
+    clock::time_point since{};      // when the worker last sent everything again, or last received an acknowledgement
+    int tries = 0;                  // number of repetitions since the last acknowledgement
+    std::deque<unacknowledged_push> unacknowledged;  // pushes from `acknowledged` + 1 on
+    bool is_busy = false;                            // the range is in `busy_`
   };
   struct open_pull {
-    message what;
+    message query;
     std::vector<std::byte> payload;
-    clock::time_point asked{};
+    clock::time_point sent_at{};
     int tries = 0;
   };
 
-  // Whether what was sent then is to be sent once more. A server that answers others meanwhile may only have much to
-  // do: what it was told is seldom lost, and a repetition would be more to do. So each try waits longer, and all the
-  // longer while it is heard.
+  // Returns true if a message that was sent at `since` should be sent again. A server that answers other requests may
+  // only be busy: its messages are seldom lost, and repetitions would add load. So each repetition waits longer, and
+  // four times as long while messages from the server arrive.
   [[nodiscard]] bool is_due(const member& node, clock::time_point since, int tries, clock::time_point now) const {
     constexpr int most = 8;
-    const auto* const its = peers_.find(node);
-    const int times = (1 << std::min(tries, 3)) * (its != nullptr && its->heard > since ? 4 : 1);
+    const auto* const server = peers_.find(node);
+    const int times = (1 << std::min(tries, 3)) * (server != nullptr && server->last_received > since ? 4 : 1);
     const auto wait = settings_.retry * std::min(times, most);
     return now - since >= wait;
   }
 
-  void hear_one(const member& node, const message& said, clock::time_point now) {
-    const bool knows_the_end = said.what == message_kind::alive ? (said.flags & says_goodbye) != 0
-                                                                : said.what == message_kind::fenced && fenced_;
-    if (leaving_ && knows_the_end) peers_.find(node)->said_goodbye = true;
-    if (fenced_ || said.what == message_kind::alive || said.what == message_kind::fenced) return;
-    if (said.range >= lines_.size()) return;
-    line& one = lines_[said.range];
-    const bool answers = said.what == message_kind::values || said.what == message_kind::refused;
-    if (node != one.to && !(answers && node == one.from)) return;  // it was the head once
-    switch (said.what) {
+  void on_message(const member& sender, const message& msg, clock::time_point now) {
+    const bool knows_the_end =
+        msg.kind == message_kind::alive ? (msg.flags & is_farewell) != 0 : msg.kind == message_kind::fenced && fenced_;
+    if (leaving_ && knows_the_end) peers_.find(sender)->has_left = true;
+    if (fenced_ || msg.kind == message_kind::alive || msg.kind == message_kind::fenced) return;
+    if (msg.range >= channels_.size()) return;
+    range_channel& channel = channels_[msg.range];
+    const bool answers = msg.kind == message_kind::values || msg.kind == message_kind::refused;
+    if (sender != channel.head && !(answers && sender == channel.tail)) return;  // the sender was the head before
+    switch (msg.kind) {
       case message_kind::ack: {
-        if (said.number >= one.next) return;
-        if (one.counted < said.number) out_.acknowledged(said.range, said.number, said.count);
-        while (one.counted < said.number) {
-          const auto& done = one.kept.front().what;
+        if (msg.number >= channel.next) return;
+        if (channel.acknowledged < msg.number) out_.on_acknowledged(msg.range, msg.number, msg.count);
+        while (channel.acknowledged < msg.number) {
+          const auto& done = channel.unacknowledged.front().request;
           bytes_ -= done.payload.size();
           --count_;
           --open_of_clock_[done.clock - first_open_];
-          one.kept.pop_front();
-          ++one.counted;
+          channel.unacknowledged.pop_front();
+          ++channel.acknowledged;
         }
-        one.sent = std::max(one.sent, one.counted);
-        one.since = now;
-        one.tries = 0;
+        channel.sent = std::max(channel.sent, channel.acknowledged);
+        channel.since = now;
+        channel.tries = 0;
         const auto before = first_open_;
         close_clocks();
-        if (first_open_ != before) say_pulse();
+        if (first_open_ != before) send_pulse();
         return;
       }
       case message_kind::resend:
-        if (said.number <= one.counted || said.number > one.sent || one.resent_from == said.number) return;
-        one.resent_from = said.number;
-        one.sent = said.number - 1;
-        return send_kept(one);
+        if (msg.number <= channel.acknowledged || msg.number > channel.sent || channel.resent_from == msg.number)
+          return;
+        channel.resent_from = msg.number;
+        channel.sent = msg.number - 1;
+        return send_unacknowledged(channel);
       case message_kind::values: {
-        const auto found = pulls_.find(said.number);
-        if (found == pulls_.end() || found->second.what.range != said.range) return;
+        const auto found = pulls_.find(msg.number);
+        if (found == pulls_.end() || found->second.query.range != msg.range) return;
         pulls_.erase(found);
-        return out_.answered(said.number, said);
+        return out_.on_values(msg.number, msg);
       }
       case message_kind::refused: {
-        const bool waits = (said.flags & refuses_pull) != 0 ? pulls_.contains(said.number)
-                                                            : said.number > one.counted && said.number < one.next;
-        if (waits) out_.refused({reinterpret_cast<const char*>(said.payload.data()), said.payload.size()});
+        const bool waits = (msg.flags & refuses_pull) != 0
+                               ? pulls_.contains(msg.number)
+                               : msg.number > channel.acknowledged && msg.number < channel.next;
+        if (waits) out_.on_refused({reinterpret_cast<const char*>(msg.payload.data()), msg.payload.size()});
         return;
       }
       default:
@@ -341,41 +353,41 @@ class worker {
     }
   }
 
-  void send_again(line& one, clock::time_point since) {
-    one.since = since;
-    one.tries = 0;
-    one.sent = one.counted;
-    one.resent_from = 0;
-    send_kept(one);
+  void send_again(range_channel& channel, clock::time_point since) {
+    channel.since = since;
+    channel.tries = 0;
+    channel.sent = channel.acknowledged;
+    channel.resent_from = 0;
+    send_unacknowledged(channel);
   }
 
-  void send_kept(line& one) {
-    if (one.to.at == no_node || fenced_) return;
-    while (one.sent < one.next - 1) {
-      const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)].what;
-      ++one.sent;
-      out_.send(one.to, next);
+  void send_unacknowledged(range_channel& channel) {
+    if (channel.head.at == no_node || fenced_) return;
+    while (channel.sent < channel.next - 1) {
+      const auto& next = channel.unacknowledged[static_cast<std::size_t>(channel.sent - channel.acknowledged)].request;
+      ++channel.sent;
+      out_.send(channel.head, next);
     }
   }
 
-  void send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
-    const member to = lines_[one.what.range].from;
-    one.what.number = number;
-    one.asked = now;
-    if (to.at == no_node || fenced_) return;
-    message asked = one.what;
-    asked.payload = one.payload;
-    out_.send(to, asked);
+  void send_pull(std::uint64_t number, open_pull& open, clock::time_point now) {
+    const member tail = channels_[open.query.range].tail;
+    open.query.number = number;
+    open.sent_at = now;
+    if (tail.at == no_node || fenced_) return;
+    message msg = open.query;
+    msg.payload = open.payload;
+    out_.send(tail, msg);
   }
 
-  void say_pulse(std::uint8_t flags = 0) {
+  void send_pulse(std::uint8_t flags = 0) {
     if (fenced_ && !leaving_) return;
-    if (leaving_ && count_ == 0) flags |= says_goodbye;
-    for (const auto& one : map_.servers)
-      out_.send(one.node, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
+    if (leaving_ && count_ == 0) flags |= is_farewell;
+    for (const auto& server : map_.servers)
+      out_.send(server.node, {.kind = message_kind::pulse, .flags = flags, .number = reported_clock()});
   }
 
-  // Steps are done for all servers when all their pushes are acknowledged.
+  // A step is done for all servers when all its pushes are acknowledged.
   void close_clocks() {
     while (open_of_clock_.size() > 1 && open_of_clock_.front() == 0) {
       open_of_clock_.pop_front();
@@ -385,22 +397,22 @@ class worker {
 
   member self_;
   protocol_settings settings_;
-  worker_outlet& out_;
+  worker_output& out_;
   shard_map map_;
-  std::uint64_t newest_ = 0;  // version of the map that any server knows
-  std::vector<line> lines_;
-  std::vector<range_id> busy_;  // lines with something kept
+  std::uint64_t newest_map_ = 0;  // newest map version that any server knows
+  std::vector<range_channel> channels_;
+  std::vector<range_id> busy_;  // ranges with unacknowledged pushes
   std::map<std::uint64_t, open_pull> pulls_;
   std::uint64_t next_pull_ = 1;
   std::uint64_t clock_ = 0;
-  std::deque<std::uint64_t> open_of_clock_;  // pushes not acknowledged of clocks from `first_open_` on
+  std::deque<std::uint64_t> open_of_clock_;  // number of unacknowledged pushes for each clock from `first_open_` on
   std::uint64_t first_open_ = 0;
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
-  clock::time_point pulsed_{};
+  clock::time_point pulse_sent_at_{};
   peer_table peers_;
-  std::map<node_id, clock::time_point>
-      gone_;  // that have ended, or to which the connection has, and when that was seen
+  // Processes that have ended, or to which the connection has, and when this worker noticed.
+  std::map<node_id, clock::time_point> lost_;
   bool leaving_ = false;
   bool fenced_ = false;
 };

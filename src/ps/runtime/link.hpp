@@ -1,5 +1,5 @@
-// Frames between the processes of a job, over any transport: many small words in one message, large values by
-// themselves.
+// The link between the processes of a job, over any transport: several small messages in a frame, large payloads as
+// separate messages.
 #pragma once
 
 #include <algorithm>
@@ -22,50 +22,53 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
-inline constexpr std::uint32_t payload_tag = 15002;  // and behind it, by `frame_head::apart`
+// The first of the tags for large payloads, see `frame_head::payload_number`.
+inline constexpr std::uint32_t payload_tag = 15002;
 
-/// Frames to one process that its transport has not taken: so many that it always has some, and so few that they are in
-/// a cache when they are filled again. A sender of much asks for it.
+/// Number of frames in flight to one process, for senders of many frames. The transport then always has frames to send,
+/// and the frames are still in a cache when they are filled again.
 inline constexpr std::size_t frames_at_once = 6;
 
-/// This process' words to all others of a group, and theirs to it. Places are ranks, unless `move_to` said otherwise.
-/// Used by one thread.
+/// The link from this process to all other processes of a group. Places are ranks, unless `move_to` changes them. Used
+/// by one thread.
 ///
-/// What goes to one place waits in a frame until it is full or `ship`ped, so that small words share the cost of a
-/// message. Frames keep their order. A payload that is larger than a frame follows the one that has the head of its
-/// message as a message of its own, from where it lies to where it belongs; others may overtake it.
+/// Messages to one place are collected in a frame until the frame is full or flushed, so that small messages share the
+/// cost of a transport message. Frames arrive in order. A payload that does not fit into a frame is sent as a separate
+/// transport message after the frame with its message's head, without intermediate copies. Other frames may overtake
+/// the payload.
 class frame_link {
  public:
-  /// No frame is larger, in bytes: transports send as much unasked.
+  /// Maximum size of a frame in bytes. Transports send such messages eagerly.
   static constexpr std::size_t frame_limit = 65536;
 
-  /// Reaches no process until `move_to`.
+  /// Constructs a link that reaches no process until `move_to`.
   frame_link() = default;
   explicit frame_link(transport& over) { move_to(over); }
 
   frame_link(const frame_link&) = delete;
   frame_link& operator=(const frame_link&) = delete;
 
-  /// Goes on over another transport, with the processes at these places, by rank. What was under way is lost, and its
-  /// memory its owners'.
+  /// Replaces the transport and the places of the processes, by rank. Messages in flight are lost, and borrowed memory
+  /// belongs to its owners again.
   void move_to(transport& over, std::vector<node_id> places);
   void move_to(transport& over);
-  /// Of the processes that it reaches, by rank.
+  /// Returns the places of the processes, by rank.
   [[nodiscard]] const std::vector<node_id>& places() const noexcept { return places_; }
 
   [[nodiscard]] bool reaches(node_id at) const noexcept { return rank_of(at) != no_rank; }
 
-  /// What frames say of their sender from now on.
-  void introduce(const frame_head& head) noexcept { head_ = head; }
-  /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.
-  void send(const member& node, const message& what, bool lent = false) {
-    const int to = rank_of(node.at);
-    if (to == no_rank || peer_at(to).gone) return;
-    auto& peer = peer_at(to);
-    const std::size_t whole = encoded_bytes(what.payload.size());
-    const bool large = whole > frame_limit - frame_head_bytes;
-    const std::size_t size = large ? message_head_bytes : whole;
-    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != node.incarnation)) ship_to(to);
+  /// Sets this process' identity, which the heads of later frames carry.
+  void set_identity(const frame_head& head) noexcept { head_ = head; }
+  /// Sends a message. The payload is copied before `send` returns, or `borrowed`: then the caller's memory must stay
+  /// unchanged until the link releases it.
+  void send(const member& node, const message& msg, bool borrowed = false) {
+    const int rank = rank_of(node.at);
+    if (rank == no_rank || peer_at(rank).is_lost) return;
+    auto& peer = peer_at(rank);
+    const std::size_t total = encoded_bytes(msg.payload.size());
+    const bool large = total > frame_limit - frame_head_bytes;
+    const std::size_t size = large ? message_head_bytes : total;
+    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != node.incarnation)) flush_rank(rank);
     peer.incarnation = node.incarnation;
     if (!peer.open && !free_.empty()) {
       peer.open = std::move(free_.back());
@@ -73,57 +76,60 @@ class frame_link {
     }
     if (!peer.open) peer.open = std::make_unique<outgoing>();
     auto& frame = *peer.open;
-    if (frame.used == 0) frame.used = frame_head_bytes;  // the head is written when it leaves
+    if (frame.used == 0) frame.used = frame_head_bytes;  // the head is written when the frame is sent
     std::byte* const at = frame.data.data() + frame.used;
     frame.used += size;
-    ++frame.words;
-    if (!large) return encode(what, at);
-    encode_head(what, what.payload.size(), at);
-    attach(frame, to, what, lent && lends_);
-    ship_to(to);
+    ++frame.messages;
+    if (!large) return encode(msg, at);
+    encode_head(msg, msg.payload.size(), at);
+    send_payload(frame, rank, msg, borrowed && can_borrow_);
+    flush_rank(rank);
   }
 
-  /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
-  void give_back(range_id range, std::uint64_t number);
+  /// Releases the range's borrowed payloads up to that number. The rest of their transmission uses a copy.
+  void release(range_id range, std::uint64_t number);
 
-  /// Nothing is sent or comes any more: all memory is its owners'.
+  /// Ends all transmission. All memory belongs to its owners again.
   void close() noexcept {
     peers_.clear();
     posted_.clear();
   }
 
-  /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
-  using placing = std::function<std::byte*(const message&)>;
-  void place_by(placing where) { where_ = std::move(where); }
-  /// What still comes there goes elsewhere: the memory is its owner's again.
-  void leave(const std::byte* place);
+  /// A function that returns where a large payload should be received, or null for any place.
+  using target_lookup = std::function<std::byte*(const message&)>;
+  void set_target_lookup(target_lookup lookup) { target_lookup_ = std::move(lookup); }
+  /// Stops receiving into that memory, which belongs to its owner again. The rest of the transmission uses other
+  /// memory.
+  void abandon_target(const std::byte* target);
 
-  /// Sends what waits for that place, or for all.
-  void ship(node_id to) {
-    if (const int rank = rank_of(to); rank != no_rank) ship_to(rank);
+  /// Sends the collected messages for that place, or for all places.
+  void flush_to(node_id node) {
+    if (const int rank = rank_of(node); rank != no_rank) flush_rank(rank);
   }
 
-  void ship() {
-    for (std::size_t to = 0; to < peers_.size(); ++to) ship_to(static_cast<int>(to));
+  void flush() {
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) flush_rank(static_cast<int>(rank));
   }
 
-  /// Words that wait for that place in the frame to come, and frames that are not yet taken by the transport.
-  [[nodiscard]] std::uint32_t words(node_id to) const noexcept {
-    const auto* const peer = find(to);
-    return peer != nullptr && peer->open ? peer->open->words : 0;
+  /// Return the number of messages in the open frame for that place, and the number of frames that the transport has
+  /// not finished sending.
+  [[nodiscard]] std::uint32_t queued_messages(node_id node) const noexcept {
+    const auto* const peer = find(node);
+    return peer != nullptr && peer->open ? peer->open->messages : 0;
   }
-  [[nodiscard]] std::size_t under_way(node_id to) const noexcept {
-    const auto* const peer = find(to);
-    return peer != nullptr ? peer->flying.size() : 0;
+  [[nodiscard]] std::size_t frames_in_flight(node_id node) const noexcept {
+    const auto* const peer = find(node);
+    return peer != nullptr ? peer->in_flight.size() : 0;
   }
 
-  /// Makes progress; calls `hear(frame, apart)` for what has come, at most `most` frames: `apart` is the payload of one
-  /// that is only its head. False when nothing has.
-  template <class Hear>
-  bool poll(const Hear& hear, int most = 8) {
+  /// Makes progress. Calls `on_frame(frame, payload)` for at most `most` arrived frames. `payload` is the separate
+  /// payload of the frame's only message, or empty. Returns false if nothing has arrived.
+  template <class Handler>
+  bool poll(const Handler& on_frame, int most = 8) {
     advance();
     bool any = false;
-    // In the order in which they wait: only those that a dead process had begun stay for ever.
+    // The receives complete in the order of posting, except receives that a dead process had begun, which never
+    // complete.
     for (std::size_t i = 0; i <= stuck_ && most > 0;) {
       if (!over_->test(posted_[i]->r)) {
         ++i;
@@ -131,72 +137,73 @@ class frame_link {
       }
       any = true;
       --most;
-      auto one = std::move(posted_[i]);
+      auto received = std::move(posted_[i]);
       posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(i));
-      const auto frame = announced(*one);
-      if (frame.size() > frame_head_bytes) hear(frame, std::span<const std::byte>());
-      post(std::move(one));
+      const auto frame = register_arrival(*received);
+      if (frame.size() > frame_head_bytes) on_frame(frame, std::span<const std::byte>());
+      post(std::move(received));
     }
-    while (const auto come = take_arrival()) {
+    while (const auto arrived = take_arrival()) {
       any = true;
-      hear(std::span<const std::byte>(come->head), std::span<const std::byte>(come->r.data, come->r.received));
-      keep(std::move(come->own));
+      on_frame(std::span<const std::byte>(arrived->head),
+               std::span<const std::byte>(arrived->r.data, arrived->r.received));
+      recycle_memory(std::move(arrived->memory));
     }
     return any;
   }
-  /// Gives the processor away until something may have come, at the latest until then.
-  void pause(clock::time_point until) {
-    if (has_news()) return;
-    muster::detail::shorten_slices_of_this_thread();  // the others wait for what it does when it is woken
-    over_->pause(until);
+  /// Releases the processor until a message may have arrived, at the latest until the deadline.
+  void pause(clock::time_point deadline) {
+    if (has_completed_request()) return;
+    muster::detail::shorten_slices_of_this_thread();  // other processes wait for the work that follows the wake-up
+    over_->pause(deadline);
   }
   [[nodiscard]] bool should_yield() const { return over_->should_yield(); }
-  /// Calls tell(rank, may_return, why) for each that was found since the last call to be gone, or the connection to it
-  /// broken: then another is tried for `patience`, if there is any, before it is called gone, and what was under way
-  /// between the two is lost, no more.
-  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& tell);
+  /// Calls on_lost(rank, may_return, why) for each process that has ended, or whose connection broke, since the last
+  /// call. A broken connection is re-established if possible within `patience`, if that is positive. Then `may_return`
+  /// is true, and only the messages in flight between the two processes are lost.
+  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& on_lost);
 
-  /// Sends nothing to that rank any more.
-  void forget(int gone);
+  /// Stops sending to that rank.
+  void forget(int rank);
 
-  /// Whether all that was sent is out of this process' hands.
+  /// Returns true if the transport has finished all sends.
   [[nodiscard]] bool is_idle() {
     advance();
-    return std::ranges::all_of(peers_, [](const neighbour& peer) { return peer.flying.empty(); });
+    return std::ranges::all_of(peers_, [](const neighbour& peer) { return peer.in_flight.empty(); });
   }
 
  private:
-  // A frame, and the payload of its last message if that is large.
+  // A frame, and its last message's payload if that payload is separate.
   struct outgoing {
     buffer<std::byte> data{frame_limit};
     std::size_t used = 0;
-    std::uint32_t words = 0;
-    request r;  // after the memory: it is taken back first
+    std::uint32_t messages = 0;
+    request r;  // declared after the memory, so that it is cancelled before the memory is freed
     bool large = false;
-    bool lent = false;  // the payload
+    bool borrowed = false;  // the payload is in the caller's memory
     range_id range = 0;
     std::uint64_t number = 0;
-    buffer<std::byte> own;  // it lies here, or is lent
+    buffer<std::byte> memory;  // the payload, unless it is borrowed
     request body;
   };
   struct incoming {
     buffer<std::byte> data{frame_limit};
     request r;
   };
-  // A large payload that comes.
+  // A large payload in transit to this process.
   struct arrival {
     std::array<std::byte, frame_head_bytes + message_head_bytes> head;
-    buffer<std::byte> own;  // it goes here, or to a place that was given
-    bool begun = false;
+    buffer<std::byte> memory;  // the payload's memory, unless a target was given
+    bool started = false;
     request r;
   };
   struct neighbour {
     std::unique_ptr<outgoing> open;
-    std::uint32_t incarnation = 0;  // that `open` is for
-    std::deque<std::unique_ptr<outgoing>> flying;
-    std::uint32_t large = 0;  // payloads that went there
-    bool gone = false;
-    std::deque<std::unique_ptr<arrival>> arriving;  // as they were announced, which is how they come
+    std::uint32_t incarnation = 0;  // the incarnation for which `open` is meant
+    std::deque<std::unique_ptr<outgoing>> in_flight;
+    std::uint32_t payloads_sent = 0;  // number of large payloads sent to the process
+    bool is_lost = false;
+    std::deque<std::unique_ptr<arrival>> arriving;  // in the order of their announcement, which is the order of arrival
   };
 
   [[nodiscard]] int rank_of(node_id at) const noexcept { return at < ranks_.size() ? ranks_[at] : no_rank; }
@@ -206,117 +213,120 @@ class frame_link {
     return rank == no_rank ? nullptr : &peers_[static_cast<std::size_t>(rank)];
   }
 
-  void ship_to(int rank) {
+  void flush_rank(int rank) {
     auto& peer = peer_at(rank);
     if (!peer.open) return;
-    head_.to = peer.incarnation;
-    head_.apart = peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
+    head_.receiver_incarnation = peer.incarnation;
+    head_.payload_number =
+        peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
     encode(head_, peer.open->data.data());
     start(peer.open->r, rank, frame_tag, peer.open->data.data(), peer.open->used);
-    peer.flying.push_back(std::move(peer.open));
+    peer.in_flight.push_back(std::move(peer.open));
   }
 
   void advance() {
     for (auto& peer : peers_) {
-      while (!peer.flying.empty() && over_->test(peer.flying.front()->r) &&
-             (!peer.flying.front()->large || over_->test(peer.flying.front()->body))) {
-        recycle(std::move(peer.flying.front()));
-        peer.flying.pop_front();
+      while (!peer.in_flight.empty() && over_->test(peer.in_flight.front()->r) &&
+             (!peer.in_flight.front()->large || over_->test(peer.in_flight.front()->body))) {
+        recycle(std::move(peer.in_flight.front()));
+        peer.in_flight.pop_front();
       }
     }
   }
 
-  // Whether something is done that this link has not looked at: a test of one request moves all, and the transport does
-  // not know which of them its caller has in mind when it sleeps.
-  [[nodiscard]] bool has_news() const noexcept {
+  // Returns true if a request has completed that this link has not processed. Each test advances all requests, and a
+  // sleeping transport does not know for which requests its caller waits.
+  [[nodiscard]] bool has_completed_request() const noexcept {
     const auto done = [](const request& r) { return r.held_by() == nullptr; };
     const auto changed = [&](const neighbour& peer) {
-      const auto* const leaves = peer.flying.empty() ? nullptr : peer.flying.front().get();
-      return (leaves != nullptr && done(leaves->r) && (!leaves->large || done(leaves->body))) ||
+      const auto* const oldest = peer.in_flight.empty() ? nullptr : peer.in_flight.front().get();
+      return (oldest != nullptr && done(oldest->r) && (!oldest->large || done(oldest->body))) ||
              (!peer.arriving.empty() && done(peer.arriving.front()->r));
     };
     return std::any_of(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(stuck_ + 1),
-                       [&](const auto& one) { return done(one->r); }) ||
+                       [&](const auto& receive) { return done(receive->r); }) ||
            std::ranges::any_of(peers_, changed);
   }
 
-  void start(request& r, int to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+  void start(request& r, int rank, std::uint32_t tag, std::byte* data, std::size_t bytes) {
     r.data = data;
     r.bytes = bytes;
-    r.peer = to;
+    r.peer = rank;
     r.tag = tag;
     over_->send(r);
   }
 
-  void attach(outgoing& frame, int to, const message& what, bool lent);
+  void send_payload(outgoing& frame, int rank, const message& msg, bool borrowed);
 
   void recycle(std::unique_ptr<outgoing> frame) {
-    lent_ -= std::exchange(frame->lent, false) ? 1 : 0;
-    if (std::exchange(frame->large, false)) keep(std::move(frame->own));
+    borrowed_ -= std::exchange(frame->borrowed, false) ? 1 : 0;
+    if (std::exchange(frame->large, false)) recycle_memory(std::move(frame->memory));
     frame->used = 0;
-    frame->words = 0;
+    frame->messages = 0;
     if (free_.size() < most_free) free_.push_back(std::move(frame));
   }
 
-  void post(std::unique_ptr<incoming> one) {
-    one->r.tag = frame_tag;
-    one->r.peer = any_source;
-    one->r.data = one->data.data();
-    one->r.bytes = one->data.size();
-    over_->receive(one->r);
-    posted_.push_back(std::move(one));
+  void post(std::unique_ptr<incoming> receive) {
+    receive->r.tag = frame_tag;
+    receive->r.peer = any_source;
+    receive->r.data = receive->data.data();
+    receive->r.bytes = receive->data.size();
+    over_->receive(receive->r);
+    posted_.push_back(std::move(receive));
   }
 
-  // The frame without the head of a message: the payload comes by itself.
-  [[nodiscard]] std::span<const std::byte> announced(const incoming& one) {
-    const std::span<const std::byte> frame(one.data.data(), one.r.received);
+  // Returns the frame. If the last message's payload is separate, registers its arrival and returns the frame without
+  // that message's head.
+  [[nodiscard]] std::span<const std::byte> register_arrival(const incoming& received) {
+    const std::span<const std::byte> frame(received.data.data(), received.r.received);
     const auto head = decode_head(frame);
-    if (!head || head->apart == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
+    if (!head || head->payload_number == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
     const auto last = frame.last<message_head_bytes>();
-    const auto said = decode_message(last);
-    const int from = one.r.source;
-    auto& peer = peer_at(from);
-    if (said && !peer.gone) {
-      auto made = std::make_unique<arrival>();
-      std::ranges::copy(frame.first<frame_head_bytes>(), made->head.begin());
-      std::ranges::copy(last, made->head.begin() + frame_head_bytes);
-      made->r.bytes = said->bytes;
-      made->r.tag = payload_tag + head->apart;
-      peer.arriving.push_back(std::move(made));
-      begin_arrivals(peer, from);
+    const auto msg = decode_message(last);
+    const int sender = received.r.source;
+    auto& peer = peer_at(sender);
+    if (msg && !peer.is_lost) {
+      auto arriving = std::make_unique<arrival>();
+      std::ranges::copy(frame.first<frame_head_bytes>(), arriving->head.begin());
+      std::ranges::copy(last, arriving->head.begin() + frame_head_bytes);
+      arriving->r.bytes = msg->bytes;
+      arriving->r.tag = payload_tag + head->payload_number;
+      peer.arriving.push_back(std::move(arriving));
+      start_receives(peer, sender);
     }
     return frame.first(frame.size() - message_head_bytes);
   }
 
-  // The next of them may come now.
-  void begin_arrivals(neighbour& from, int at);
+  // Starts the next receives of large payloads.
+  void start_receives(neighbour& sender, int rank);
 
-  // One that is there, which leaves the list.
+  // Returns an arrived payload and removes it from the list, or returns null.
   [[nodiscard]] std::unique_ptr<arrival> take_arrival() {
-    for (int from = 0; from < static_cast<int>(peers_.size()); ++from) {
-      auto& peer = peer_at(from);
+    for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+      auto& peer = peer_at(rank);
       if (peer.arriving.empty() || !over_->test(peer.arriving.front()->r)) continue;
-      auto come = std::move(peer.arriving.front());
+      auto arrived = std::move(peer.arriving.front());
       peer.arriving.pop_front();
-      begin_arrivals(peer, from);
-      return come;
+      start_receives(peer, rank);
+      return arrived;
     }
     return nullptr;
   }
 
-  // Nothing of what was under way between the two comes any more.
-  void cut(int other);
+  // Drops all messages in flight to and from that process.
+  void drop_in_flight(int rank);
 
-  // Some that was used is taken again: the system's is filled with zeros a page at a time.
-  [[nodiscard]] buffer<std::byte> room_for(std::size_t bytes);
+  // Returns memory of at least this size, preferably used memory: the kernel zeroes new memory page by page.
+  [[nodiscard]] buffer<std::byte> take_memory(std::size_t bytes);
 
-  void keep(buffer<std::byte> memory);
+  void recycle_memory(buffer<std::byte> memory);
 
   static constexpr int posted_at_once = 8;
-  // From one place: one is worked on while another comes, and small ones come without a pause between them.
+  // Simultaneous receives of large payloads from one place: one payload is processed while the next arrives. Further
+  // receives are started while all together have at most `arriving_bytes`.
   static constexpr std::size_t arrivals_at_once = 2;
   static constexpr std::size_t arriving_bytes = std::size_t{1} << 20;
-  // More than are ever under way between two: none is taken for another.
+  // More than the number of payloads in flight between two processes, so that numbers are unique.
   static constexpr std::uint32_t payload_numbers = 64;
   static constexpr std::size_t most_free = 64;
   static constexpr std::size_t most_spare = 4;
@@ -328,13 +338,13 @@ class frame_link {
   std::vector<neighbour> peers_;  // by rank
   std::vector<node_id> places_;   // by rank
   std::vector<int> ranks_;        // by place
-  std::size_t lent_ = 0;          // payloads under way
-  bool lends_ = false;            // the transport can give back what it was lent
-  placing where_;
+  std::size_t borrowed_ = 0;      // number of borrowed payloads in flight
+  bool can_borrow_ = false;       // the transport can release borrowed memory
+  target_lookup target_lookup_;
   std::vector<std::unique_ptr<outgoing>> free_;
-  std::deque<std::unique_ptr<incoming>> posted_;  // in the order in which they wait
-  std::size_t stuck_ = 0;                         // of these, at most: the dead may have begun one
-  std::vector<buffer<std::byte>> spare_;          // memory of large payloads
+  std::deque<std::unique_ptr<incoming>> posted_;  // in the order of posting
+  std::size_t stuck_ = 0;                 // maximum number of posted receives that a dead process may have begun
+  std::vector<buffer<std::byte>> spare_;  // unused memory of large payloads
 };
 
 }}}  // namespace muster::v0::ps::detail

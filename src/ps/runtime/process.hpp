@@ -1,4 +1,4 @@
-// What a process of a job has, whether it works or serves: its view of the shard map in the store, and its link.
+// The common part of worker and server processes: the view of the shard map in the store, and the link.
 #pragma once
 
 #include <memory>
@@ -18,18 +18,19 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// One process' view of the map. `swap`, `take` and `take_failure` are its owner's thread's and do not block.
+/// A process' view of the shard map in the store. The owner's thread calls `swap`, `take` and `take_failure`, which do
+/// not block.
 class map_keeper {
  public:
-  /// Leaves `first` in the store under `key` unless a map is there, and begins with what is there. Throws
-  /// timeout_error, and data_error for what is no map.
+  /// Writes `first` to the store under `key` unless the store has a map, and starts with the store's map. Throws
+  /// timeout_error, and data_error if the stored value is no map.
   map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& first, clock::time_point until)
       : store_(std::move(store)),
         key_(std::move(key)),
         record_(store_, key_, {log_level::debug, "the shard map", "pushes and pulls go on, and no range moves"},
-                leave(first, until)) {}
+                create(first, until)) {}
 
-  /// A map that was not taken yet.
+  /// Returns a map that was not returned before, or nullopt.
   [[nodiscard]] std::optional<shard_map> take() {
     const auto entry = record_.take();
     if (!entry) return std::nullopt;
@@ -38,14 +39,15 @@ class map_keeper {
     map_version_ = map.version;
     return map;
   }
-  /// The map becomes `next` if it is of that version; then `take` gives what came of it, or `take_failure` says that
-  /// nothing is known.
+  /// Replaces the store's map by `next` if the store's map has the version `expected`. Then `take` returns the
+  /// resulting map, or `take_failure` returns true if the result is unknown.
   void swap(std::uint64_t expected, const shard_map& next) {
-    constexpr std::uint64_t nothing_there = 0;  // never so: another was faster, and `take` gives that map
-    record_.swap(map_version_ == expected ? version_ : nothing_there, next.encode());
+    constexpr std::uint64_t never_matches = 0;  // another process changed the map first, and `take` returns that map
+    record_.swap(map_version_ == expected ? version_ : never_matches, next.encode());
   }
   [[nodiscard]] bool take_failure() noexcept { return record_.take_failure(); }
-  /// Blocks: writes what `change` makes of the newest map, if it makes anything, until it succeeds.
+  /// Applies `change` to the newest map and writes the result, until the write succeeds or `change` returns nullopt.
+  /// Blocks.
   template <class Change>
   void change(const Change& change, clock::time_point until) {
     for (;;) {
@@ -63,62 +65,62 @@ class map_keeper {
                                             "' in the store is no shard map (another version of muster or another "
                                             "program wrote it); give each job its own store");
   }
-  [[nodiscard]] store_entry leave(const shard_map& first, clock::time_point until) {
-    auto left = store_->compare_and_swap(key_, 0, first.encode(), until);
-    if (left.swapped) left.now.value = first.encode();
-    (void)read(left.now.value);  // throws for what is no map
-    return std::move(left.now);
+  [[nodiscard]] store_entry create(const shard_map& first, clock::time_point until) {
+    auto swapped = store_->compare_and_swap(key_, 0, first.encode(), until);
+    if (swapped.swapped) swapped.now.value = first.encode();
+    (void)read(swapped.now.value);  // throws if the stored value is no map
+    return std::move(swapped.now);
   }
 
   std::shared_ptr<any_store> store_;
   std::string key_;
-  // Of the map that was taken last: the store's version, and its own.
+  // Version in the store, and version of the map, for the last map that `take` returned.
   std::uint64_t version_ = 0;
   std::uint64_t map_version_ = 0;
   muster::detail::watched_record record_;
 };
 
-/// With what it begins.
-struct seat {
+/// The parameters of a worker or server process.
+struct process_setup {
   member self;
   const job_options& options;
   const protocol_settings& protocol;
   const table_layout& layout;
   transport& over;
   std::shared_ptr<any_store> store;
-  std::string name;                               ///< of the map in the store
-  const shard_map& first;                         ///< unless the store has one
-  muster::detail::member_links* links = nullptr;  ///< of an elastic job: `over` is none of its connections
-  const muster::detail::member_links::connected* linked = nullptr;  ///< the first of these
+  std::string name;                                                 ///< key of the map in the store
+  const shard_map& first;                                           ///< used if the store has no map
+  muster::detail::member_links* links = nullptr;                    ///< in an elastic job; `over` is then unused
+  const muster::detail::member_links::connected* linked = nullptr;  ///< the first connections of an elastic job
 };
 
-/// How often both sides of the protocol are told the time.
+/// Number of ticks of the protocol in each `retry`.
 inline constexpr int ticks_a_retry = 10;
-/// Looks in vain for something to hear before the processor is given away.
+/// Number of unsuccessful polls before the process releases the processor.
 inline constexpr int spins_before_pause = 2000;
 
 class process {
  protected:
-  explicit process(const seat& at)
-      : options_(at.options),
-        protocol_(at.protocol),
-        layout_(at.layout),
-        keeper_(at.store, at.name, at.first, deadline_after(at.options.timeout)),
-        first_(keeper_.take().value_or(at.first)),
-        links_(at.links) {
+  explicit process(const process_setup& setup)
+      : options_(setup.options),
+        protocol_(setup.protocol),
+        layout_(setup.layout),
+        keeper_(setup.store, setup.name, setup.first, deadline_after(setup.options.timeout)),
+        first_(keeper_.take().value_or(setup.first)),
+        links_(setup.links) {
     if (links_ == nullptr)
-      link_.move_to(at.over);
+      link_.move_to(setup.over);
     else
-      link_by(*at.linked, {});
-    link_.introduce({.from = at.self, .map_version = first_.version});
+      link_to(*setup.linked, {});
+    link_.set_identity({.sender = setup.self, .map_version = first_.version});
   }
   ~process() = default;
 
 #ifdef MUSTER_HAS_TCP
-  /// Changes over to newer connections if there are any: true then. What was under way is lost.
+  /// Switches to newer connections if there are any, and returns true then. Messages in flight are lost.
   bool renew_link() {
     if (links_ == nullptr) return false;
-    return links_->take([this](const auto& now, const auto& gone) { link_by(now, gone); });
+    return links_->take([this](const auto& connected, const auto& lost_places) { link_to(connected, lost_places); });
   }
   void connect_again() { links_->connect_again(*end_); }
 #else
@@ -126,33 +128,33 @@ class process {
   void connect_again() {}
 #endif
 
-  /// Hears of processes that are gone, in an elastic job from its membership.
-  void find_lost(const std::function<void(node_id, bool may_return)>& tell) {
+  /// Reports ended processes. In an elastic job the membership decides.
+  void find_lost(const std::function<void(node_id, bool may_return)>& on_lost) {
     const bool by_members = links_ != nullptr;
     link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
                     [&](int rank, bool may_return, const char* why) {
-                      if (!by_members) return tell(link_.places()[static_cast<std::size_t>(rank)], may_return);
+                      if (!by_members) return on_lost(link_.places()[static_cast<std::size_t>(rank)], may_return);
                       end_->saw_end_of(rank, why);
                       connect_again();
                     });
   }
 
-  void link_by(const muster::detail::member_links::connected& now, const std::vector<node_id>& gone) {
-    link_.move_to(*now.over, now.orders);
-    end_ = now.end;
-    gone_.insert(gone_.end(), gone.begin(), gone.end());
+  void link_to(const muster::detail::member_links::connected& connected, const std::vector<node_id>& lost_places) {
+    link_.move_to(*connected.over, connected.orders);
+    end_ = connected.end;
+    lost_places_.insert(lost_places_.end(), lost_places.begin(), lost_places.end());
   }
 
   const job_options& options_;
   protocol_settings protocol_;
   const table_layout& layout_;
   map_keeper keeper_;
-  // That of the store: another process may have been faster, and may have seen others than this one.
+  // The map in the store. Another process may have written a map first, with other servers and workers.
   shard_map first_;
   frame_link link_;
   muster::detail::member_links* links_;              // of an elastic job
-  std::shared_ptr<muster::detail::revocation> end_;  // of the generation that is linked
-  std::vector<node_id> gone_;                        // members that have left or died: none comes back
+  std::shared_ptr<muster::detail::revocation> end_;  // of the connected generation
+  std::vector<node_id> lost_places_;                 // members that have left or died, and never return
 };
 
 }}}  // namespace muster::v0::ps::detail

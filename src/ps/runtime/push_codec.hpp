@@ -1,4 +1,4 @@
-// Pushes in fewer bytes: the codec of a job, as its workers encode and its servers decode.
+// The codec of a job's pushes, as workers encode and servers decode.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Whether so many values of a push are sent encoded: few may be smaller as they are.
+/// Returns true if a push of so many values is sent encoded. The encoding of few values may be larger than the values.
 [[nodiscard]] inline bool encoding_pays(const any_codec& codec, std::size_t values) {
   return codec.encoded_bytes(values) < values * sizeof(float);
 }
 
-/// What is random about an encoding follows from which push it is, so that it need not be sent, and a push that is sent
-/// again is the same.
-[[nodiscard]] inline std::uint64_t draw_of_push(range_id range, const member& from, std::uint64_t sequence) noexcept {
-  return mix(mix((std::uint64_t{range} << 32 | from.at) + 1) + (std::uint64_t{from.incarnation} << 48) + sequence);
+/// Returns the random seed of a push's encoding. The seed depends only on the push's identity. So it is not
+/// transmitted, and a repeated push has the same encoding.
+[[nodiscard]] inline std::uint64_t draw_of_push(range_id range, const member& worker, std::uint64_t sequence) noexcept {
+  return mix(mix((std::uint64_t{range} << 32 | worker.at) + 1) + (std::uint64_t{worker.incarnation} << 48) + sequence);
 }
 
 }}}  // namespace muster::v0::ps::detail

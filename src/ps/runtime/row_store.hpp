@@ -1,4 +1,4 @@
-// The rows of one sparse range, all of them or those that were pushed to last.
+// The rows of a sparse range: all rows, or the rows with recent pushes.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Rows of floats under 64-bit keys, in the order in which they came: open addressing, and one array of all rows, so
-/// that a row is one or two cache lines from its key.
+/// An index of rows under 64-bit keys, in the order of insertion. Open addressing, with one array for all rows, so that
+/// a row is one or two cache lines away from its key.
 class row_index {
  public:
   static constexpr std::uint32_t none = 0xffffffff;
@@ -25,7 +25,7 @@ class row_index {
     return slots_.empty() ? none : slots_[slot_of(key)];
   }
 
-  /// The row of that key, a new one at the end if there is none.
+  /// Returns the row with that key. Inserts a row at the end if there is none.
   std::uint32_t find_or_add(std::uint64_t key) {
     if (2 * (keys_.size() + 1) > slots_.size()) grow();
     auto& slot = slots_[slot_of(key)];
@@ -52,39 +52,39 @@ class row_index {
   }
 
   std::vector<std::uint64_t> keys_;   // by row
-  std::vector<std::uint32_t> slots_;  // rows; none where free; a power of two of them
+  std::vector<std::uint32_t> slots_;  // row numbers, `none` if free; the size is a power of two
 };
 
-/// What the rows of a table are.
+/// The size and limits of a table's rows.
 struct row_shape {
-  std::size_t width = 1;       ///< values of a row
-  std::size_t stride = 1;      ///< with what an update function remembers of them
+  std::size_t width = 1;       ///< values in a row
+  std::size_t stride = 1;      ///< floats in a row, including the update function's state
   float initial = 0;           ///< each value before the first push
-  std::size_t most_rows = 0;   ///< of a range; 0: any number
-  std::uint64_t most_age = 0;  ///< of a row, in pushes to the range since one was to it; 0: any
+  std::size_t most_rows = 0;   ///< maximum for a range; 0: no limit
+  std::uint64_t most_age = 0;  ///< maximum number of pushes to the range since the last push to the row; 0: no limit
 
   [[nodiscard]] bool is_bounded() const noexcept { return most_rows > 0 || most_age > 0; }
 };
 
-/// Rows under keys. What becomes of them is a function of the pushes alone, in their order, so that all servers of a
-/// chain drop the same. A row costs O(1); dropping costs O(rows) for each eighth that goes.
+/// Rows under keys. The contents depend only on the pushes and their order, so that all servers of a chain remove the
+/// same rows. Access to a row costs O(1). Each removal costs O(rows), and removes an eighth of the rows.
 class row_store {
  public:
-  /// A row for writing, until the next call.
+  /// A row for writing, valid until the next call.
   struct touched_row {
     std::span<float> values;
-    std::uint64_t& times;  ///< updates that it has had
+    std::uint64_t& times;  ///< number of updates to the row
   };
 
-  /// A push is about to be carried out: rows are older by one.
+  /// Notes that a push begins: the age of every row grows by one.
   void next_push(const row_shape& shape) {
     ++pushes_;
-    // Rows that are too old are as if they were gone; now and then they go.
+    // Rows that are too old count as removed. They are actually removed at intervals.
     if (shape.most_age > 0 && pushes_ % (shape.most_age / 4 + 1) == 0)
       drop(shape, [&](std::size_t row) { return is_old(shape, row); });
   }
 
-  /// The row of that key, which has just been pushed to; a new one if there is none or it is too old.
+  /// Returns the row with that key for a push. Inserts a row if there is none, and resets a row that is too old.
   touched_row touch(const row_shape& shape, std::uint64_t key) {
     std::size_t at = index_.find(key);
     const bool fresh = at == row_index::none;
@@ -105,7 +105,7 @@ class row_store {
     return {all, times_[at]};
   }
 
-  /// The row of that key; nothing if there is none or it is too old.
+  /// Returns the row with that key, or an empty span if there is none or the row is too old.
   [[nodiscard]] std::span<const float> find(const row_shape& shape, std::uint64_t key) const noexcept {
     const std::size_t at = index_.find(key);
     if (at == row_index::none || is_old(shape, at)) return {};
@@ -113,33 +113,34 @@ class row_store {
   }
 
   template <class Visit>
-  void visit(const row_shape& shape, const Visit& visit_one) const {
+  void visit(const row_shape& shape, const Visit& visit_row) const {
     for (std::size_t row = 0; row < times_.size(); ++row)
-      visit_one(index_.keys()[row], std::span(values_).subspan(row * shape.stride, shape.stride));
+      visit_row(index_.keys()[row], std::span(values_).subspan(row * shape.stride, shape.stride));
   }
 
-  /// What a checkpoint has of them: count, keys, the number of updates of each, rows; those that are not too old.
-  void list(const row_shape& shape, muster::detail::wire_writer& to) const {
+  /// Writes the rows in the checkpoint format: count, keys, numbers of updates, rows. Rows that are too old are
+  /// omitted.
+  void list(const row_shape& shape, muster::detail::wire_writer& out) const {
     std::vector<std::size_t> rows;
     for (std::size_t row = 0; row < times_.size(); ++row) {
       if (!is_old(shape, row)) rows.push_back(row);
     }
-    to.add(std::uint64_t{rows.size()});
-    for (const auto row : rows) to.add(index_.keys()[row]);
-    for (const auto row : rows) to.add(times_[row]);
+    out.add(std::uint64_t{rows.size()});
+    for (const auto row : rows) out.add(index_.keys()[row]);
+    for (const auto row : rows) out.add(times_[row]);
     for (const auto row : rows)
-      to.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
+      out.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
   }
 
-  void save(muster::detail::wire_writer& to) const {
-    to.add(pushes_, std::uint64_t{times_.size()});
-    to.add_bytes(std::as_bytes(std::span(index_.keys())));
-    to.add_bytes(std::as_bytes(std::span(times_)));
-    to.add_bytes(std::as_bytes(std::span(touched_)));
-    to.add_bytes(std::as_bytes(std::span(values_)));
+  void save(muster::detail::wire_writer& out) const {
+    out.add(pushes_, std::uint64_t{times_.size()});
+    out.add_bytes(std::as_bytes(std::span(index_.keys())));
+    out.add_bytes(std::as_bytes(std::span(times_)));
+    out.add_bytes(std::as_bytes(std::span(touched_)));
+    out.add_bytes(std::as_bytes(std::span(values_)));
   }
 
-  /// What `save` wrote; false for what it cannot have written.
+  /// Reads the output of `save`. Returns false for bytes that `save` cannot have written.
   [[nodiscard]] bool load(const row_shape& shape, muster::detail::wire_reader& in) {
     *this = {};
     pushes_ = in.number<std::uint64_t>();
@@ -154,7 +155,7 @@ class row_store {
     in.read_all(std::span(times_));
     in.read_all(std::span(touched_));
     in.read_all(std::span(values_));
-    return in.good() && std::ranges::all_of(touched_, [&](auto one) { return one <= pushes_; });
+    return in.good() && std::ranges::all_of(touched_, [&](auto touched) { return touched <= pushes_; });
   }
 
  private:
@@ -162,7 +163,7 @@ class row_store {
     return shape.most_age > 0 && pushes_ - touched_[row] > shape.most_age;
   }
 
-  // An eighth of them, those that were pushed to least recently; among equals the smaller keys.
+  // Removes an eighth of the rows, with the oldest last push. Among rows of equal age, smaller keys are removed first.
   void drop_excess(const row_shape& shape) {
     std::vector<std::uint32_t> order(times_.size());
     std::iota(order.begin(), order.end(), 0u);
@@ -172,31 +173,32 @@ class row_store {
                      [&](std::uint32_t a, std::uint32_t b) {
                        return std::pair(touched_[a], keys[a]) < std::pair(touched_[b], keys[b]);
                      });
-    std::vector<bool> goes(order.size(), false);
-    for (std::size_t i = 0; i < count; ++i) goes[order[i]] = true;
-    drop(shape, [&](std::size_t row) { return goes[row]; });
+    std::vector<bool> removed(order.size(), false);
+    for (std::size_t i = 0; i < count; ++i) removed[order[i]] = true;
+    drop(shape, [&](std::size_t row) { return removed[row]; });
   }
 
-  // The others keep their order.
+  // Removes the selected rows. The other rows keep their order.
   template <class Drop>
-  void drop(const row_shape& shape, const Drop& goes) {
-    row_store left;
-    left.pushes_ = pushes_;
+  void drop(const row_shape& shape, const Drop& is_removed) {
+    row_store remaining;
+    remaining.pushes_ = pushes_;
     for (std::size_t row = 0; row < times_.size(); ++row) {
-      if (goes(row)) continue;
-      (void)left.index_.find_or_add(index_.keys()[row]);
-      const auto from = values_.begin() + static_cast<std::ptrdiff_t>(row * shape.stride);
-      left.values_.insert(left.values_.end(), from, from + static_cast<std::ptrdiff_t>(shape.stride));
-      left.times_.push_back(times_[row]);
-      left.touched_.push_back(touched_[row]);
+      if (is_removed(row)) continue;
+      (void)remaining.index_.find_or_add(index_.keys()[row]);
+      const auto row_begin = values_.begin() + static_cast<std::ptrdiff_t>(row * shape.stride);
+      remaining.values_.insert(remaining.values_.end(), row_begin,
+                               row_begin + static_cast<std::ptrdiff_t>(shape.stride));
+      remaining.times_.push_back(times_[row]);
+      remaining.touched_.push_back(touched_[row]);
     }
-    *this = std::move(left);
+    *this = std::move(remaining);
   }
 
   row_index index_;
   std::vector<float> values_;           // by row
-  std::vector<std::uint64_t> times_;    // by row: updates
-  std::vector<std::uint64_t> touched_;  // by row, of what is bounded: the push that was to it last
+  std::vector<std::uint64_t> times_;    // by row: number of updates
+  std::vector<std::uint64_t> touched_;  // by row, for bounded tables: number of the last push to the row
   std::uint64_t pushes_ = 0;
 };
 

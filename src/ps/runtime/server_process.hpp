@@ -1,4 +1,4 @@
-// A server in a job: the protocol's state machine, its values and its connections.
+// A server process of a job: the protocol's state machine, the values and the connections.
 #pragma once
 
 #include <algorithm>
@@ -18,29 +18,29 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-class server_process final : process, public server_outlet {
+class server_process final : process, public server_output {
  public:
-  explicit server_process(const seat& at)
-      : process(at),
-        values_(at.layout, at.options.how, at.options.compress),
+  explicit server_process(const process_setup& setup)
+      : process(setup),
+        values_(setup.layout, setup.options.how, setup.options.compress),
         newest_(first_),
-        store_(at.store),
-        self_(at.self.at) {
-    values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
-    core_.emplace(at.self, protocol_, values_, *this, first_);
+        store_(setup.store),
+        self_(setup.self.at) {
+    values_.before_change([this](range_id range) { link_.release(range, ~std::uint64_t{0}); });
+    core_.emplace(setup.self, protocol_, values_, *this, first_);
     serves_ = !core_->is_fenced();
   }
 
   server_process(const server_process&) = delete;
   server_process& operator=(const server_process&) = delete;
 
-  // Its tables go.
+  // The link must not use the tables' memory after the destructor.
   ~server_process() override { link_.close(); }
 
-  /// Where an elastic job without workers leaves its tables.
+  /// Sets the folder into which an elastic job without workers saves its tables.
   void save_into(const std::string& folder) { folder_ = folder; }
 
-  /// Serves as long as the map names it, and stands by else; until the job is over.
+  /// Serves while the map contains this server, and is a hot spare otherwise. Returns when the job is over.
   void serve() {
     clock::time_point next_tick{};
     clock::time_point done_since{};
@@ -48,46 +48,48 @@ class server_process final : process, public server_outlet {
     for (int idle = 0; !stopped_; ++idle) {
       const auto now = clock::now();
       if (renew_link()) core_->send_again();
-      const bool heard = link_.poll([&](auto frame, auto apart) { core_->hear(frame, now, apart); });
+      const bool received = link_.poll([&](auto frame, auto payload) { core_->on_frame(frame, now, payload); });
       if (now >= next_tick) {
         next_tick = now + protocol_.retry / ticks_a_retry;
         tick(now);
       }
-      link_.introduce({.from = core_->self(), .map_version = core_->newest_map()});
+      link_.set_identity({.sender = core_->self(), .map_version = core_->newest_map()});
       core_->flush();
-      link_.ship();
-      any_finished_ = any_finished_ || core_->heard_farewell();
+      link_.flush();
+      any_finished_ = any_finished_ || core_->received_farewell();
       for (const auto& node : newest_.workers) {
         if (core_->has_left(node)) left_.insert(node.at);
       }
-      if (heard) idle = 0;
+      if (received) idle = 0;
       if (core_->is_fenced()) {
         stand_by();
-        if (is_over() && !awaits_workers()) return;
+        if (all_workers_left() && !awaits_workers()) return;
         idle = spins_before_pause;
       }
       if (!is_done() || core_->is_fenced()) {
         done_since = {};
       } else if (done_since == clock::time_point{}) {
         done_since = now;
-      } else if (now - done_since > protocol_.last_words &&
-                 (link_.is_idle() || now - done_since > 2 * protocol_.last_words)) {
-        return;  // a worker that heard one farewell does not wait for the next: what is under way to it is never taken
+      } else if (now - done_since > protocol_.farewell_time &&
+                 (link_.is_idle() || now - done_since > 2 * protocol_.farewell_time)) {
+        return;  // a worker that received one farewell waits for no other: messages in transit to it are never received
       }
       if (idle >= spins_before_pause || link_.should_yield()) link_.pause(next_tick);
     }
   }
 
-  /// From any thread: it serves no more, and tells no other process.
+  /// Stops serving, without notifying other processes. May be called from any thread.
   void stop() noexcept { stopped_ = true; }
 
  private:
-  // Values go from where they lie, and from a copy when they are about to change.
-  void send(const member& to, const message& what) override {
-    const bool lends = what.what == message_kind::values && values_.reads_in_place(what.range, what);
-    link_.send(to, what, lends);
+  // Values are sent from the tables' memory. Before they change, the rest of the transmission uses a copy.
+  void send(const member& worker, const message& msg) override {
+    const bool may_borrow = msg.kind == message_kind::values && values_.reads_in_place(msg.range, msg);
+    link_.send(worker, msg, may_borrow);
   }
-  [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
+  [[nodiscard]] bool has_room(const member& worker) const override {
+    return link_.frames_in_flight(worker.at) < frames_at_once;
+  }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
 
   void tick(clock::time_point now) {
@@ -98,84 +100,85 @@ class server_process final : process, public server_outlet {
         lost_.insert(at);
         return;
       }
-      each_of(core_->map(), [&](const member& one) {
-        if (one.at == at) core_->doubt(one, now);
+      each_of(core_->map(), [&](const member& node) {
+        if (node.at == at) core_->on_disconnect(node, now);
       });
     });
-    if (const auto map = keeper_.take()) learn(*map, now);
+    if (const auto map = keeper_.take()) apply_map(*map, now);
     const bool failed = keeper_.take_failure();
     end_without_workers(now);
     if (!serves_) return offer_itself(failed);
     end_if_deserted(now);
     if (failed) core_->swap_failed();
-    tell_gone();
+    report_lost();
     core_->tick(now);
   }
 
-  // What the map makes of this server, which begins, leaves or is fenced.
-  void learn(const shard_map& map, clock::time_point now) {
+  // Applies the map, in which this server may start serving, leave or be fenced.
+  void apply_map(const shard_map& map, clock::time_point now) {
     newest_ = map;
-    // The servers of a job that is over end one after the other: what those held is not lost.
-    if (const auto lost = map.lost_range(); lost && !told_ && !is_done()) throw tables_lost(layout_, *lost);
+    // The servers of a finished job end one after the other: their ranges are not lost.
+    if (const auto lost = map.lost_range(); lost && !outcome_ && !is_done()) throw tables_lost(layout_, *lost);
     if (serves_) {
       const auto* const own = map.server(self_);
       const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
                                           [&](const shard_range& range) { return range.holds(self_); });
-      // An entry of a later incarnation is for the next process to serve here: of several maps only the last may be
-      // seen.
-      goes_ = own != nullptr && own->node == core_->self() ? own->leaving : goes_ || !holds_some;
+      // An entry with a later incarnation is for the next server at this place. Intermediate maps may be missed.
+      leaves_ = own != nullptr && own->node == core_->self() ? own->leaving : leaves_ || !holds_some;
     }
-    core_->learn(map, now);
+    core_->apply_map(map, now);
   }
 
-  template <class Tell>
-  static void each_of(const shard_map& map, const Tell& tell) {
-    for (const auto& one : map.servers) tell(one.node);
-    for (const auto& one : map.workers) tell(one);
+  template <class Visit>
+  static void each_of(const shard_map& map, const Visit& visit) {
+    for (const auto& entry : map.servers) visit(entry.node);
+    for (const auto& node : map.workers) visit(node);
   }
 
-  // Each time anew: only a later map may name them, and words that were under way may come after the end. What the
-  // transport says of an end may be a broken connection: the last holder of a range is kept in hope.
-  void tell_gone() {
-    each_of(newest_, [&](const member& one) {
-      const bool proven = std::ranges::find(gone_, one.at) != gone_.end();
-      if (proven || lost_.contains(one.at)) core_->suspect(one, proven);
+  // Repeated at each tick, because only a later map may contain the lost peer, and delayed messages may arrive after
+  // its end. If the transport reports an end, the connection alone may have failed: the last holder of a range is kept.
+  void report_lost() {
+    each_of(newest_, [&](const member& node) {
+      const bool proven = std::ranges::find(lost_places_, node.at) != lost_places_.end();
+      if (proven || lost_.contains(node.at)) core_->suspect(node, proven);
     });
   }
 
-  // Holds nothing, and waits to be named.
+  // Serves no range, and waits until a map contains this server.
   void stand_by() {
-    const auto* const own = newest_.server(self_);
+    const auto* const own_entry = newest_.server(self_);
     if (std::exchange(serves_, false)) {
-      if (!goes_ && own == nullptr) {  // else it was given up and named again, and begins with nothing
+      // A server that was fenced and is in the map again starts without state.
+      if (!leaves_ && own_entry == nullptr) {
         throw peer_failure({},
                            "server " + to_string(core_->self()) +
-                               " was fenced by the other servers of its job (they received no messages of it, or its "
+                               " was fenced by the other servers of the job (they received no message from it, or its "
                                "connections broke); they serve its ranges now");
       }
       log(log_level::info, "server " + to_string(core_->self()) + " has stopped serving");
     }
-    if (own == nullptr || own->leaving) return;
-    log(log_level::info, "server " + to_string(own->node) + " starts serving");
-    goes_ = false;
+    if (own_entry == nullptr || own_entry->leaving) return;
+    log(log_level::info, "server " + to_string(own_entry->node) + " starts serving");
+    leaves_ = false;
     serves_ = true;
-    core_.emplace(own->node, protocol_, values_, *this, newest_);
+    core_.emplace(own_entry->node, protocol_, values_, *this, newest_);
   }
 
-  // A server that serves may have died. The fastest standby takes its place; the others learn that from the map. One
-  // that has no connection with some of them would be given up again, or give up what they have.
-  void offer_itself(bool again) {
+  // Proposes a map with this hot spare if a server has died. Among several hot spares the fastest succeeds, and the
+  // other hot spares read the new map. A hot spare without connections to all peers does not propose itself, because it
+  // would soon be fenced, or fence other peers.
+  void offer_itself(bool is_retry) {
     bool reaches_all = true;
-    each_of(newest_, [&](const member& one) { reaches_all = reaches_all && !lost_.contains(one.at); });
-    if (!reaches_all || (newest_.version == offered_at_ && !again)) return;
+    each_of(newest_, [&](const member& node) { reaches_all = reaches_all && !lost_.contains(node.at); });
+    if (!reaches_all || (newest_.version == offered_at_ && !is_retry)) return;
     offered_at_ = newest_.version;
     if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
   }
 
-  // All workers are gone, and for as long as a call may take no server could write that into the map: the store went
-  // with one of them.
+  // Ends the job if all workers have ended and no server could write that into the map for the time of a call: the
+  // store ended with a worker.
   void end_if_deserted(clock::time_point now) {
-    if (!is_over() || core_->is_done()) {
+    if (!all_workers_left() || core_->is_done()) {
       deserted_since_ = now;
     } else if (now - deserted_since_ > protocol_.worker_silence) {
       throw peer_failure({}, "server " + to_string(core_->self()) +
@@ -184,35 +187,38 @@ class server_process final : process, public server_outlet {
     }
   }
 
-  // Of an elastic job: all workers have died, and others may join.
+  // Returns true if all workers of an elastic job have died. Other workers may join.
   [[nodiscard]] bool awaits_workers() const { return links_ != nullptr && !any_finished_ && newest_.workers.empty(); }
   void end_without_workers(clock::time_point now) {
     if (!awaits_workers()) {
       worked_at_ = now;
       save_.reset();
-      told_.reset();
+      outcome_.reset();
       return;
     }
     if (now - worked_at_ <= protocol_.quorum) return;
-    std::string told = "without a folder for checkpoints what they trained is lost); start the job again with one";
+    std::string advice = "without a folder for checkpoints what they trained is lost); start the job again with one";
     if (!folder_.empty()) {
-      if (!told_) {
-        told_ = save(now);
-        told_at_ = now;
+      if (!outcome_) {
+        outcome_ = save(now);
+        outcome_at_ = now;
       }
-      if (!told_ || now - told_at_ < protocol_.last_words) return;  // it ends when the others know it too
-      told = told_->empty() ? "the tables are saved in " + folder_ + "); start the job again to go on from there"
-                            : "the tables are not saved: " + *told_ + "); start the job again from those before";
+      // The server ends when the other servers know the outcome too.
+      if (!outcome_ || now - outcome_at_ < protocol_.farewell_time) return;
+      advice = outcome_->empty()
+                   ? "the tables are saved in " + folder_ + "); start the job again to continue from these tables"
+                   : "the tables are not saved: " + *outcome_ + "); start the job again from the previous save";
     }
     char limit[32];
     std::snprintf(limit, sizeof limit, "%g s; ", seconds(protocol_.quorum).count());
-    throw elastic::departure(
-        elastic::exit_reason::too_few,
-        "server " + to_string(core_->self()) + " ends (all workers have died, and none joined within " + limit + told);
+    throw elastic::departure(elastic::exit_reason::too_few,
+                             "server " + to_string(core_->self()) +
+                                 " ends (all workers have died, and none joined within " + limit + advice);
   }
 
-  // Nothing is trained meanwhile: each server writes what it heads by the present map, and again by a later one. The
-  // outcome is empty where all is saved; there is none while others write.
+  // Each server writes the ranges whose head it is in the present map, and writes again with a later map. Nothing is
+  // trained meanwhile. Returns an empty string if all tables are saved, the reason if not, and nullopt while other
+  // servers write.
   std::optional<std::string> save(clock::time_point now) {
     const auto& map = core_->map();
     const auto until = now + protocol_.worker_silence;
@@ -222,7 +228,7 @@ class server_process final : process, public server_outlet {
       is_added_ = !serves_;
       outcome_until_ = until + protocol_.quorum;
     }
-    std::string problem = "other servers have not written theirs";
+    std::string problem = "other servers have not written their files";
     try {
       if (!is_added_) {
         save_->add(layout_, self_, own_part(now), until);
@@ -230,8 +236,8 @@ class server_process final : process, public server_outlet {
         const auto after = clock::now();
         outcome_until_ = after + protocol_.quorum + protocol_.worker_silence + 10 * (after - now);
       }
-      if (auto told = save_->outcome(until)) return told;
-    } catch (const timeout_error& late) {  // the store may be back before the others give up
+      if (auto outcome = save_->outcome(until)) return outcome;
+    } catch (const timeout_error& late) {  // the store may be reachable again before the other servers stop
       problem = late.what();
     } catch (const peer_failure& lost) {
       problem = lost.what();
@@ -243,54 +249,54 @@ class server_process final : process, public server_outlet {
 
   server_part own_part(clock::time_point now) {
     core_->end_open_sums(now);
-    server_part mine;
+    server_part part;
     for (range_id range = 0; range < layout_.ranges(); ++range) {
       if (!core_->serves(range)) continue;
-      mine.ranges.push_back(range);
+      part.ranges.push_back(range);
       if (layout_.table_of(range).leases) {
-        mine.has_order = true;
+        part.has_order = true;
         const auto* const order = values_.order(range);
         if (order == nullptr || order->plan() == nullptr) continue;
-        mine.plan = *order->plan();
-        mine.left = order->leases_left();
+        part.plan = *order->plan();
+        part.left = order->leases_left();
         continue;
       }
-      add_part(mine.values, layout_.range(range).table, values_.read(range, {.flags = saves}));
+      add_part(part.values, layout_.range(range).table, values_.read(range, {.flags = saves}));
       muster::detail::wire_writer used;
       used.add(range);
-      for (const auto place : core_->used(range).behind_bound()) used.add(place);
+      for (const auto place : core_->used(range).above_bound()) used.add(place);
       const auto text = used.take();
-      add_part(mine.values, places_part, std::as_bytes(std::span(text)));
+      add_part(part.values, places_part, std::as_bytes(std::span(text)));
     }
-    return mine;
+    return part;
   }
 
-  // Each worker of the map has said that it has finished.
+  // Returns true if every worker in the map has sent its farewell.
   [[nodiscard]] bool is_done() const { return core_->is_done() && !awaits_workers(); }
-  [[nodiscard]] bool is_over() const {
+  [[nodiscard]] bool all_workers_left() const {
     return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
   }
 
   detail::tables values_;
   shard_map newest_;
   std::shared_ptr<any_store> store_;
-  std::optional<server> core_;  // one that is fenced, where it stands by; always there
+  std::optional<server> core_;  // also while this server is fenced or a hot spare; always set
   bool serves_ = false;
-  bool goes_ = false;  // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  bool leaves_ = false;  // the map has this server leave, or it held no range: then fencing is no failure
   clock::time_point deserted_since_{};
-  clock::time_point worked_at_ = clock::now();  // there was a worker, or the last one had finished
-  std::uint64_t offered_at_ = 0;                // the version of the map when it wanted to serve last
+  clock::time_point worked_at_ = clock::now();  // when there was last a worker, or any had finished
+  std::uint64_t offered_at_ = 0;                // version of the map in which this server last proposed itself
   std::atomic<bool> stopped_{false};
   node_id self_;
-  bool any_finished_ = false;            // of the workers
+  bool any_finished_ = false;            // some worker has sent its farewell
   std::string folder_;                   // for the tables of a job without workers; empty: none
-  std::optional<save_by_servers> save_;  // by that version of the map
+  std::optional<save_by_servers> save_;  // the save by the map version `saved_by_`
   std::uint64_t saved_by_ = 0;
-  bool is_added_ = false;  // what this server has
-  clock::time_point outcome_until_{}, told_at_{};
-  std::optional<std::string> told_;  // what came of it
-  std::set<node_id> left_;           // workers that are done, or dead
-  std::set<node_id> lost_;           // not of an elastic job: their connection has ended, and no other is made
+  bool is_added_ = false;  // this server's part was added
+  clock::time_point outcome_until_{}, outcome_at_{};
+  std::optional<std::string> outcome_;  // result of the save
+  std::set<node_id> left_;              // workers that have finished or died
+  std::set<node_id> lost_;              // not in an elastic job: places whose connection has ended for ever
 };
 
 }}}  // namespace muster::v0::ps::detail

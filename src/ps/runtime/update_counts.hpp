@@ -1,4 +1,4 @@
-// How many updates each element of a dense range has had.
+// The numbers of updates of a dense range's elements.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Runs of elements with equal counts, one behind the other: a single one where pushes are for the whole range, or for
-/// pieces that make it up. A change costs O(runs), without an allocation once there were as many.
+/// Consecutive runs of elements with equal counts. There is a single run if pushes cover the whole range, or pieces
+/// that together cover it. A change costs O(runs), without allocations if there were as many runs before.
 class update_counts {
  public:
   struct run {
@@ -22,20 +22,20 @@ class update_counts {
   explicit update_counts(std::size_t size) : runs_{{size, 0}} {}
 
   [[nodiscard]] std::span<const run> runs() const noexcept { return runs_; }
-  /// One more of the elements [first, last): visit(begin, end, times) for each run of them.
+  /// Increments the counts of the elements [first, last), and calls visit(begin, end, times) for each run among these.
   template <class Visit>
   void add(std::size_t first, std::size_t last, const Visit& visit) {
-    change(first, last, [&, begin = first](run& one) mutable {
-      visit(begin, one.end, ++one.times);
-      begin = one.end;
+    change(first, last, [&, begin = first](run& changed) mutable {
+      visit(begin, changed.end, ++changed.times);
+      begin = changed.end;
     });
   }
   void set(std::size_t first, std::size_t last, std::uint64_t times) {
-    change(first, last, [&](run& one) { one.times = times; });
+    change(first, last, [&](run& changed) { changed.times = times; });
   }
 
  private:
-  // The run that begins there: one is cut in two for it if need be.
+  // Returns the index of the run that begins at `at`, after splitting a run if necessary.
   std::size_t cut(std::size_t at) {
     auto found = std::ranges::upper_bound(runs_, at, {}, &run::end);
     const std::size_t begin = found == runs_.begin() ? 0 : std::prev(found)->end;
@@ -43,18 +43,19 @@ class update_counts {
     return static_cast<std::size_t>(found - runs_.begin());
   }
   template <class Change>
-  void change(std::size_t first, std::size_t last, Change change_one) {
+  void change(std::size_t first, std::size_t last, Change change_run) {
     if (first == last) return;
-    const std::size_t from = cut(first);
-    const std::size_t to = cut(last);
-    for (std::size_t i = from; i < to; ++i) change_one(runs_[i]);
-    // Neighbours that are alike now are one: the last of them has their end.
-    std::size_t kept = from == 0 ? 0 : from - 1;
-    const std::size_t until = std::min(to + 1, runs_.size());
-    for (std::size_t i = kept; i < until; ++i) {
-      if (i + 1 == until || runs_[i + 1].times != runs_[i].times) runs_[kept++] = runs_[i];
+    const std::size_t begin = cut(first);
+    const std::size_t end = cut(last);
+    for (std::size_t i = begin; i < end; ++i) change_run(runs_[i]);
+    // Adjacent runs with equal counts are merged: the last run has the common end.
+    std::size_t merged = begin == 0 ? 0 : begin - 1;
+    const std::size_t until = std::min(end + 1, runs_.size());
+    for (std::size_t i = merged; i < until; ++i) {
+      if (i + 1 == until || runs_[i + 1].times != runs_[i].times) runs_[merged++] = runs_[i];
     }
-    runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(kept), runs_.begin() + static_cast<std::ptrdiff_t>(until));
+    runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(merged),
+                runs_.begin() + static_cast<std::ptrdiff_t>(until));
   }
 
   std::vector<run> runs_;
