@@ -132,7 +132,7 @@ def run_command(chosen):
               file=sys.stderr)
     place = reporter.open_place(chosen.report) if chosen.report else None
     if place is not None:
-        place.append([])  # what cannot be written is said before hours of runs
+        place.append([])  # a report that cannot be written fails here, before hours of runs
     runner = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed)
     runner.watch = chosen.watch
     if chosen.tensorboard:
@@ -146,11 +146,12 @@ def run_command(chosen):
 
 def serve_command(chosen):
     try:
-        from .dashboard.server import serve  # here, for its packages are no part of the plain installation
+        from .dashboard.server import serve  # imported here: the plain installation lacks its packages
     except ImportError as error:
         raise Refusal(f"the dashboard needs aiohttp and prometheus_client (this Python cannot import {error.name}); apt-get install python3-aiohttp "
                       "python3-prometheus-client, or pip install 'muster-bench[serve]' in a venv") from None
-    if chosen.token:   # not where other users of this machine see it: the same process, started again
+    # Starts the same process again, so that other users of this machine do not see the token on the command line.
+    if chosen.token:
         places = [word for place in chosen.place for word in ("--place", place)]
         home = str(pathlib.Path(__file__).resolve().parents[1])
         os.execve(sys.executable, [sys.executable, "-m", "muster_bench", "serve", chosen.folder, "--listen", chosen.listen, *places],
@@ -159,7 +160,7 @@ def serve_command(chosen):
 
 
 def _token(file):
-    """What the user has chosen, or nothing."""
+    """Returns the token that the user has chosen, or an empty text."""
     if file is None:
         return os.environ.get("BENCH_TOKEN", "")
     try:
@@ -187,7 +188,7 @@ def tune_command(chosen):
     wanted = sum(count for count, _ in file.tuning.rungs.brackets()) if file.tuning.rungs else file.tuning.trials
     if wanted > chosen.most_runs:
         raise Refusal(f"'{file.path.name}' asks for {wanted:,} trials (at most {chosen.most_runs:,}); search less, or raise --most-runs")
-    from .tune import Tuner  # here, for Optuna is no part of the plain installation
+    from .tune import Tuner  # imported here: the plain installation lacks Optuna
     return Tuner(file, chosen.out, division, chosen.storage, chosen.jobs, Digests(own=chosen.out)).run()
 
 

@@ -1,4 +1,4 @@
-"""How a program of this package begins and ends, with whatever it needs that may not be there."""
+"""Start and end of a program of this package, with an error if a package is missing."""
 import contextlib
 import importlib.util
 import os
@@ -6,11 +6,11 @@ import sys
 
 from .errors import FINISHED, INTERRUPTED, REFUSED, Refusal
 
-IN_PIP = {"yaml": "pyyaml"}   # where its name is another one
+IN_PIP = {"yaml": "pyyaml"}   # packages with another name in pip
 
 
 def start(program, packages, call):
-    """The exit status of `call`, or of what kept it from running: one line says what."""
+    """Returns the exit status of `call`. If the program cannot start or is refused, prints the reason in one line."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         print(f"{program}: {' and '.join(missing)} cannot be imported ({sys.executable} does not have it); apt-get install "
               f"{' '.join(f'python3-{name}' for name in packages)} and run it with Debian's python3, or pip install "
@@ -21,7 +21,7 @@ def start(program, packages, call):
     except Refusal as refusal:
         said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
-            sys.stdout.flush()   # why it ended is the last line, where both go to one file too
+            sys.stdout.flush()   # keeps the reason the last line, also if both streams are the same file
         print(f"{program}: {said}", file=sys.stderr)
         return refusal.status
     except KeyboardInterrupt:

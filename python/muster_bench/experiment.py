@@ -1,4 +1,4 @@
-"""The file of an experiment: templates, what they run through, and how the results are judged."""
+"""The file of an experiment: templates, parameters, and how the results are judged."""
 import dataclasses
 import pathlib
 
@@ -22,7 +22,7 @@ class Goal:
     value: float
 
     def reached(self, epoch):
-        """Whether a row of a series is there, by what muster's tracker calls its columns."""
+        """Returns true if a row of a series meets the goal. Columns have the names of muster's tracker."""
         number = epoch.get(GOALS[self.metric])
         if number is None:
             return False
@@ -34,9 +34,9 @@ class Prices:
     currency: str = ""
     cpu_hour: float = 0.0
     gpu_hour: float = 0.0
-    rank_hour: float = 0.0       # of an instance with one rank
-    machine_hour: float = 0.0    # of all ranks together
-    preemptible: object = None   # others, of the same that may be taken away
+    rank_hour: float = 0.0       # price of an instance with one rank
+    machine_hour: float = 0.0    # price of all ranks together
+    preemptible: object = None   # prices of the same machines as preemptible instances
 
     def given(self):
         return bool(self.currency)
@@ -55,18 +55,19 @@ class Experiment:
     exclude: list
     repeats: int
     seed: int
-    goals: tuple = ()     # its own, else those of the file
+    goals: tuple = ()     # goals of this experiment, else the goals of the file
     cases: tuple = ()     # parameters that change together
-    clock: str = ""       # another experiment: its steps give the times of this one
-    follows: dict = dataclasses.field(default_factory=dict)  # what follows from a parameter: name -> (parameter, {value: result})
+    clock: str = ""       # another experiment whose steps give the times of this experiment
+    follows: dict = dataclasses.field(default_factory=dict)  # derived values: name -> (parameter, {value: result})
 
     @property
     def goal(self):
-        """The one that decides, or None."""
+        """Returns the first goal, which decides, or None."""
         return self.goals[0] if self.goals else None
 
     def following(self, parameters):
-        """The values that follow from those of a run: placeholders, by which configurations are not told apart."""
+        """Returns the values that are derived from the parameters of a run. They are placeholders and do not
+        distinguish configurations."""
         made = {}
         for name, (by, results) in self.follows.items():
             text = value_text(parameters[by])
@@ -77,7 +78,7 @@ class Experiment:
 
     @property
     def swept(self):
-        """The names of all parameters in which its runs differ."""
+        """Returns the names of all parameters in which its runs differ."""
         return [*(self.cases[0] if self.cases else ()), *self.sweep]
 
     def runs(self, most=MOST_RUNS):
@@ -92,7 +93,7 @@ class Experiment:
 @dataclasses.dataclass(frozen=True)
 class File:
     path: pathlib.Path
-    content: dict           # as it was read, with what the command line set
+    content: dict           # content of the file, with the settings of the command line
     name: str
     title: str
     about: str
@@ -101,14 +102,14 @@ class File:
     experiments: tuple
     accuracy_after: tuple = ()
     prices: Prices = Prices()
-    forms: tuple = ()       # tables as a benchmark publishes them
-    plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
-    tuning: object = None   # what muster-bench tune searches
+    forms: tuple = ()       # tables in the form of a published benchmark
+    plain: dict = None      # selects the plain baseline: {"experiment": ..., and parameters}
+    tuning: object = None   # the search of muster-bench tune
 
 
 def read_file(path, settings=None, places=None):
-    """Reads and checks all of it. `settings` are parameters that the command line gives to every experiment that has
-    them, `places` folders."""
+    """Reads and checks the file. `settings` are parameters that the command line gives to every experiment that has
+    them, `places` are folders."""
     path = pathlib.Path(path).absolute()
     content = document.load(path)
     top = Section(content, f"'{path.name}'")

@@ -1,4 +1,5 @@
-"""Pictures as SVG that a page holds itself. Colours are names of the page's own, so that they follow light and dark."""
+"""Pictures as SVG inside a page. Colours are variables of the page, so that pictures follow its light and dark
+modes."""
 import io
 import re
 
@@ -11,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa:
 from .html import STYLE  # noqa: E402
 from .text import value_text  # noqa: E402
 
-# matplotlib wants colours; each of these stands for a variable of the page.
+# matplotlib requires colours; each colour here represents a variable of the page.
 INK, FAINT = "#0a0b01", "#0a0b02"
 SERIES = [f"#0a0c{number:02x}" for number in range(1, 9)]
 VARIABLES = {INK: "--ink", FAINT: "--faint", **{colour: f"--s{number}" for number, colour in enumerate(SERIES, 1)}}
@@ -26,7 +27,7 @@ pyplot.rcParams.update({
 
 
 def style(index):
-    """Lines are told apart by colour, dash and marker: not everybody sees all of these."""
+    """Returns colour, dash and marker of a line: some readers cannot distinguish colours."""
     return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
             "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
 
@@ -57,7 +58,8 @@ class Picture:
 
 
 def embedded(svg):
-    """What matplotlib wrote, fit to stand in a page: no prologue, no size of its own, the page's colours, names of its own."""
+    """Returns matplotlib's SVG in a form for a page: without prologue and size, with the page's colours and unique
+    names."""
     svg = svg[svg.index("<svg"):]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
@@ -75,14 +77,15 @@ embedded.count = 0
 
 
 def alone(svg):
-    """The same as a file, with the page's colours in it: it follows light and dark too."""
+    """Returns the same picture as a file, with the page's colours in it: it follows light and dark modes too."""
     colours = re.match(r".*?\} \}\n", STYLE.read_text(), re.S).group()
     first, rest = svg.split(">", 1)
     return f'{first} style="background: var(--ground)">\n<style>\n{colours}</style>{rest}\n'
 
 
 def over_time(lines, what, target=None, scale="linear"):
-    """lines: label -> [the (seconds, value) of a repetition, ...]. The one that took the median time is drawn strongly."""
+    """Draws lines: label -> [the (seconds, value) of a repetition, ...]. The repetition with the median time is drawn
+    strongly."""
     picture = Picture("training time, s", what, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
     with picture as axes:
         for index, (label, repetitions) in enumerate(lines.items()):
@@ -99,7 +102,7 @@ def over_time(lines, what, target=None, scale="linear"):
 
 
 def _legend(axes, count):
-    """In the picture where it leaves room for lines, else below it."""
+    """Draws the legend in the picture if there is room, else below it."""
     if count <= 4:
         axes.legend()
     else:
@@ -107,7 +110,7 @@ def _legend(axes, count):
 
 
 def speed_up(lines, what):
-    """lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
+    """Draws lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
     picture = Picture("ranks", what)
     with picture as axes:
         ranks = sorted({rank for points in lines.values() for rank, _ in points})
@@ -121,7 +124,7 @@ def speed_up(lines, what):
 
 
 def shares(bars):
-    """bars: [(label, {part: share})], the parts of each behind one another."""
+    """Draws bars: [(label, {part: share})], the parts of each bar in a row."""
     picture = Picture("", "", height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         ends = [0.0] * len(bars)
@@ -140,7 +143,7 @@ def shares(bars):
 
 
 def spread_bars(bars, what):
-    """bars: [(label, {min, median, max})]: the median as a bar, from min to max as a line."""
+    """Draws bars: [(label, {min, median, max})]: the median as a bar, the range from min to max as a line."""
     picture = Picture("", what, height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         labels = [label for label, _ in bars]
@@ -159,7 +162,7 @@ def spread_bars(bars, what):
 
 
 def over_size(lines, x, what, log=True):
-    """lines: label -> [(x, {min, median, max})]."""
+    """Draws lines: label -> [(x, {min, median, max})]."""
     picture = Picture(x, what)
     with picture as axes:
         ticks = sorted({at for points in lines.values() for at, _ in points})
@@ -187,7 +190,7 @@ def over_size(lines, x, what, log=True):
 
 
 def trials(points, best, x, what, log=False):
-    """points: [(x, value)], and what the best of them was at each place."""
+    """Draws points: [(x, value)], and the best value so far at each x."""
     picture = Picture(x, what)
     with picture as axes:
         axes.scatter(*zip(*points), color=SERIES[0], s=22)

@@ -1,4 +1,5 @@
-"""Holds a run on this machine to its resources: by cgroups (version 2 or 1), else by affinity and the limit of a process's data."""
+"""Limits a run on this machine to its resources: by cgroups (version 2 or 1), else by affinity and the limit of a
+process's data."""
 import math
 import os
 import pathlib
@@ -8,7 +9,8 @@ PERIOD = 100_000    # microseconds in which a group has its quota
 
 
 def hold(resources, ranks, name):
-    """(what owner.py enters, what is said of it) of a run; nothing and an empty text where it is not to be held."""
+    """Returns (the argument HELD of owner.py, a description for the log) of a run; two empty texts for a run without
+    limits."""
     if not resources.hold:
         return "", ""
     cpus, memory = resources.cpus_per_rank * ranks, resources.memory * ranks
@@ -33,7 +35,7 @@ def _version_1(cpus, memory):
 
 
 def _make(name, files):
-    """The folders of the groups, with these texts in their files; none where that cannot be done."""
+    """Returns the folders of the groups, with these texts in their files; none if that fails."""
     made = []
     try:
         for parent, texts in files.items():
@@ -42,7 +44,7 @@ def _make(name, files):
             made.append(folder)
             for file, text in texts.items():
                 if file != "memory.swap.max" or (folder / file).exists():
-                    with open(folder / file, "r+", encoding="ascii") as to:   # never a file of another file system
+                    with open(folder / file, "r+", encoding="ascii") as to:   # fails on a file of another file system
                         to.write(str(text))
         return made
     except OSError:

@@ -1,4 +1,4 @@
-"""From a command to what starts its ranks."""
+"""Converts a command to the command line that starts its ranks."""
 import functools
 import hashlib
 import importlib.util
@@ -21,7 +21,8 @@ WORKER = pathlib.Path(__file__).with_name("worker.py")
 KUBE = [sys.executable, "-I", str(pathlib.Path(__file__).with_name("kube.py"))]
 
 TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
-EXIT_STATUS = "exit-status"   # beside its log, what the script of a cluster's run leaves: "running", or how it ended
+# a file beside the log, written by the script of a cluster's run: "running", or the exit status
+EXIT_STATUS = "exit-status"
 
 
 @functools.lru_cache(maxsize=None)
@@ -38,7 +39,8 @@ def cores_here():
 
 
 def slots_here():
-    """How many ranks Open MPI starts here unasked: one a physical core, of which each may be several processors."""
+    """Returns the number of ranks that Open MPI starts here by default: one for each physical core, which may have
+    several processors."""
     try:
         return len({tuple((TOPOLOGY / f"cpu{cpu}" / "topology" / name).read_text() for name in ("physical_package_id", "core_id"))
                     for cpu in os.sched_getaffinity(0)})
@@ -47,7 +49,7 @@ def slots_here():
 
 
 def launched(run, folder, attempt=1, watch=False):
-    """(words, variables) that start a run on this machine; each rank under worker.py if it is to be watched."""
+    """Returns (words, variables) that start a run on this machine; with `watch` each rank runs under worker.py."""
     template = run.template
     if template.launcher.kind == "kubernetes":
         return [*KUBE, "run", template.launcher.namespace, str(objects_file(folder))], {}
@@ -89,7 +91,7 @@ def _hosts(run, folder, attempt):
 
 
 def workers_folder(folder, attempt):
-    """Where worker.py keeps what each rank printed and used."""
+    """Returns the folder in which worker.py stores the output and the resources of each rank."""
     return str(pathlib.Path(folder) / "output" / str(attempt) / "workers")
 
 
@@ -102,7 +104,7 @@ def objects_file(folder):
 
 
 def labels(out):
-    """Of all objects that belong to a folder of results."""
+    """Returns the labels of all objects that belong to a folder of results."""
     return {pods.FOLDER: hashlib.sha256(f"{platform.node()} {out}".encode()).hexdigest()[:16]}
 
 
@@ -118,7 +120,7 @@ def _objects(run, folder, attempt):
 
 
 def prepare(run, folder, attempt):
-    """Writes what a launcher needs beside the command."""
+    """Writes the files that a launcher needs besides the command."""
     launcher = run.template.launcher
     if launcher.kind == "kubernetes":
         write_whole(objects_file(folder), json.dumps(_objects(run, folder, attempt), indent=1))
@@ -141,7 +143,7 @@ def _mpirun(run, options, command, variables):
 
 
 def torchrun(run, options, command):
-    """PyTorch's launcher, for all ranks on one machine."""
+    """Returns the command line of PyTorch's launcher, for all ranks on one machine."""
     return ["torchrun", "--standalone", f"--nproc-per-node={run.ranks}", "--no-python", *options, *command]
 
 
@@ -156,12 +158,12 @@ def _srun(run, options, command):
 
 
 def shown(words, variables):
-    """The same as a line for a shell."""
+    """Returns the command as a line for a shell."""
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(words)])
 
 
 def check_launcher(run):
-    """Refuses a launcher that is not here."""
+    """Refuses a launcher that is not installed here."""
     if run.template.launcher.kind == "kubernetes":
         return _check_cluster(run.template.launcher.namespace)
     if run.template.launcher.kind == "tensorflow":
@@ -182,13 +184,14 @@ def _check_cluster(namespace):
 
 
 def clear(out, plan, more=()):
-    """Removes what an earlier start in this folder has left on a cluster; with labels besides, what these have."""
+    """Removes objects that an earlier start in this folder has left on a cluster; `more` are further labels that they
+    must have."""
     for namespace in {run.template.launcher.namespace for run in plan if run.template.launcher.kind == "kubernetes"}:
         _kube("clear", namespace, ",".join(f"{name}={value}" for name, value in (*labels(out).items(), *more)))
 
 
 def clear_run(out, run):
-    """What it left that had no time to remove it itself."""
+    """Removes objects that a run has left because it had no time to remove them."""
     clear(out, [run], [(pods.RUN, pods.name_of(run))])
 
 

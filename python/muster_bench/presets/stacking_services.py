@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The functions of the stacked ensemble (docs/stacking.md) as processes of this machine, with the store that they use; and an
+"""The functions of the stacked ensemble (docs/stacking.md) as processes of this machine, with the store that they use, and an
 experiment with them.
 
     stacking_services.py PROGRAM DATA TRANSFER TRAINERS sequential|parallel INVOCATIONS
 
 prints the median latency in milliseconds, the bytes that were put and got, and the share of the time that each span had. PROGRAM
-may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none). TRANSFER `away` is INLINE by turns
-without tracing and with it, where no collector takes the spans."""
+may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none). TRANSFER `away` alternates INLINE
+without tracing and with it, where no collector receives the spans."""
 import collections
 import contextlib
 import http.server
@@ -31,7 +31,7 @@ BUCKET = "vhive-stacking"
 
 
 class Collector:
-    """Takes spans as Zipkin does."""
+    """A collector that receives spans as Zipkin does."""
 
     def __init__(self):
         self.spans = []
@@ -72,7 +72,7 @@ class S3:
 
 
 def missing(transfer):
-    """The server of Debian that a transfer needs and that is not here; "" otherwise."""
+    """Returns the server of Debian that a transfer needs and that is not installed here; "" otherwise."""
     needed = {"S3": "swift-proxy-server", "REDIS": "redis-server"}.get(transfer)
     return needed if needed and shutil.which(needed) is None else ""
 
@@ -104,7 +104,7 @@ class Ensemble:
                    f"127.0.0.1:{self.ports['metatrainer']}", "--data", data, *(["--models", ",".join(models)] if models else []))
 
     def start(self, name, *words, port=0):
-        """One of them, whose log is in the folder."""
+        """Starts one function, whose log is in the folder."""
         log = pathlib.Path(self.folder) / f"{name}.log"
         with log.open("a") as to:
             self.processes[name] = subprocess.Popen([self.program, "--function", name.split("-")[0], "-sp", str(port), *self.zipkin, *map(str, words)],
@@ -129,7 +129,7 @@ class Ensemble:
                               capture_output=True, timeout=timeout, check=False, env={**os.environ, "ENABLE_TRACING": "false"})
 
     def stop(self):
-        """What each of them said in the end; once."""
+        """Ends the functions and returns the last output of each; must be called once."""
         said = {}
         for process in self.processes.values():
             if process.poll() is None:
@@ -149,7 +149,7 @@ class Ensemble:
 
 
 def learner(model):
-    """As the driver has them."""
+    """Returns a learner with the parameters of the driver."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.linear_model import Lasso
     from sklearn.neighbors import KNeighborsRegressor
@@ -169,7 +169,7 @@ def train_in_python(data, model):
 
 
 def invoke_in_python(data, trainers, pool):
-    """The score."""
+    """Returns the score of an ensemble in this process."""
     import numpy
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
@@ -229,7 +229,7 @@ def run_services(program, data, transfer, trainers, parallel, invocations):
 
 
 def run_away(program, data, trainers, parallel, invocations):
-    """The medians, what the second is of the first, and spans of the driver."""
+    """Returns the medians, the ratio of the second to the first, and the spans of the driver."""
     ensembles = [Ensemble(program, data, "INLINE", trainers, parallel, zipkin=zipkin) for zipkin in ("", "http://127.0.0.1:1/api/v2/spans")]
     times = [[], []]
     try:
