@@ -1,4 +1,4 @@
-"""Parameters and what they run through."""
+"""Parameters and the values of a sweep."""
 import itertools
 import math
 
@@ -8,7 +8,7 @@ MOST_RUNS = 10_000
 
 
 def values_of(name, value, where):
-    """A list of values: a list, {from, to, step} or {from, to, times}, or one value."""
+    """Returns a list of values from a list, {from, to, step} or {from, to, times}, or one value."""
     if isinstance(value, list):
         for one in value:
             if isinstance(one, (list, dict)):
@@ -52,9 +52,9 @@ def _range(name, numbers, where):
 
 
 def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=()):
-    """Every combination in the order in which the file has the names, the last name changing fastest: (values, repeat),
-    without those that an exclusion matches. `cases` are values that go together, and change slowest. Refused before
-    anything is built when there are none or too many."""
+    """Returns every combination as (values, repeat), without combinations that an exclusion matches. Names have the
+    order of the file, and the last name changes fastest. `cases` are sets of values that change together, and change
+    slowest. Refuses an empty or too long list before building it."""
     axes = {name: values_of(name, value, where) for name, value in sweep.items()}
     cases = checked_cases(cases, where)
     for name in axes:
@@ -88,7 +88,7 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=())
 
 
 def checked_cases(cases, where):
-    """All with the same names; one that is empty where there are none."""
+    """Returns the cases, which must have the same names; one empty case if there is none."""
     for case in cases:
         if not isinstance(case, dict) or not case or any(isinstance(value, (list, dict)) for value in case.values()):
             raise Refusal(f"{where}: the case '{case}' is no mapping of parameters to values; write such as {{batch: 32, rate: 0.1}}")

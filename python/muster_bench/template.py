@@ -1,4 +1,4 @@
-"""How something is run: the first tier of an experiment's file."""
+"""Templates, the first part of an experiment's file: each describes how a program runs."""
 import dataclasses
 import re
 
@@ -11,7 +11,7 @@ FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
-# What the runner gives every command beside the parameters of its experiment.
+# Placeholders that the runner sets for every command, besides the parameters of its experiment.
 BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "checkpoint", "here", "platform")
 
 
@@ -19,46 +19,46 @@ BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "che
 class Launcher:
     kind: str
     options: tuple = ()   # words between the launcher and the command
-    network: str = "flat"  # of simulated hosts, with the speed of a link in bits a second and its latency in seconds;
-    bandwidth: str = ""    # texts, for they may have placeholders
+    network: str = "flat"  # simulated hosts, with the speed of a link in bits a second and its latency in seconds;
+    bandwidth: str = ""    # texts, because they may have placeholders
     latency: str = ""
     loss: str = ""         # hosts: the share of packets that is lost
     per_host: str = "1"    # hosts: ranks on each
-    servers: str = "0"     # on Kubernetes: how many of the ranks, the last ones, serve parameters in pods of their own
+    servers: str = "0"     # on Kubernetes: the number of ranks, the last ones, that serve parameters in their own pods
 
 
 @dataclasses.dataclass(frozen=True)
 class OnKubernetes(Launcher):
-    image: str = ""        # has the programs
+    image: str = ""        # contains the programs
     namespace: str = "default"
-    volume: str = ""       # a claim that pods share, and where it is: there, and on this machine too
+    volume: str = ""       # a claim that pods share, and its mount path, the same in pods and on this machine
     mount: str = ""
-    secret: str = ""       # its keys are variables of the ranks: MUSTER_TOKEN, those of a storage
+    secret: str = ""       # its keys are environment variables of the ranks: MUSTER_TOKEN, credentials of a storage
     pull_secret: str = ""  # for a private image
-    data: str = ""         # a claim with data that pods read, and where
+    data: str = ""         # a claim with data that pods read, and its mount path
     data_mount: str = ""
-    elastic: bool = False  # ranks may come and go
+    elastic: bool = False  # the number of ranks may change
 
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
     cpus_per_rank: float = 1
     gpus_per_rank: int = 0
-    hold: bool = False    # a run on this machine gets no more than that
-    memory: int = 0       # bytes a rank, for the launchers that ask; 0: not said
+    hold: bool = False    # limits a run on this machine to these resources
+    memory: int = 0       # bytes a rank, for launchers that request memory; 0: unspecified
 
 
 @dataclasses.dataclass(frozen=True)
 class Retries:
-    attempts: int = 1     # in all
+    attempts: int = 1     # number of attempts, including the first
     on: tuple = ("crash", "timeout")
-    wait: float = 0.0     # seconds before the next
+    wait: float = 0.0     # seconds before the next attempt
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    log: int              # bytes kept of what the command prints
-    disk: int             # bytes that it may write into its folders; 0: any number
+    log: int              # maximum bytes of the command's output in its log
+    disk: int             # bytes that the command may write into its folders; 0: any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """How results are read: kind is tracker, benchmark or log."""
+    """A reader of results: its kind is tracker, benchmark or log."""
     kind: str
-    file: str = ""        # with placeholders; empty for log: what the command printed
+    file: str = ""        # with placeholders; empty for log: the output of the command
     patterns: tuple = ()  # log: numbers of the whole run
-    series: str = ""      # log: one line an epoch, named groups
+    series: str = ""      # log: one line for each epoch, named groups
     rows: str = ""        # benchmark: the rows to keep, a regular expression
 
 
@@ -83,24 +83,24 @@ class Reader:
 class Template:
     name: str
     command: tuple
-    binary: str           # whose digest names the runs; empty: the first word of the command
-    inputs: tuple         # further files that the result depends on, such as a script
+    binary: str           # the file whose digest names the runs; empty: the first word of the command
+    inputs: tuple         # further files, such as a script, that affect the result
     data: tuple           # and its data
     launcher: Launcher
     resources: Resources
     timeout: float
     environment: dict
     read: tuple
-    settings: dict        # what the program is to say of its own settings: name -> texts, of which it has to be one
-    needs: tuple          # commands that end well where this can run at all; elsewhere a run is skipped
+    settings: dict        # expected settings in the report of the program: name -> allowed texts
+    needs: tuple          # commands that succeed if this run can run here; else the run is skipped
     before: tuple         # commands of the step configure
-    after: tuple          # of post-process
-    clean: tuple          # of clean up
+    after: tuple          # commands of the step post-process
+    clean: tuple          # commands of the step clean up
     retries: Retries
     limits: Limits
 
     def texts(self):
-        """Everything with placeholders, and where it stands."""
+        """Yields every text with placeholders, and the place of that text."""
         yield from ((word, "command") for word in self.command)
         yield self.binary, "binary"
         yield from ((text, "inputs") for text in self.inputs)

@@ -1,4 +1,5 @@
-"""What a file says of tuning: which parameters of an experiment are searched, how, and by what trials are judged."""
+"""The tuning section of a file: the searched parameters of an experiment, the method, and the measure that judges
+trials."""
 import dataclasses
 import math
 
@@ -12,23 +13,23 @@ METHODS = ("grid", "random", "bayesian", "hyperband")
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers between two, both among them; whole ones where both are."""
+    """A range of numbers with both limits included; whole numbers if both limits are whole."""
     low: float
     high: float
-    step: float    # 0: any
+    step: float    # 0: any number
     log: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Rungs:
-    """Budgets of a trial: `most`, and before it each time the part 1 / factor of what follows, down to `least`."""
+    """Budgets of a trial: `most`, and before it repeatedly the part 1 / factor of the next budget, down to `least`."""
     parameter: str = "epochs"
     least: int = 1
     most: int = 27
     factor: int = 3
 
     def brackets(self):
-        """[(trials, (budget of each rung))] as Hyperband has them (Li et al. 2018, https://arxiv.org/abs/1603.06560)."""
+        """Returns [(trials, (budget of each rung))] of Hyperband (Li et al. 2018, https://arxiv.org/abs/1603.06560)."""
         deepest = int(math.log(self.most / self.least, self.factor) + 1e-9)
         return [(math.ceil((deepest + 1) / (bracket + 1) * self.factor ** bracket),
                  tuple(max(self.least, round(self.most * float(self.factor) ** (rung - bracket))) for rung in range(bracket + 1)))
@@ -41,10 +42,10 @@ class Tuning:
     over: dict            # parameter -> a list of values, or a Range
     method: str
     measure: str
-    watched: str          # the column of a live line by which a trial is pruned; empty: none
+    watched: str          # the column of a live line that may prune a trial; empty: none
     trials: int
     prune: bool
-    patience: int         # epochs without a better one, that end a trial; 0: any number
+    patience: int         # epochs without an improvement that end a trial; 0: any number
     rungs: Rungs
 
     @property
@@ -53,7 +54,7 @@ class Tuning:
 
 
 def read_tuning(section, experiments):
-    """Checked against the experiments of the file. None where it has no such section."""
+    """Returns the checked section, or None if the file has none."""
     names = {each.name: each for each in experiments}
     name = section.get("experiment", "a text", next(iter(names)))
     if name not in names:
@@ -86,7 +87,7 @@ def read_tuning(section, experiments):
 
 
 def _timed(experiment):
-    """The goal that decides is called accuracy, whatever its metric."""
+    """Returns the names of the goals. The first goal, which decides, is called accuracy for any metric."""
     return ["accuracy", *[goal.metric for goal in experiment.goals[1:]]] if experiment.goals else []
 
 

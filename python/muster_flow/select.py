@@ -1,4 +1,5 @@
-"""Selection: of models that steps have trained the one with the best accuracy, or the best few, become the newest version of a repository (docs/serving.md)."""
+"""Selection: the trained model with the best accuracy, or the best few, become the newest version of a repository
+(docs/serving.md)."""
 import fcntl
 import pathlib
 import shutil
@@ -7,11 +8,11 @@ from muster_bench.errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
 from muster_bench.files import Digests, make_folder, read_json, remove_tree, write_json, writing
 
 MODEL = "model.muster"
-NOTE = "selected.json"   # beside the model: what it is
+NOTE = "selected.json"   # a description beside the model
 
 
 def record_of(path):
-    """What the runner knows of the step that made this output."""
+    """Returns the runner's record of the step that made this output."""
     for folder in pathlib.Path(path).resolve().parents:
         if (record := read_json(folder / "record.json")) is not None:
             return record
@@ -54,7 +55,7 @@ def run(chosen):
             version = (versions[-1] if versions else 0) + 1
             try:
                 _publish(best, members, home, version)
-            except NoRoom as full:  # a status of its own would say that a peer has failed
+            except NoRoom as full:  # another exit status would mean a lost peer
                 print(f"version {version} was not written, {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}: {full}")
                 return FAILED_RUNS
             versions.append(version)
@@ -70,8 +71,8 @@ def _without_path(one):
 
 
 def _publish(best, members, home, version):
-    """A version is there as a whole or not at all."""
-    for old in home.glob("*.new"):   # what is left of a run that was killed
+    """Writes a version completely or not at all."""
+    for old in home.glob("*.new"):   # left by a killed run
         if old.stem.isdecimal():
             remove_tree(old)
     new = make_folder(home / f"{version}.new")

@@ -1,5 +1,5 @@
-"""What steps have made: DIR/store/KEY has the result of one step, named by all that it depends on; DIR/steps/STEP is a link to the one
-in use, and each output in DIR a link to that. DIR/metadata.jsonl says what happened."""
+"""Results of steps. DIR/store/KEY has the result of one step, named by all its dependencies; DIR/steps/STEP is a link to the current
+result, and each output in DIR is a link to that link. DIR/metadata.jsonl has the events."""
 import contextlib
 import dataclasses
 import fcntl
@@ -21,12 +21,12 @@ MARKER = "muster-flow.json"   # marks a folder of results
 
 
 class Missing(Refusal):
-    """An input is not there; the text is its path."""
+    """An input is missing; the text is its path."""
 
 
 @dataclasses.dataclass
 class Found:
-    """What there is of a step. Without a record it has to run, and `why` says the reasons."""
+    """The state of a step's result. Without a record the step must run, and `why` has the reasons."""
     key: str
     parts: dict
     record: dict = None
@@ -34,7 +34,8 @@ class Found:
 
 
 def records_in(path):
-    """How many records: of a folder that muster-data wrote, an IDX file, or else lines of text; of a folder of others all together."""
+    """Returns the number of records: of a folder that muster-data wrote, an IDX file, or else lines of text; for a
+    folder with other files their sum."""
     path = pathlib.Path(path)
     if path.is_dir():
         if (path / "MANIFEST").is_file():
@@ -44,7 +45,7 @@ def records_in(path):
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     if zipped:
-        import gzip  # here, as no other step needs it
+        import gzip  # imported here: no other step needs it
     with (gzip.open if zipped else open)(path, "rb") as file:
         head = file.read(8)
         if head[:3] == b"\0\0\x08":
@@ -52,7 +53,7 @@ def records_in(path):
         return head.count(b"\n") + sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
-# of what a result depends on, as messages call them
+# Kinds of dependencies of a result, with their names in messages.
 KINDS = {"parameters": "parameter", "environment": "variable", "caller": "variable of the caller", "code": "program", "modules": "module", "files": "file",
          "needs": "needed step"}
 
@@ -64,7 +65,7 @@ class Store:
         read_json(self.folder / MARKER)   # refuses a folder of another version
         self._digests = Digests(read_json(self.folder / "digests.json") or {}, self.folder)   # written by the runner alone
 
-    # ---- what a step depends on ----
+    # ---- dependencies of a step ----
 
     def digest(self, path):
         try:
@@ -79,14 +80,15 @@ class Store:
         return read_json(self.folder / "steps" / name / "record.json")
 
     def without(self, step):
-        """The same with the inputs that are there to be had: an abandoned step has made none. None where an input has no path left."""
+        """Returns the step with the available inputs: an abandoned step has made none. Returns None if an input has no
+        path left."""
         gone = {path for name in step.needs if (self.record(name) or {}).get("state") == "abandoned"
                 for path in self.flow.steps[name].outputs.values() if not (self.folder / path).exists()}
         inputs = {name: [path for path in paths if path not in gone] for name, paths in step.inputs.items()}
         return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) else None
 
     def parts(self, step):
-        """All that its result depends on."""
+        """Returns all dependencies of its result."""
         home = self.folder / "store" / "KEY"
         words = [*step.command, *step.environment.values()]
         used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
@@ -121,21 +123,24 @@ class Store:
         return digest_of({output: made[1] for output, made in ((self.record(name) or {}).get("outputs") or {}).items()})
 
     def find(self, step):
-        """Whether there is a result of just this."""
+        """Returns the result with exactly these dependencies, or the reasons why there is none."""
         parts, last = self.parts(step), self.record(step.name)
-        ended = last["ended"] if last else 0   # of a max-age: the next result is another one, and the same one until it is there
-        if last and last.get("cause") == "needs":   # it was never begun
+        # for max-age: the next result has another key, which stays the same until that result exists
+        ended = last["ended"] if last else 0
+        if last and last.get("cause") == "needs":   # it was never started
             last = None
-        written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()   # by it, or by others while it ran
+        # files written by the step, or by others while it ran
+        written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()
         parts["files"] = {name: digest for name, digest in parts["files"].items() if name not in written}
         if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
             return self._checked(step, Found(last["key"], last["parts"], last))
         parts["memoize"] = step.memoize
         key = digest_of({**parts, **({"at": ended} if "max-age" in step.memoize else {})})[:32]
-        if last and not step.memoize and digest_of(last["parts"]) == digest_of(parts):   # what it wrote itself is no longer in the key
+        # files that the step wrote itself are no longer in the key
+        if last and not step.memoize and digest_of(last["parts"]) == digest_of(parts):
             key = last["key"]
         record = read_json(self.home(key) / "record.json")
-        if record and digest_of(record["parts"]) != digest_of(parts):   # what it depends on changed while it ran
+        if record and digest_of(record["parts"]) != digest_of(parts):   # a dependency changed while it ran
             record = None
         return self._checked(step, Found(key, parts, record, tuple(self._changes(step, parts, last))))
 
@@ -144,7 +149,7 @@ class Store:
         return seen.kept(json.loads(json.dumps(found.parts)), json.loads(json.dumps(self.parts(step))))
 
     def _is_near(self, step, parts, last):
-        """Whether the last result is as good as a new one by max-age or change."""
+        """Returns true if max-age or change allows to reuse the last result."""
         same = {name: value for name, value in parts.items() if name not in ("inputs", "needs")}
         if not step.memoize or same != {name: last["parts"].get(name) for name in same}:
             return False
@@ -157,10 +162,11 @@ class Store:
         return {name: sum(records_in(self.folder / path) for path in paths) for name, paths in step.inputs.items()} if "change" in step.memoize else {}
 
     def _checked(self, step, found):
-        """A result whose outputs are gone or others is none."""
+        """Returns the result, without its record if outputs are missing or have changed."""
         for name, (sign, digest) in (found.record or {}).get("outputs", {}).items():
             path = self.home(found.key) / step.outputs[name]
-            if not path.exists() or (signature(path) != sign and self.digest(path) != digest):   # a copy of the folder is as good
+            # a copy of the folder is valid
+            if not path.exists() or (signature(path) != sign and self.digest(path) != digest):
                 return Found(found.key, found.parts, None, (f"its output '{step.outputs[name]}' {'was changed' if path.exists() else 'is missing'}",))
         return found
 
@@ -186,7 +192,8 @@ class Store:
             yield f"its result is older than {step.memoize['max-age']:g} s"
 
     def reasons(self):
-        """{step: why it is to run}, empty for what is up to date; steps behind such a step are looked at again when that has ended."""
+        """Returns {step: reasons to run}, empty for steps that are up to date. Steps that depend on a running step are
+        checked again after its end."""
         made = {}
         for step in self.flow.steps.values():
             behind = [name for name in step.needs if made[name]]
@@ -223,7 +230,7 @@ class Store:
             yield lambda: is_at(file, path)
 
     def use(self, step, key):
-        """From now on this is the result of the step."""
+        """Makes this the current result of the step."""
         make_folder(self.folder / "steps")
         os.utime(self.home(key))
         _link(self.folder / "steps" / step.name, pathlib.Path("..", "store", key))
@@ -233,7 +240,7 @@ class Store:
             _link(place, os.path.relpath(self.folder / "steps" / step.name / path, place.parent))
 
     def say(self, **event):
-        """One line of the metadata."""
+        """Adds one line to the metadata."""
         line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
         with writing(self.metadata):
             handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -249,8 +256,9 @@ class Store:
                     yield json.loads(line)
 
     def collect(self, unused):
-        """Takes out results that no step uses, and none has for so many seconds; (their number, what is behind). A disk may need minutes to remove
-        as many files: that is done behind, and by the next call where it was ended."""
+        """Removes results that no step uses and that were unused for that many seconds. Returns (their number, the
+        folder with removed files). A disk may need minutes to delete many files: a background process deletes them,
+        or the next call if that process was ended."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
         store, limit = make_folder(self.folder / "store"), time.time() - unused
         old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and _last_used(entry) < limit]
@@ -266,7 +274,7 @@ class Store:
 
 
 def _last_used(entry):
-    """When; of what is no result yet, when a runner last worked at it."""
+    """Returns the time of the last use; for an incomplete result the time when a runner last worked on it."""
     used = [entry.stat().st_mtime]
     if not os.path.exists(f"{entry.path}/record.json"):
         used += [one.lstat().st_mtime for part in ("output", "checkpoint") for one in pathlib.Path(entry.path, part).glob("*")]

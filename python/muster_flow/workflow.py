@@ -1,4 +1,4 @@
-"""The file of a workflow: its steps, what each makes of what, and in which order they can run."""
+"""The file of a workflow: its steps, their inputs and outputs, and their order."""
 import datetime
 import graphlib
 import pathlib
@@ -25,7 +25,7 @@ def seconds_of(value, where):
 
 
 def read_file(path, settings=None, places=None):
-    """Read and checked: whatever is wrong is one line that names it."""
+    """Reads and checks the file; an error is one line that names the fault."""
     path = pathlib.Path(path).absolute()
     top = Section(load(path, "describes a workflow"), f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
@@ -56,7 +56,7 @@ def read_file(path, settings=None, places=None):
 
 
 def _watch(section, parameters):
-    """What the workflow is started for."""
+    """Returns the triggers of the workflow."""
     of = section.section("revision")
     revision = {key: of.get(key, "a text") for key in ("repository", "branch")} if section.free("revision") else {}
     if revision and (parameter := of.get("parameter", "a text", "")) not in ("", *parameters):
@@ -76,13 +76,13 @@ def _watch(section, parameters):
 
 
 def next_of(schedule, at):
-    """The next time, in seconds, at which cron would start it."""
-    import croniter  # here, for without a schedule it need not be installed
+    """Returns the next time, in seconds, at which cron would start it."""
+    import croniter  # imported here: workflows without a schedule do not need it
     return croniter.croniter(schedule, datetime.datetime.fromtimestamp(at).astimezone()).get_next()
 
 
 def _read_group(group, value, common, places):
-    """One step, or one for each entry of `each`."""
+    """Returns one step, or one for each entry of `each`."""
     section = Section(value, f"step '{group}'")
     own, each = section.free("parameters"), section.free("each")
     made = []
@@ -189,7 +189,7 @@ def _training(section):
 
 
 def _connect(steps, here):
-    """Inputs become paths, and the step that makes one becomes a need."""
+    """Replaces inputs by paths, and adds the step that makes an input to the needs."""
     makers = {}
     for step in steps.values():
         for path in step.outputs.values():

@@ -1,4 +1,4 @@
-"""What the files say: services, trainings beside them, and how many cores an account may have."""
+"""The contents of the files: services, trainings beside them, and the cores that an account may have."""
 import dataclasses
 import math
 import pathlib
@@ -14,7 +14,7 @@ VERSIONS = {"InferenceService": "serving.kserve.io/v1beta1", "Training": "pool.m
 
 @dataclasses.dataclass
 class Described:
-    services: dict    # by their names, as what follows
+    services: dict    # by their names, like the fields below
     trainings: dict
     limits: dict      # cores of an account
 
@@ -23,7 +23,7 @@ class Described:
 
 
 def read(paths, cores):
-    """All documents; refuses what does not fit on the cores."""
+    """Returns the contents of all documents. Refuses services that do not fit on the cores."""
     made = Described({}, {}, {})
     for path in paths:
         for number, each in enumerate(document.load_all(path, "describes services"), 1):
@@ -39,7 +39,8 @@ def read(paths, cores):
 
 
 def _fits(services, cores, needs, there, suggestion):
-    """What always runs, and one replica of each: a service of no minReplicas has one when requests come."""
+    """Refuses services whose permanent replicas, or whose largest replica, exceed the cores: a service without
+    minReplicas has one replica when requests arrive."""
     always = sum(each.minimum * each.revision.cores for each in services)
     least = max([always, *(each.revision.cores for each in services)])
     if least > cores:
