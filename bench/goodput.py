@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
-"""How much of its samples a job still trains while ranks die, stop and join: samples in a second of a live rank, beside those of the
+"""Measures the training rate of a job while ranks die, stop and join: samples per second and live rank, relative to the
 same job without a fault.
 
 usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps]
                   [--peers torchrun,torchft --torch PYTHON] [--seed 1] [--json FILE]
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
-length is a number of epochs, those that --ranks ranks train in --seconds. Every --interval seconds there is a fault: by turns a rank
-is lost, by SIGKILL or by SIGSTOP for good as the seed draws it, and another process joins. A rank is live from the start of its process
-to its loss. A joining process of a torchrun job is the one that torchrun starts again by itself, at once, so all its ranks are always
-live. A job of mode ps has two servers with a replica, which no fault is done to.
+length is the number of epochs that --ranks ranks train in --seconds. Every --interval seconds there is a fault: in turn a rank
+is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from the start of its
+process to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live.
+A job of mode ps has two servers with a replica, without faults.
 
-The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
-neither is among the samples of the table. The jobs of a system with and without faults run at the same time, so that what else the
-machine does is done to both. A job of a peer that is not over in twice the time is
-ended; what it had saved, or committed, is what it has trained.
-"""
+The model has an element for each sample, which counts its uses. A missing use is a lost sample, a use above one an epoch is doubled, and
+neither is counted in the table. The jobs of a system with and without faults run at the same time, so that other load on the
+machine affects both. A job of a peer that takes more than twice the time is ended; its saved or committed samples count."""
 import argparse
 import concurrent.futures
 import json
@@ -48,11 +46,11 @@ epochs = max(1, round(options.ranks * options.seconds * 1000 / options.sample_ti
 WORDS = ["--samples", options.samples, "--epochs", epochs, "--batch", options.ranks * options.batch, "--hidden", 32, "--sample-time",
          options.sample_time]
 SERVERS = 2
-LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait as long for one that is stopped
+LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait the same time for a stopped rank
 
 
 class Process:
-    """One that a job has started, and what it says."""
+    """A process that a job has started, and its output."""
 
     def __init__(self, words, **environment):
         self.begun = self.lost = None
@@ -65,7 +63,7 @@ class Process:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def listen(self):
-        """The lines that have come since."""
+        """Reads the lines since the last call."""
         *lines, self.rest = (self.rest + (self.process.stdout.read() or b"")).split(b"\n")
         came = [line.decode() for line in lines]
         self.says += came
@@ -85,7 +83,7 @@ class Process:
 
 
 class Muster:
-    """Ranks with a muster-store of their own, so that any of them may die."""
+    """Ranks with a separate muster-store, so that any rank may die."""
 
     def __init__(self, mode, folder):
         self.mode, self.joins = mode, True
@@ -112,7 +110,7 @@ class Muster:
     def lose(self, draw, how):
         victim = draw.choice([one for one in self.workers if one.lost is None and one.begun and not one.is_over()] or [None])
         if victim is None:
-            return  # they end at this moment
+            return  # the processes end at this moment
         victim.lost = time.monotonic()
         os.kill(victim.pid, how)
 
@@ -121,7 +119,7 @@ class Muster:
 
 
 class TorchFT(Muster):
-    """A replica group of one process each, and a lighthouse."""
+    """Replica groups with one process each, and a lighthouse."""
 
     def __init__(self, mode, folder):
         self.joins, self.workers = True, []
@@ -138,7 +136,7 @@ class TorchFT(Muster):
 
 
 class Torchrun:
-    """One agent, which starts all ranks again from the last checkpoint when one of them fails."""
+    """One agent, which restarts all ranks from the last checkpoint when a rank fails."""
     joins = False
 
     def __init__(self, mode, folder):
@@ -146,19 +144,19 @@ class Torchrun:
         self.beside = []
 
     def lose(self, draw, how):
-        # The last so many processes that began.
+        # The processes that began last.
         pids = [int(line.split()[-1]) for line in self.workers[0].says if line.startswith("begins")][-options.ranks:]
         try:
             os.kill(draw.choice(pids), how)
         except ProcessLookupError:
-            pass  # it starts again at this moment
+            pass  # it restarts at this moment
 
     def live_seconds(self, begin, end):
         return options.ranks * (end - begin)
 
 
 def run(system, mode, with_faults):
-    """What a job has trained in which time; an error if it does not end."""
+    """Returns the trained samples and the time of a job; fails if the job does not end."""
     draw = random.Random(options.seed)
     faults = {"SIGKILL": 0, "SIGSTOP": 0, "join": 0}
     with tempfile.TemporaryDirectory(prefix="muster-goodput-") as folder:

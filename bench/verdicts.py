@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How often muster-bench compare is wrong on this machine: sessions of one binary, each pair of them compared (every verdict is
-false), and sessions that take a tenth longer (every one that is not "slower" is missed): they train for so many epochs more
-as that takes, start-up and data counted. All are run in turns, as
-muster-bench revisions runs two sides, or --apart, as two muster-bench run are.
+"""Measures the error rates of muster-bench compare on this machine: compares each pair of sessions of one binary (every verdict is
+false), and sessions that take a tenth longer (every verdict other than "slower" is missed). The longer sessions train more epochs, so
+that the whole time including start-up and data is a tenth longer. All run in turns, like the two sides of
+muster-bench revisions, or with --apart, like two separate muster-bench run.
   python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--apart] [--out DIR]"""
 import argparse
 import itertools
@@ -46,7 +46,7 @@ def seconds(chosen, epochs):
 
 
 def a_tenth_longer(chosen):
-    """The epochs with which a run takes a tenth longer than with EPOCHS."""
+    """Returns the epochs with which a run takes a tenth longer than with EPOCHS."""
     short, long = (statistics.median(seconds(chosen, epochs) for _ in range(5)) for epochs in (1, EPOCHS))
     return round(EPOCHS + 0.1 * long * (EPOCHS - 1) / (long - short))
 

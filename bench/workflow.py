@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What muster-flow costs: python3 bench/workflow.py [--steps 100] [--entries 100000]. Prints the time of so many trivial steps beside a
-Snakefile written by hand that does the same, of a run in which nothing changed, and of removing so many results beside rm -rf of as many."""
+"""Measures the cost of muster-flow: python3 bench/workflow.py [--steps 100] [--entries 100000]. Prints the time of so many trivial steps,
+compared with a hand-written Snakefile that does the same; of a run without changes; and of removing so many results, compared with rm -rf."""
 import argparse
 import os
 import pathlib
@@ -15,7 +15,7 @@ FLOW = [sys.executable, "-m", "muster_flow"]
 
 
 def timed(words, folder):
-    """(seconds, seconds of processors, what it printed)"""
+    """Returns (seconds, seconds of processors, output)."""
     begin, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(PLATFORM)}, capture_output=True, text=True)
     if done.returncode != 0:

@@ -26,13 +26,14 @@ SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 def tests_of(build, selection):
-    """The tests, as CTest's JSON has them."""
+    """Returns the tests in the form of CTest's JSON."""
     text = subprocess.run(["ctest", "--show-only=json-v1", *selection], cwd=build, check=True, stdout=subprocess.PIPE).stdout
     return json.loads(text)["tests"]
 
 
 def run_one(build, name, log):
-    """Runs one test in a process of its own, which adopts every process that the test leaves; returns (status, seconds, processor seconds)."""
+    """Runs one test in a new process, which adopts every process that the test leaves; returns (status, seconds,
+    processor seconds)."""
     reader, writer = os.pipe()
     begin = time.monotonic()
     child = os.fork()
@@ -42,11 +43,11 @@ def run_one(build, name, log):
             test = subprocess.Popen(["ctest", "-R", "^" + re.sub(r"([^\w ])", r"\\\1", name) + "$", "-FA", ".*", "--output-on-failure"], cwd=build,
                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         status = None
-        while status is None:  # an orphan is reaped at once, as init would: tests wait for its end
+        while status is None:  # an orphan is reaped at once, as init would do: tests wait for its end
             ended, code = os.waitpid(-1, 0)
             status = os.waitstatus_to_exitcode(code) if ended == test.pid else None
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:  # daemons that still run are not waited for
+            while os.waitpid(-1, os.WNOHANG)[0]:  # does not wait for daemons that still run
                 pass
         except ChildProcessError:
             pass
@@ -61,7 +62,7 @@ def run_one(build, name, log):
 
 
 def measure(build, tests, jobs, log):
-    """{name: row}: the tests that set up a fixture run first, one at a time, then all others."""
+    """Returns {name: row}: the tests that set up a fixture run first, one at a time, then all others."""
     rows = {}
 
     def row_of(test):

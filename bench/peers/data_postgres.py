@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""A PostgreSQL table into floats beside psycopg's binary COPY into numpy: the same server and rows, in turns; rows a second
-of every round's median.
+"""Reads a PostgreSQL table into floats, and compares with psycopg's binary COPY into numpy: the same server and rows, in turns; prints rows
+a second, as the median over the rounds.
 
     bench/peers/data_postgres.py [--build build/release] [--mib 400] [--rounds 3] [--threads 2]
 
-psycopg once as its documentation has it (rows of a binary COPY, each put into an array), and once at its best (the raw
-bytes, which numpy takes for records of one size). muster by `muster-data verify` over ranges of the key, on --threads
-connections, and by one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15.
-"""
+psycopg runs once as in its documentation (rows of a binary COPY, each put into an array), and once at its best (the raw
+bytes, which numpy reads as records of one size). muster runs `muster-data verify` over ranges of the key, on --threads
+connections, and with one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15."""
 import argparse
 import os
 import pathlib

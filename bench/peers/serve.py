@@ -109,7 +109,7 @@ with triton.Triton(config=triton.TritonConfig(http_port=PORT, grpc_port=PORT + 2
 
 
 def family(ancestor):
-    """Processes that descend from one, with it, and the CPU seconds of each and of those of its children that have ended."""
+    """Returns a process with its descendants: {process: CPU seconds, including children that have ended}."""
     found = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class Bench:
         (folder / "images").write_bytes(self.images)
 
     def in_process(self):
-        """Microseconds a batch, and how far the probabilities are from each other."""
+        """Returns microseconds a batch, and the largest difference of the probabilities."""
         (self.folder / "process.py").write_text(f"MODEL = {str(self.folder / 'cnn.onnx')!r}\n{SESSION}{PROGRAMS['process']}")
         commands = {"muster": [self.build / "bench/peers/serve_predict", self.folder / "models/cnn/1", self.folder / "images", self.folder / "muster.out"],
                     "onnxruntime": [self.arguments.peers, self.folder / "process.py", self.folder / "images", self.folder / "onnxruntime.out"]}
@@ -161,7 +161,7 @@ class Bench:
             each.wait()
 
     def server(self, name, batch, port):
-        """The command of a server, and what its clients send."""
+        """Returns the command of a server, and the requests of its clients."""
         image = self.images[:BYTES]
         path, headers, body = "/predict", {"Content-Type": "application/json"}, json.dumps({"image": base64.b64encode(image).decode()}).encode()
         head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
@@ -200,7 +200,7 @@ class Bench:
 
     @contextlib.contextmanager
     def serving(self, name, batch=32, port=18123):
-        """Runs a server; gives what loads it for some seconds."""
+        """Runs a server; yields a function that loads the server for some seconds."""
         words, path, headers, body = self.server(name, batch, port)
         log = open(self.folder / f"{name}.log", "w")
         running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT / "python")})
@@ -249,7 +249,8 @@ class Bench:
                   f"{middle['cpu']:.2f} CPU s per 1,000, {sum(each['failed'] for each in all_rounds):.0f} failed", flush=True)
 
     def swap(self):
-        """A new version each second, beside none. Versions are made before, and appear by rename: copying them is not what is measured."""
+        """Publishes a new version each second, and compares with no new version. Versions are made before, and
+        published by rename, so that copying is not measured."""
         found = {"none": [], "swaps": []}
         number = 1
         with self.serving("muster") as load:
@@ -273,7 +274,8 @@ class Bench:
 
     @contextlib.contextmanager
     def training(self):
-        """An elastic training of as many ranks as there are cores, that ends with this; gives what tells its ranks, and its epochs."""
+        """Runs an elastic training with one rank for each core until the end of the block; yields functions that return
+        its ranks and its epochs."""
         with open(self.folder / "night.log", "w") as log:
             job = subprocess.Popen([self.build / "src/programs/muster-launch", "-n", str(len(os.sched_getaffinity(0))), "--control", "night.sock", self.build / "examples/cnn",
                                     "--data", "cifar-like:600", "--batch", "50", "--epochs", "100000"], cwd=self.folder, stdout=log, stderr=log)

@@ -1,4 +1,5 @@
-"""The report of the project: how the models trained, which one was selected, what it takes for what, and how fast it answers."""
+"""Writes the report of the project: the trainings, the selected model, its confusions, and the latency of its
+server."""
 import argparse
 import base64
 import io
@@ -12,7 +13,7 @@ from muster_bench import figures, html
 from muster_bench.files import write_whole
 from muster_flow.select import record_of
 
-WRONG = 24    # samples that are shown
+WRONG = 24    # number of samples shown
 
 
 def curves(records, column, what):
@@ -26,7 +27,7 @@ def curves(records, column, what):
 
 
 def confusion(table):
-    """A table, whose cells are the darker the more images they have."""
+    """Returns a table whose cells are darker if they count more images."""
     rows = []
     for label, counts in enumerate(table):
         total = max(sum(counts), 1)
@@ -45,7 +46,7 @@ def latencies(seconds):
 
 
 def picture_of(image, side):
-    """A PNG in the page."""
+    """Returns a PNG embedded in the page."""
     content = io.BytesIO()
     pyplot.imsave(content, [list(image[row * side[1]:(row + 1) * side[1]]) for row in range(side[0])], cmap="gray_r", vmin=0, vmax=255, format="png")
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

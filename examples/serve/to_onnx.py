@@ -3,8 +3,8 @@
 
     examples/serve/to_onnx.py model.muster model.onnx
 
-The graph takes and gives what serve does: an "image" of uint8 to "probabilities", or "features" to a "probability". It
-normalises; what comes before that in the model's preparation (a JPEG's decoding, a resizing) is not in it.
+The graph has the inputs and outputs of serve: an "image" of uint8 to "probabilities", or "features" to a "probability". It
+normalises; earlier parts of the model's preparation (a JPEG's decoding, a resizing) are left out.
 Needs python3-onnx."""
 import argparse
 import json
@@ -25,7 +25,8 @@ class Problem(Exception):
 
 
 def crc32c(data):
-    """CRC-32C as examples/model_file.cpp writes it, of many pieces of the data at once: the sum is linear."""
+    """Returns CRC-32C as in examples/model_file.cpp, calculated for many pieces of the data at once: the sum is
+    linear."""
     def through(operator, sums):
         made = numpy.zeros_like(sums)
         for bit in range(32):
@@ -35,10 +36,11 @@ def crc32c(data):
     for _ in range(8):
         table = numpy.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype("uint32")
     pieces = 1 << 14
-    columns = numpy.zeros((-(-len(data) // pieces), pieces + 32), "uint8")   # the last 32 have zeros: the step past a piece
-    padded = numpy.zeros(len(columns) * pieces, "uint8")                     # zeros before the data change nothing
+    # the last 32 columns are zeros: they step past a piece
+    columns = numpy.zeros((-(-len(data) // pieces), pieces + 32), "uint8")
+    padded = numpy.zeros(len(columns) * pieces, "uint8")                     # leading zeros change nothing
     padded[-len(data):] = numpy.frombuffer(data, "uint8")
-    padded[-len(data):][:4] ^= 0xFF                                          # as a sum that begins with ones
+    padded[-len(data):][:4] ^= 0xFF                                          # equals a sum that begins with ones
     columns[:, :pieces] = padded.reshape(pieces, -1).T
     sums = numpy.concatenate([numpy.zeros(pieces, "uint32"), numpy.uint32(1) << numpy.arange(32, dtype="uint32")])
     for column in columns:
@@ -50,7 +52,7 @@ def crc32c(data):
 
 
 def read_model(path):
-    """The description in the first line, and all numbers."""
+    """Returns the description in the first line, and all numbers."""
     try:
         content = pathlib.Path(path).read_bytes()
         head, end, rest = content.partition(b"\n")
@@ -69,8 +71,8 @@ def read_model(path):
 
 
 class Graph:
-    """Nodes in the order of examples/nn/models.cpp, which is that of the numbers in the file. What is between them is
-    (name, height, width, channels)."""
+    """Nodes in the order of examples/nn/models.cpp, which is the order of the numbers in the file. A value between
+    nodes is (name, height, width, channels)."""
 
     def __init__(self, head, numbers):
         self.nodes, self.weights, self.made = [], [], 0
@@ -188,7 +190,7 @@ def cnn(g, x, variant):
 
 
 def network_of(name):
-    """What makes the features of the network's last layer."""
+    """Returns the function that makes the features of the network's last layer."""
     if name == "resnet50":
         return lambda g, x: g.average(resnet50(g, x))
     if known := re.fullmatch(r"resnet(\d+)-v([12])-([AB])", name):
@@ -201,7 +203,7 @@ def network_of(name):
 
 
 def normalised(g, head):
-    """The graph's input, and the network's."""
+    """Returns the graph's input, and the network's."""
     height, width, channels = head["input"]
     steps = head["preparation"].split("|")
     words = dict(word.split("=") for word in steps[-1].split(",")[1:] if "=" in word)
