@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and looks at how each of them ends.
+"""Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and checks how each rank ends.
 
-by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
-"""
+by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp"""
 import os
 import pathlib
 import subprocess
@@ -17,7 +16,7 @@ failures = []
 
 
 def run(what, status, says, *, words=(), variables=None, wrap=()):
-    """Two ranks of a host. Each ends with `status`; `says` is in what each of them prints, on one line."""
+    """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`."""
     started = []
     for rank in range(2):
         environment = {name: value for name, value in os.environ.items()
@@ -31,7 +30,7 @@ def run(what, status, says, *, words=(), variables=None, wrap=()):
             failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {said}")
 
 
-# As it is, a second job that is started from the same shell would have the same name.
+# Otherwise a second job from the same shell would have the same name.
 for transport in ("auto", "shm") + (("hierarchical", "tcp") if with_tcp else ()):
     run(f"of no name over {transport}", 2, "set MUSTER_JOB=NAME", words=["--transport", transport])
 run("with half of a place", 2, "set MUSTER_JOB=NAME", variables={"MASTER_ADDR": "127.0.0.1"})

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""The examples with a parameter server, as their users run them: ranks as threads and under mpirun.
+"""The examples with a parameter server, run like a user would: ranks as threads and under mpirun.
 
 CTest runs one class at a time: served.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher and
 its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), and the folder
-that has a9a in MUSTER_TEST_DATA.
-"""
+that has a9a in MUSTER_TEST_DATA."""
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 LAUNCHER = os.environ.get("MUSTER_TEST_LAUNCHER", "")
 DATA = pathlib.Path(os.environ["MUSTER_TEST_DATA"])
 HANG = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds
-WORSE = 0.003  # of accuracy: what asynchronous training may cost
+WORSE = 0.003  # allowed loss of accuracy by asynchronous training
 EPSILON = ["--synthetic", "epsilon:500", "--epochs", "2", "--l2", "1e-4", "--schedule", "inverse-sqrt:100"]
 CNN = ["--data", "cifar-like:120", "--batch", "24", "--epochs", "2"]
 
@@ -42,7 +41,7 @@ class Case(unittest.TestCase):
 
 
 class InStep(Case):
-    """Bulk-synchronous workers train as ranks that reduce their gradients do."""
+    """Bulk-synchronous workers train like ranks that reduce their gradients."""
 
     def check(self, program, arguments, *kinds):
         together = self.report(program, arguments, 2)
@@ -73,14 +72,16 @@ class InStep(Case):
 
 
 class Compressed(Case):
-    """Pushes in fewer bytes: what is left out comes with a later one, and the losses are nearly those of all bytes."""
+    """Pushes with fewer bytes: later pushes contain the omitted values, and the losses are nearly those of uncompressed
+    pushes."""
 
     def test_dense_pushes(self):
         served = [*EPSILON, "--mode", "ps", "--servers", "2", "--consistency", "bulk"]
         exact = self.report("logistic_regression", served, 4)
         loss = exact["epochs"][-1]["val_loss"]
         sent = int(exact["annotations"]["bytes sent"])
-        self.assertEqual([exact["annotations"][name] for name in ("servers", "workers")], ["2", "2"])   # which closed tasks compare
+        # closed tasks compare these annotations
+        self.assertEqual([exact["annotations"][name] for name in ("servers", "workers")], ["2", "2"])
         for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
                                   ("sign", 0.05, 0.3)):
             with self.subTest(codec=codec):
@@ -91,7 +92,7 @@ class Compressed(Case):
 
 
 class ManyFeatures(Case):
-    """Ten million features: the servers have those that were met, and the workers learn."""
+    """Ten million features: the servers have the features that occurred, and the workers learn."""
 
     def test_clicks(self):
         arguments = ["--synthetic", "clicks:12000", "--epochs", "4", "--batch", "100", "--schedule", "constant:0.5"]
@@ -118,7 +119,8 @@ class RealData(Case):
 
 
 class Restarted(Case):
-    """muster-launch starts a job again that has lost its only server, and it goes on from the tables of an epoch's end."""
+    """muster-launch restarts a job that has lost its only server, and the job continues from the tables at the end of
+    an epoch."""
 
     def test_a_killed_server(self):
         if not LAUNCHER:

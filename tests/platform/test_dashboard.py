@@ -1,4 +1,4 @@
-"""The dashboard: real runs by a real server, what survives its end, and what it refuses."""
+"""Tests the dashboard: real runs by a real server, the runs after its end, and its refusals."""
 import contextlib
 import http.client
 import json
@@ -265,11 +265,11 @@ class Refused(Served):
         run = {"experiment": "e", "parameters": {"ranks": 1}, "words": ["true"]}
         result = {"status": "ok", "why": "", "began": time.time(), "wall_seconds": 1.0, "metrics": {"a-b": 1.0, "a_b": 2.0, "text": "x", "epoch": 3}, "series": [], "rows": []}
         deep = "[" * 100000 + "]" * 100000
-        bad = {  # what stands in run.json, and in result.json
+        bad = {  # contents of run.json and of result.json
             "no-object": ([], result), "no-json": ("{", result), "no-parameters": ({"experiment": "e"}, result), "list-of-parameters": ({**run, "parameters": [1]}, result),
             "ranks": ({**run, "parameters": {"ranks": {}}}, result), "deep": (run, deep), "null": (run, None), "text": (run, "x"), "series": (run, {**result, "series": 5}),
             "epoch": (run, {**result, "series": ["x"]}), "began": (run, {**result, "began": "now"}), "seconds": (run, {**result, "wall_seconds": []}), "metrics": (run, {**result, "metrics": [1]})}
-        odd = {  # what is read, whatever else stands there
+        odd = {  # readable in spite of odd contents
             "nan": (run, {**result, "metrics": {"loss": float("nan")}, "series": [{"epoch": 1, "train_loss": float("inf")}]}), "surrogate": (run, {**result, "why": "\ud800", "status": "\udfff"}),
             "values": (run, {**result, "metrics": {"throughput": "fast", "loss": [1]}}), "settings": (run, {**result, "settings": {"a": {"b": [float("nan")]}}}),
             "rows": (run, {**result, "rows": [5], "series": []}), "words": ({**run, "words": 5}, result), "large": (run, {**result, "metrics": {"x": 1e308, "y": -1e308}})}
@@ -319,7 +319,7 @@ class Refused(Served):
                     one.sendall(b"GET / HTTP/1.1\r\n")
             for _ in range(3):
                 self.assertEqual(self.ask("/api/runs"), {"runs": []})
-            with contextlib.suppress(ConnectionResetError):   # what it has sent was not read
+            with contextlib.suppress(ConnectionResetError):   # its data was not read
                 self.assertEqual(idle[0].recv(1), b"", "the oldest one goes")
             idle[-1].settimeout(0)
             self.assertRaises(BlockingIOError, idle[-1].recv, 1)
@@ -397,7 +397,7 @@ class Shown(Served):
         self.assertEqual((trace["timestamp"], trace["duration"], trace["services"]), (900, 800, ["driver", "trainer"]))
         self.assertEqual([(one["name"], one.get("parentId"), one["tags"]) for one in trace["spans"]], [("Invoke all trainers", None, {"trainers": "4"}), ("Training a model", f"{1:016x}", {})])
         long = [span("c" * 16, number, tags={str(n): "x" * 200 for n in range(20)}) for number in range(1, 801)]
-        for _ in range(3):   # 3.6 MB each: the third is too much
+        for _ in range(3):   # 3.6 MB each: the third exceeds the limit
             self.ask("/api/v2/spans", long, 202)
         self.assertEqual(self.ask(f"/api/traces/{'c' * 16}")["count"], 1600)
         self.assertIn(b"muster_spans_dropped_total 800.0", self.open("/metrics")[1])
@@ -448,7 +448,7 @@ class Shown(Served):
 
 
 class Watched(Served):
-    """What `run --watch`, `--launcher` and `--cpus-per-rank` do, without a dashboard."""
+    """`run --watch`, `--launcher` and `--cpus-per-rank`, without a dashboard."""
 
     def test_what_a_rank_prints_is_kept_up_to_the_limit_and_passed_on(self):
         path = self.experiment(["sh", "-c", "echo one; echo two >&2; head -c 100000 /dev/zero | tr '\\0' x; exec sleep 3"], sweep="{n: [1]}", template="limits: {log: 1000}")

@@ -1,4 +1,5 @@
-"""The project examples/fashion on a small part of its data: from files to a report, what runs again, and a rank that is killed."""
+"""Tests the project examples/fashion on a small part of its data: from files to a report, repeated steps, and a killed
+rank."""
 import gzip
 import json
 import pathlib
@@ -37,7 +38,7 @@ class Fashion(Case):
                           "--set", "epochs=2", *words, timeout=500, OMPI_MCA_rmaps_base_oversubscribe="1", **more)
 
     def pool(self):
-        """muster-pool, or where there is none one server alone, by the same command line."""
+        """Returns muster-pool, or without it a single server with the same command line."""
         pool = self.build / "python" / "muster-pool"
         if pool.is_file() and shutil.which("haproxy"):
             return pool
@@ -67,13 +68,14 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertEqual((len(answers["classes"]), answers["failed"], list(answers["versions"])), (TEST, [], [str(selected["version"])]))
         labels = gzip.decompress((self.folder / "data" / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
         right = sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
-        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)   # what is served is what was selected
+        # the server has the selected model
+        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)
         page = (out / "report.html").read_text()
         self.assertGreaterEqual(page.count("data:image/png"), 2)
         self.assertIn("taken for", page)
         self.assertEqual(page.count("<svg"), 3)
         self.assertNotIn("http://", re.sub(r"xmlns(:\w+)?=\"[^\"]*\"", "", page))
-        # one changed parameter: that training, and what is behind it
+        # a changed parameter: that training and the later steps run
         text = FILE.read_text().replace("plain: {variant: plain, schedule: \"step:0.001,", "plain: {variant: plain, schedule: \"step:0.002,")
         self.assertNotEqual(text, FILE.read_text())
         began = self.began(self.flow(file=self.write("changed.yaml", text)).stdout)

@@ -1,4 +1,4 @@
-"""What files say, and what is said of files that cannot be used."""
+"""Contents of files, and errors for files that cannot be used."""
 import subprocess
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""The report: one file with all in it, and two of them compared."""
+"""Tests the report, a single self-contained file, and the comparison of two folders."""
 import html
 import html.parser
 import json
@@ -47,7 +47,7 @@ experiments:
 
 
 class Page(html.parser.HTMLParser):
-    """Tags that are balanced, and what is named in them."""
+    """A parser that checks balanced tags and collects ids and links."""
     ALONE = {"meta", "link", "br", "path", "use", "rect"}
 
     def __init__(self, text):
@@ -139,7 +139,7 @@ class Report(Made):
         self.assertAlmostEqual(sum(parts), 1)
 
     def test_tables_as_published(self):
-        """Mini-batches a second of all trainers, servers being none of them; on the page and on the terminal."""
+        """Checks mini-batches a second of all trainers, without servers; on the page and on the terminal."""
         path = self.experiment(["sh", "-c", "echo rate=$(({trainers} * {batch} * (12 - {trainers}) * {k}))"],
                                sweep="{mode: [fast, slow], trainers: [1, 2, 10]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
                                experiment="parameters: {batch: 32, ranks: 3}\n    follows: {k: {mode: {fast: 2, slow: 1}}}", top="""
@@ -163,7 +163,7 @@ tables:
             self.refused("run", broken, "--dry-run", says=["table 1", says])
 
     def test_the_report_of_the_first_worker_stands_for_all(self):
-        """Where others serve it counts its own samples."""
+        """Checks that a worker beside servers counts its own samples."""
         report = json.dumps({"format": 1, "world_size": 1, "samples": 100, "train_seconds": 4, "samples_per_second": 25, "epochs": [],
                              "annotations": {"mode": "ps", "workers": "3"}})
         self.run_file(self.experiment(["sh", "-c", f"echo '{report.replace('{', '{{').replace('}', '}}')}' >{{output}}/t.json"], template="read: [{tracker: t.json}]"))
@@ -184,7 +184,7 @@ tables:
             self.assertIn(f">{label}<", picture.read_text())
 
     def told(self):
-        """What the page says, without its tags and figures."""
+        """Returns the text of the page, without its tags and figures."""
         text = (self.folder / "out" / "report.html").read_text()
         return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", "", text, flags=re.S)).split()))
 
@@ -215,7 +215,7 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
         self.assertNotIn("noisy:", told)
 
     def test_what_is_noisy_is_marked(self):
-        """Faster than ideal, and over in less than a second."""
+        """Checks a run that is faster than ideal and takes less than a second."""
         report = ("import json, sys; n, s = int(sys.argv[1]), 0.9 / int(sys.argv[1]) ** 2; epochs = [dict(epoch=k, val_accuracy=0.5, train_seconds=s / 2) for k in (1, 2)]; "
                   "json.dump(dict(format=1, world_size=n, samples=1234567, train_seconds=s, samples_per_second=1234567 / s, compute_seconds=0.9 * s, "
                   "communication_seconds=0.6 * s, communication_bytes=4000000, phases={}, epochs=epochs, annotations={}), open(sys.argv[2], 'w'))")
@@ -262,7 +262,7 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
 
 class Compared(Made):
     def measured_noise(self, share):
-        """Both folders on a machine of this noise: what this one had while the test ran decides nothing."""
+        """Sets the machine's noise of both folders to this value, so that noise during the test has no effect."""
         for out in ("out", "slow"):
             path = self.folder / out / "results.json"
             found = json.loads(path.read_text())
@@ -341,7 +341,7 @@ class Compared(Made):
         self.assertRegex(itself, r"n 1, .* throughput +100 \(.* 100 \(.* 1\.000 \(.*\) +run in turns +within noise")
         self.assertRegex(other, r"n 1, .* throughput +100 \(.* 200 \(.* 2\.000 \(.*\) +run in turns +faster")
         began = [sorted((run["repeat"], run["began"]) for run in json.loads((self.folder / f"both/results-{side}/results.json").read_text())["runs"])
-                 for side in (1, 2, 3)]   # the third is the first once more
+                 for side in (1, 2, 3)]   # the third repeats the first
         self.assertTrue(all(max(side[k][1] for side in began) < min(side[k + 1][1] for side in began) for k in range(4)))
         self.refused("revisions", path, "before/release", "before", "--out", "other", says="rate.sh")
 

@@ -1,11 +1,12 @@
-"""Figures at many workers on one machine: real losses with the times of another experiment's steps, prices, and what holds them to real runs."""
+"""Figures for many workers on one machine: real losses with the times of another experiment's steps, prices, and
+comparisons with real runs."""
 import csv
 import sys
 import unittest
 
 from bench import Case
 
-# N ranks need 8 / N epochs of 1,000 samples to the goal, with 10 samples a rank and step. Its own times are nonsense.
+# N ranks need 8 / N epochs of 1,000 samples to the goal, with 10 samples a rank and step. Its own times are arbitrary.
 TRAINING = r'''
 import json, sys
 ranks, output = int(sys.argv[1]), sys.argv[2]
@@ -54,7 +55,7 @@ class Scaling(Case):
             self.assertTrue(text in page, text)
 
     def test_a_clock_that_is_swept(self):
-        """A training has the times of each of its settings."""
+        """Checks that a training has the times of each of its settings."""
         path = self.file()
         path.write_text(path.read_text().replace("{ranks: 4, seconds: 0.04}]", "{ranks: 4, seconds: 0.04}], sweep: {network: [fast, slow]}")
                         .replace("seconds: 0.041}]", "seconds: 0.041}], sweep: {network: [fast]}").replace("seconds {seconds}", "{network} seconds {seconds}"))

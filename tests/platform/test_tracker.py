@@ -1,4 +1,5 @@
-"""The tracker for trainings in Python: the report that docs/tracker.md describes, field by field, and what the platform reads of it."""
+"""Tests the tracker for trainings in Python: the report that docs/tracker.md describes, field by field, and the
+measures that the platform reads from it."""
 import json
 import re
 import sys
@@ -49,14 +50,14 @@ def train(tracker, rank):
             time.sleep(0.002)
         with tracker.phase("forward"):
             time.sleep(0.002)
-            with tracker.communication(bytes=8):    # as a batch normalisation over all ranks
+            with tracker.communication(bytes=8):    # like a batch normalisation over all ranks
                 time.sleep(0.004 * (1 + rank))
         with tracker.communication(bytes=100):
             time.sleep(0.002)
         tracker.add_samples(10 + rank)
     with tracker.phase("metrics"):
         time.sleep(0.002)
-    with tracker.phase("forward"):                  # of no step
+    with tracker.phase("forward"):                  # outside a step
         time.sleep(0.002)
 
 
@@ -106,7 +107,7 @@ class Reports(Case):
         one = report["epochs"][0]
         self.assertGreaterEqual(one["mean_communication_seconds"], 0.006 + 0.002)
         self.assertGreaterEqual(one["communication_seconds"], 0.008 + 0.002)
-        self.assertGreaterEqual(one["compute_seconds"], 0.010 + 0.002)   # the phases with all that is in them
+        self.assertGreaterEqual(one["compute_seconds"], 0.010 + 0.002)   # the phases with their inner timers
         self.assertGreaterEqual(report["phases"]["metrics"]["mean_seconds"], 2 * 0.002)
         self.assertAlmostEqual(report["time_to_goal_seconds"], sum(epoch["train_seconds"] for epoch in report["epochs"]))
 

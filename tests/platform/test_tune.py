@@ -1,4 +1,5 @@
-"""Tuning by Optuna: every method, trials that end early, what is left by a kill or by a database that goes away, and bad files."""
+"""Tests tuning by Optuna: every method, trials that end early, the state after a kill or a lost database, and bad
+files."""
 import json
 import os
 import pathlib
@@ -13,11 +14,11 @@ from bench import Case
 
 from muster_bench.tuning import Rungs
 
-PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, such as that of a venv
+PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, for example from a venv
 HAS_OPTUNA = subprocess.run([PYTHON, "-c", "import optuna"], capture_output=True).returncode == 0
 BUILD = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "/nowhere/1/2/3")).parents[2]
-# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the tracker's time. With an
-# alpha of STAYS it does not end by itself, and the HOLDS-th that starts waits for a file 'go'.
+# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the
+# tracker's time. With an alpha of STAYS it does not end by itself, and the HOLDS-th start waits for a file 'go'.
 TRAINING = r'''
 import json, os, sys, time
 alpha, batch, epochs, output, checkpoint = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -82,7 +83,8 @@ class Searches(Tuned):
         said, trials = self.tune(GRID, STAYS="30")
         self.assertEqual([(row["alpha"], row["batch"]) for row in trials], [("10", "50"), ("10", "100"), ("30", "50"), ("30", "100")])
         self.assertEqual([row["state"] for row in trials], ["pruned", "pruned", "complete", "complete"])
-        self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))   # by its lines alone
+        # from its lines only
+        self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))
         self.assertIn("best: trial 2, time_to_accuracy 0.3: --set alpha=30 --set batch=50", said)
         page = (self.folder / "out" / "report.html").read_text()
         self.assertIn("4 trials, grid; the best is trial 2", page)
@@ -135,7 +137,7 @@ class Searches(Tuned):
         self.assertEqual(self.started(), started)
 
     def test_killed(self):
-        """What had ended is not measured again, what was under way is."""
+        """Checks that finished trials are not repeated, and interrupted trials are."""
         words = [*self.runner, "tune", self.file(RANDOM), "--out", "out"]
         tuner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOLDS": "3"})
         self.wait_for(tuner, "trial 1:")

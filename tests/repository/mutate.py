@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""tools/mutate.py: its edits, its rooms, the programs that its tests run, and that it says what a test notices.
+"""Tests tools/mutate.py: its edits, its rooms, the programs that its tests run, and its report of a caught mutation.
 
-usage: mutate.py [BUILD]    BUILD: a build whose tests must all be known to tools/rooms.py
-"""
+usage: mutate.py [BUILD]    BUILD: a build whose tests must all be known to tools/rooms.py"""
 import json
 import pathlib
 import shutil
@@ -156,7 +155,7 @@ class Runs(unittest.TestCase):
             self.assertIn("1 of 2 caught (50 %), 1 by the tests of their room", done.stdout)
             tree = root / "build/mutate/tree"
             self.assertEqual(subprocess.run(["git", "status", "--short", "-uno"], cwd=tree, capture_output=True).stdout, b"")
-            again = ran("--lines", "2")  # nothing is left to do, and no test runs
+            again = ran("--lines", "2")  # no line is left, and no test runs
             self.assertEqual((again.stdout.splitlines()[:2]), done.stdout.splitlines()[:2])
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The outward list: every name by which users, their scripts and their files know muster, a line each, in docs/outward.txt.
+"""The outward list: every name that users, their scripts and their files depend on, one on each line, in docs/outward.txt.
 
     outward.py ROOT [--programs BUILD]          prints the difference between sources and list, and exits 1 if there is any
     outward.py ROOT [--programs BUILD] --write  writes the list again

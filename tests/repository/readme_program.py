@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""The README's program as its reader starts it: alone, on threads, under mpirun, with a parameter server, and under
-muster-launch with a rank that is killed and one that joins in its place; on images drawn here. Its model records the
-samples of each committed step (recorded/mlp.hpp): however it is started, each step has the same.
+"""Runs the README's program in each way that a reader may: alone, on threads, under mpirun, with a parameter server, and under
+muster-launch with a killed rank and a replacement that joins; on generated images. Its model records the
+samples of each committed step (recorded/mlp.hpp): each step has the same samples in every way.
 
-usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
-"""
+usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]"""
 import argparse
 import hashlib
 import os
@@ -27,7 +26,7 @@ IMAGES, EPOCHS = 6000, 5
 
 
 def epochs_of(what, text):
-    """The losses, as they are written; with a server those of the first of two workers."""
+    """Returns the losses as printed; with a server only the first worker's losses."""
     seen = IMAGES // 2 if what == "on a server" else IMAGES
     lines = re.findall(r"^epoch (\d+): loss (\S+), (\d+) samples in \S+ s$", text, re.M)
     if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(seen) for line in lines):
@@ -36,7 +35,8 @@ def epochs_of(what, text):
 
 
 def committed(folder):
-    """How many samples the committed steps used, and a digest of (epoch, position of the step's batch, sample)."""
+    """Returns the number of samples in the committed steps, and a digest of (epoch, position of the step's batch,
+    sample)."""
     used = []
     for record in pathlib.Path(folder).glob("committed-*"):
         for line in record.read_text().splitlines():
@@ -60,7 +60,7 @@ def run(what, folder, *words):
 
 
 def killed(folder):
-    """A rank is killed after the first epoch; the launcher starts another, which joins."""
+    """Kills a rank after the first epoch; the launcher starts another, which joins."""
     job = start(folder, options.launcher, "-n", "3", "--restart", "1", options.program)
     said = []
     for line in job.stdout:
@@ -75,7 +75,7 @@ def killed(folder):
 
 
 def told_to_end(folder):
-    """SIGTERM after the first epoch: what is done is saved, and the same command goes on, as if nothing had been."""
+    """Sends SIGTERM after the first epoch: the state is saved, and the same command continues without a difference."""
     job = start(folder, options.program, "--ranks", "2")
     said = []
     for line in job.stdout:
@@ -107,7 +107,8 @@ with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
     if options.launcher:
         losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
         samples["with a rank killed"] = committed(images)
-        if samples["with a rank killed"] != samples["alone"]:  # killed after a step committed, before its record of it?
+        # killed after a step committed, before its record was written?
+        if samples["with a rank killed"] != samples["alone"]:
             subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
             losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
             samples["with a rank killed"] = committed(images)

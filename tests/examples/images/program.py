@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""The programs that train on images as their users run them: alone, with ranks as threads and under mpirun.
+"""The programs that train on images, run like a user would: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
 and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), muster-data in
-MUSTER_TEST_DATA_TOOL and a folder of public data in MUSTER_TEST_DATA (or none).
-"""
+MUSTER_TEST_DATA_TOOL and a folder of public data in MUSTER_TEST_DATA (or none)."""
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ import digits  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
-HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; what is here takes some
+HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; the programs are slow
 
 
 def crc32c(data):
@@ -39,12 +38,12 @@ def crc32c(data):
 
 
 def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
-    """A training of seconds."""
+    """Returns the arguments of a training that takes seconds."""
     return ["--data", data, "--batch", "24", "--epochs", epochs, "--schedule", schedule]
 
 
 def launch(ranks, kind):
-    """The words before and after a program that make it run on so many ranks."""
+    """Returns the words before and after a program that run it on so many ranks."""
     if kind == "local":
         return [], ["--ranks", str(ranks)] if ranks > 1 else []
     return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
@@ -71,7 +70,7 @@ class Case(unittest.TestCase):
 
 class Together(Case):
     def check_shares(self, report):
-        """Each moment is counted once, also where layers communicate within a phase."""
+        """Checks that each moment is counted once, also if layers communicate within a phase."""
         for each in (report, *report["epochs"]):
             parts = [each[f"mean_{part}_seconds"] for part in ("compute", "communication", "data_wait", "other")]
             self.assertGreaterEqual(min(parts), -1e-9, each)
@@ -147,11 +146,11 @@ class Saved(Case):
         self.report("resnet", [*small(epochs=2), "--depth", "8", "--checkpoint", store])
         rest, _ = self.report("resnet", [*arguments, "--checkpoint", store, "--resume"])
         self.assertEqual(whole["epochs"][-1]["val_loss"], rest["epochs"][-1]["val_loss"])
-        self.assertEqual(len(rest["epochs"]), 3)  # those of before come with the checkpoint
+        self.assertEqual(len(rest["epochs"]), 3)  # the checkpoint contains the earlier epochs
 
 
     def lose_a_rank(self, store, before):
-        """A job that needs two ranks and has a checkpoint loses one: its status, and what it said."""
+        """Kills a rank of a job that needs two ranks and has a checkpoint; returns the job's status and output."""
         launcher = os.environ.get("MUSTER_TEST_LAUNCHER")
         if not launcher:
             self.skipTest("there is no muster-launch")
@@ -160,13 +159,13 @@ class Saved(Case):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + HANG
-            while not any(store.glob("*.state")):  # which is written last
+            while not any(store.glob("*.state")):  # this file is written last
                 self.assertLess(time.monotonic(), until)
                 self.assertIsNone(job.poll())
                 time.sleep(0.05)
             ranks = [int(pid) for pid in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
             self.assertEqual(len(ranks), 2)
-            for pid in ranks:  # so that nobody is in the middle of a checkpoint of both
+            for pid in ranks:  # so that no rank is in the middle of a checkpoint of both
                 os.kill(pid, signal.SIGSTOP if before else signal.SIGCONT)
             if before:
                 before()
@@ -198,14 +197,14 @@ class Saved(Case):
             status, said = self.lose_a_rank(store, take_away)
             if status != 2 or "cannot write" not in said:
                 break
-            store.unlink()  # it was stopped on its way into an ordinary checkpoint, which may not fail: again
+            store.unlink()  # the job stopped while entering an ordinary checkpoint, which may not fail: tries again
         self.assertEqual(status, 11, said)
         self.assertIn("the state could not be saved", said)
         self.assertIn("1 of at least 2 are left", said)
 
 
 class Device(Case):
-    """--device cuda, over the test double of CUDA: the program is another one, and slow."""
+    """--device cuda, over the test double of CUDA: another program, which is slow."""
     DOUBLE = pathlib.Path(os.environ.get("MUSTER_TEST_ON_DOUBLE", "/"))
 
     def train(self, device, ranks, *more):
@@ -237,7 +236,7 @@ class Device(Case):
 
     def test_what_a_device_does_not_have_is_a_line(self):
         for flags, said in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
-                            (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank alone
+                            (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank
                             (["--backend", "direct"], "--backend cannot be used with --device cuda"),
                             (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
                             (["--sync-batch-norm"], "each device has statistics of its own"),
@@ -280,7 +279,7 @@ class Flags(Case):
 
 class Photographs(Case):
     def tree(self):
-        """ILSVRC's folders, of the small JPEG files from which a fuzzer goes on."""
+        """Makes ILSVRC's folders from the small JPEG files that seed a fuzzer."""
         seeds = pathlib.Path(__file__).parents[2] / "fuzz" / "seeds.py"
         subprocess.run([sys.executable, seeds, self.folder / "seeds"], check=True, capture_output=True, timeout=HANG)
         files = sorted((self.folder / "seeds" / "jpeg").iterdir())
@@ -304,7 +303,7 @@ class Photographs(Case):
         ran = run("predict", ["--model", str(saved), *arguments[-4:]])
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
-        # The preparation is the model's: another one gives another loss.
+        # The preparation belongs to the model: another preparation gives another loss.
         content = saved.read_bytes()
         head["preparation"] = head["preparation"].replace("mean=0.485", "mean=0.9")
         body = json.dumps(head).encode() + b"\n" + content.split(b"\n", 1)[1][:-4]
@@ -376,7 +375,7 @@ class Defaults(Case):
 
 
 class TestSet(Case):
-    """A test set beside the training set in one --data."""
+    """A test set and the training set in one --data."""
 
     def setUp(self):
         super().setUp()
@@ -402,7 +401,8 @@ class TestSet(Case):
             self.assertEqual(rates, ["0.001", "0.001", "0.001", "0.0001"])
             head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
             self.assertEqual(head["parameters"], 93514 if variant == "batch-norm" else 93322)
-            self.assertEqual(head["preparation"], "normalise,mean=0/0/0,deviation=1/1/1,layout=hwc")  # by 255 alone
+            # only divides by 255
+            self.assertEqual(head["preparation"], "normalise,mean=0/0/0,deviation=1/1/1,layout=hwc")
             ran = run("predict", ["--model", saved, *self.words()])
             self.assertIn(" on 40 images of ", ran.stdout)
             self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
@@ -442,7 +442,7 @@ class RealData(Case):
         data = ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off"]
         report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.001"])
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
-        for seed in ["1", "2"]:  # as the documentation has it
+        for seed in ["1", "2"]:  # the seeds of the documentation
             report, _ = self.report("cnn", [*data, "--seed", seed], 2)
             self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.95)
 

@@ -1,9 +1,8 @@
 #!/usr/bin/python3
-"""Writes resnet20_step.json: what one training step of ResNet-20 comes to in PyTorch, which tests/examples/nn/step.cpp
-compares with. Weights and data are numbers of a formula that both sides know.
+"""Writes resnet20_step.json: the results of one training step of ResNet-20 in PyTorch, for the comparison in
+tests/examples/nn/step.cpp. Both sides calculate weights and data by the same formula.
 
-    /usr/bin/python3 tests/examples/nn/resnet20_step.py > tests/examples/nn/resnet20_step.json
-"""
+    /usr/bin/python3 tests/examples/nn/resnet20_step.py > tests/examples/nn/resnet20_step.json"""
 import json
 import pathlib
 import sys
@@ -18,7 +17,7 @@ BATCH, RATE, MOMENTUM, DECAY, PROBES = 8, 0.1, 0.9, 1e-4, 4
 
 
 def numbers(which, count, scale=1.0, offset=0.0):
-    """As numbers.hpp."""
+    """Returns the numbers of numbers.hpp."""
     h = (numpy.arange(count, dtype=numpy.uint64) + numpy.uint64(1 + which * 7919)).astype(numpy.uint32)
     h ^= h >> numpy.uint32(16)
     h *= numpy.uint32(0x7FEB352D)
@@ -29,7 +28,7 @@ def numbers(which, count, scale=1.0, offset=0.0):
 
 
 def to_torch(values, shape):
-    """From muster's order (taps, inputs, outputs) to PyTorch's."""
+    """Converts from muster's order (taps, inputs, outputs) to PyTorch's."""
     if len(shape) == 4:
         out, inner, height, width = shape
         return torch.from_numpy(values.reshape(height, width, inner, out).transpose(3, 2, 0, 1).copy())
@@ -59,7 +58,7 @@ def main():
     pixels = numbers(1000, BATCH * 32 * 32 * 3, 3.0).reshape(BATCH, 32, 32, 3).transpose(0, 3, 1, 2).copy()
     labels = torch.arange(BATCH) * 3 % 10
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY)
-    # In double: the reference is not to have a rounding of its own.
+    # In double precision, so that the reference adds no rounding.
     model = model.double()
     loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(pixels).double()), labels)
     loss.backward()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""serve --gateway as its users run it, in front of real replicas. CTest runs one class at a time: gateway.py CLASS."""
+"""Tests serve --gateway as its users run it, in front of real replicas. CTest runs one class at a time: gateway.py
+CLASS."""
 import array
 import base64
 import http.client
@@ -16,7 +17,7 @@ import unittest
 
 from program import HANG, PROGRAMS, Case
 
-FEATURES = 2000  # of the model "line"
+FEATURES = 2000  # number of inputs of the model "line"
 ROW = 4 * FEATURES
 INFER = "/v2/models/line/infer"
 
@@ -27,7 +28,7 @@ def head_of(rows, size, name="features", datatype="FP32", shape=(FEATURES,), **m
 
 
 def peak(process):
-    """The most memory that a process has had, in bytes."""
+    """Returns the peak memory of a process in bytes."""
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
@@ -46,7 +47,7 @@ class GatewayCase(Case):
         return [self.start("--models", "models", "--listen", "127.0.0.1:0") for _ in range(count)]
 
     def send(self, port, head, pieces, size, path=INFER, **headers):
-        """Status, headers and body of a request whose binary data come in pieces."""
+        """Returns status, headers and body of a request whose binary data arrive in pieces."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
         self.addCleanup(connection.close)
         connection.putrequest("POST", path)
@@ -77,7 +78,7 @@ class Answers(GatewayCase):
             self.assertEqual(sharded[0], 200, sharded[2][:300])
             self.assertEqual(sharded[1]["Inference-Header-Content-Length"], direct[1]["Inference-Header-Content-Length"])
             self.assertEqual(sharded[2], direct[2])
-        for _, each in replicas:  # all have worked
+        for _, each in replicas:  # all replicas have served requests
             self.assertIn(b'muster_serve_requests_total{model="line",status="200"}', self.ask(each, "GET", "/metrics")[1])
         self.assertEqual(self.ask(port, "GET", "/v2/models/line"), self.ask(whole, "GET", "/v2/models/line"))
 
@@ -155,7 +156,7 @@ class Answers(GatewayCase):
 
 
 class Rows(GatewayCase):
-    """Rows of any length, of which replicas refuse some: files that are no JPEG."""
+    """Requests with rows of any length; replicas refuse some rows: files that are no JPEG."""
 
     JPEG = base64.b64decode("/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/wAALCAAQ"
                             "ABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABAX/xAAmEAAAAgYLAAAAAAAAAAAAAAAAEQIEEiJDYgMFBhMUMkFScaHh/9oACAEBAAA/AGUCxmd7BbMqrOJf26ciIivMQzOYJSrK+gkU3g//2Q==")
@@ -193,7 +194,7 @@ class Rows(GatewayCase):
 
 class Faults(GatewayCase):
     def during(self, port, data, fault):
-        """The answer to a request in the middle of which something happens."""
+        """Returns the reply to a request during which `fault` is called."""
         def pieces():
             cut = len(data) // 2
             yield data[:cut]
@@ -214,7 +215,7 @@ class Faults(GatewayCase):
         self.assertEqual(status, 503, body[:300])
         self.assertRegex(json.loads(body)["error"], r"replicas: none has answered rows \d+ to \d+ \(127.0.0.1:")
         stopped.send_signal(signal.SIGCONT)
-        self.assertEqual(self.infer(port, data), expected)  # it is asked again when no other is left
+        self.assertEqual(self.infer(port, data), expected)  # the request is repeated if no other replica is left
         gateway.send_signal(signal.SIGTERM)
         self.assertEqual(gateway.wait(HANG), 0)
         self.assertEqual(gateway.stdout.read(), "drained\n")
@@ -236,7 +237,7 @@ class Faults(GatewayCase):
         idle = [socket.create_connection(("127.0.0.1", port), timeout=HANG) for _ in range(64)]
         for one in idle:
             self.addCleanup(one.close)
-            one.sendall(b"GET /v2 HTTP/1.1\r\n")   # and no more
+            one.sendall(b"GET /v2 HTTP/1.1\r\n")   # the rest of the request is missing
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.addCleanup(connection.close)
         connection.request("GET", "/v2/health/live")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""muster-pool as its users run it: real HAProxy, real replicas, and what befalls them under load.
+"""Tests muster-pool as its users run it: real HAProxy, real replicas, and faults under load.
 
-CTest runs one class at a time, as program.py's. MUSTER_TEST_REQUESTS has the faults go on until so many are answered."""
+CTest runs one class at a time, as for program.py. With MUSTER_TEST_REQUESTS the faults continue until so many requests are answered."""
 import collections
 import contextlib
 import csv
@@ -42,7 +42,7 @@ chmod +x bin/muster-pool
         (self.folder / "services.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", self.part(), re.S | re.M).group(1))
 
     def end(self):
-        """Also where the shell was killed for it took too long."""
+        """Ends the pool, even if the shell was killed because of a timeout."""
         lock = self.folder / "services.pool" / "lock"
         if lock.is_file() and (pool := re.match(r"process (\d+) on", lock.read_text())):
             with contextlib.suppress(ProcessLookupError):
@@ -54,16 +54,16 @@ chmod +x bin/muster-pool
 
 
 class Overload(PoolCase):
-    """More requests than replicas can have: those that are answered are as many as before, the others are told so at once."""
+    """More requests than replicas can serve: as many are answered as before, the others are refused at once."""
 
     def resident(self):
-        """KiB of HAProxy and of the replicas together."""
+        """Returns KiB of HAProxy and of the replicas together."""
         pids = [*self.replicas(), *(pid for pid, _ in self.state()["haproxy"])]
         return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) for pid in pids)
 
     def answered(self, clients, seconds):
         with Load(self.port, clients) as load:
-            time.sleep(1)  # until all queues are as long as they become
+            time.sleep(1)  # until all queues have their full length
             before, begin = load.counts.copy(), time.monotonic()
             time.sleep(seconds)
             counts, spent = load.counts - before, time.monotonic() - begin
@@ -76,7 +76,7 @@ class Overload(PoolCase):
         self.until(lambda: len(self.replicas()) == 2)
         peak, spent = self.answered(8, seconds)  # and none too many
         at_peak, memory = peak[200] / spent, self.resident()
-        for _ in range(3):  # what else the machine does in these seconds may take them
+        for _ in range(3):  # other load on the machine may take the cores in these seconds
             counts, spent = self.answered(60, seconds)
             good, offered = counts[200] / spent, sum(counts.values()) / spent
             if good > at_peak / 2:
@@ -84,20 +84,20 @@ class Overload(PoolCase):
         grown = self.resident() - memory
         print(f"peak {at_peak:.1f} requests/s; of {offered:.0f} a second {good:.1f} were answered ({good / at_peak:.2f}), the others with 429; {grown} KiB more")
         self.assertGreater(counts[429], counts[200])
-        self.assertGreater(good, at_peak / 2)  # 0.9 and more on a machine that does nothing else
+        self.assertGreater(good, at_peak / 2)  # 0.9 and more on an idle machine
         self.assertLess(grown, 64 << 10)
         self.drain()
 
 
 class Faults(PoolCase):
-    """Requests of less than --retry-up-to, which a prediction may have twice."""
+    """Requests shorter than --retry-up-to, whose prediction may run twice."""
 
     def setUp(self):
         super().setUp()
         self.add_model()
 
     def up(self):
-        """Servers that HAProxy sends requests to."""
+        """Returns the number of servers that HAProxy sends requests to."""
         with socket.socket(socket.AF_UNIX) as to:
             to.connect(str(self.folder / "services.pool" / "haproxy.sock"))
             to.sendall(b"show stat\n")
@@ -158,7 +158,7 @@ class Faults(PoolCase):
             lost = len(load.failed)
             print(f"HAProxy killed: {lost} of {sum(load.counts.values())} requests failed ({collections.Counter(load.failed)}), answers again after "
                   f"{back:.2f} s at the latest")
-            self.assertLessEqual(lost, clients)   # what it had in its hands, and connections that clients have kept
+            self.assertLessEqual(lost, clients)   # requests in progress, and connections that clients have kept
             before = set(self.replicas())
             for _ in range(2):
                 self.pool.kill()
@@ -181,7 +181,8 @@ class Callers(PoolCase):
     PATH = "/v1/models/slow:predict"
 
     def together(self, count, refused=0, **headers):
-        """Answers of as many requests that are sent at the same time; none of them is answered before so many are refused."""
+        """Returns the replies of so many requests that are sent at the same time; no request is answered before
+        `refused` requests are refused."""
         made, hold = [], self.folder / "hold"
         if refused:
             hold.touch()
@@ -214,7 +215,8 @@ class Callers(PoolCase):
         self.drain()
 
     def test_the_first_service_that_a_request_matches_limits_it(self):
-        """A host and a path may name two: then the second one's limits do not count, and its keys open nothing."""
+        """Checks a host and a path that match two services: the second service's limits do not count, and its keys are
+        not accepted."""
         (self.folder / "first.keys").write_text("ann k-1\n")
         (self.folder / "second.keys").write_text("bob k-2\n")
         keys, anonymous = "pool.muster__keys", "pool.muster__anonymous-concurrency"
@@ -240,7 +242,7 @@ class Callers(PoolCase):
 
 class Canary(PoolCase):
     def share(self, percent, **variables):
-        """Starts the old revision, and gives the new one its share."""
+        """Starts the old revision, and assigns the new revision its share."""
         self.start(service("slow", slow(0.01, {"maxReplicas": 1}, REVISION="old")))
         self.until(lambda: len(self.replicas("slow")) == 1)
         self.describe(service("slow", slow(more={"maxReplicas": 1, "canaryTrafficPercent": percent}, REVISION="new", **variables)))
@@ -252,7 +254,8 @@ class Canary(PoolCase):
         self.share(20, DELAY="0.01")
         with Load(self.port, 2, "/v1/models/slow:predict", "{}") as load:
             def as_told():
-                """Of two hundred in a row: a replica may be taken out for a moment before."""
+                """Returns true if the last two hundred requests were divided as configured: a replica may be removed
+                for a moment before."""
                 new = [json.loads(body).get("revision") == "new" for body in load.bodies[-200:]]
                 return len(new) == 200 and all(17 <= sum(hundred) <= 23 for hundred in (new[:100], new[100:]))
             self.until(as_told)
@@ -366,7 +369,7 @@ class Files(PoolCase):
         self.pool.send_signal(signal.SIGHUP)
         self.says("the files are left as they were: a cannot change between http1 and h2c")
         self.assertEqual(self.post("/v1/models/a:predict")[0], 200)
-        self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # instead of a
+        self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # replaces a
         self.pool.send_signal(signal.SIGHUP)
         self.until(lambda: len(self.replicas("b")) == 1 and "a" not in self.state()["services"] and len(self.state()["haproxy"]) == 1)
         self.assertEqual(self.post("/v1/models/b:predict")[0], 200)

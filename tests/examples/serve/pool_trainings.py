@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Services and elastic trainings that share cores: muster-pool beside jobs of muster-launch, which is in MUSTER_TEST_LAUNCHER.
+"""Tests services and elastic trainings that share cores: muster-pool beside jobs of muster-launch, which is in MUSTER_TEST_LAUNCHER.
 
-CTest runs one class at a time, as program.py's. MUSTER_TEST_SEED repeats a division."""
+CTest runs one class at a time, as for program.py. MUSTER_TEST_SEED repeats a division."""
 import json
 import math
 import os
@@ -17,7 +17,7 @@ from pool_case import ENVIRONMENT, PLATFORM, WINDOW, Load, PoolCase, model, serv
 from program import HANG, PROGRAMS
 
 SEED = int(os.environ.get("MUSTER_TEST_SEED", "20261127"))
-TRAINED = 40    # seconds of one rank: longer than a burst and its window
+TRAINED = 40    # seconds with one rank: longer than a burst and its window
 
 
 def training(name, cpu=1, priority=0, account="default"):
@@ -30,7 +30,7 @@ def quota(account, cpu):
 
 
 class Division(unittest.TestCase):
-    """Properties of divide(), for cores, limits, replicas and trainings that are drawn."""
+    """Properties of divide(), for randomly drawn cores, limits, replicas and trainings."""
 
     def setUp(self):
         skip_without_what_it_needs(self)
@@ -57,7 +57,7 @@ class Division(unittest.TestCase):
                             sum(sizes[each.name] * each.cores for each in members if account in (None, each.account)))
 
                 def could(each, more):
-                    """Whether a training could have so many cores more."""
+                    """Returns true if a training could have so many more cores."""
                     return sizes[each.name] < each.most and used() + more <= cores and used(each.account) + more <= limits.get(each.account, math.inf)
 
                 grown = [each for each in members if sizes[each.name] > each.least]
@@ -74,7 +74,8 @@ class Division(unittest.TestCase):
                             self.assertLessEqual(each.priority, other.priority)
                             if each.priority == other.priority:
                                 self.assertLessEqual(had[other.name] - had[each.name], each.cores)
-                if grown and all(each.cores >= 1 for each in members):   # a service of no lower priority has what it lacks, or its limit
+                # a service of equal or higher priority has the cores that it lacked, or has reached its limit
+                if grown and all(each.cores >= 1 for each in members):
                     for priority, account, amount in lacking:
                         if all(priority >= each.priority for each in grown) and account not in limits:
                             self.assertLessEqual(used() + amount, cores)
@@ -102,11 +103,11 @@ class Trainings(PoolCase):
         return made
 
     def idle(self, name, ranks, most):
-        """A job of ranks that do nothing; one that is told to leaves at once."""
+        """Starts a job of idle ranks; a rank that is asked to leave does so at once."""
         return self.launch(name, ranks, most, "sleep", "600")
 
     def status(self, name):
-        """(ranks, size); None where there is no job."""
+        """Returns (ranks, size); None without a job."""
         try:
             with socket.socket(socket.AF_UNIX) as to:
                 to.settimeout(HANG)
@@ -123,7 +124,7 @@ class Trainings(PoolCase):
     def test_a_burst_takes_a_core_of_a_training_and_gives_it_back(self):
         words = ["--data", "cifar-like:600", "--batch", "50", "--virtual-shards", "4"]
         took = []
-        for _ in range(3):  # what else the machine does makes it longer only
+        for _ in range(3):  # other load on the machine only makes it longer
             begin = time.monotonic()
             subprocess.run([PROGRAMS / "cnn", *words, "--epochs", "4"], check=True, stdout=subprocess.DEVNULL, timeout=HANG)
             took.append(time.monotonic() - begin)
@@ -155,21 +156,21 @@ class Trainings(PoolCase):
         self.assertEqual(calm.returncode, 0, calm.stdout)
         reports = [json.loads((self.folder / f"{which}.json").read_text()) for which in ("pool", "calm")]
         for one, other in zip(*(report["epochs"] for report in reports), strict=True):
-            self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-9)   # ranks sum what they have validated
-        # A sample that was lost, or used twice, would change it.
+            self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-9)   # ranks sum their validation losses
+        # A sample that was lost or duplicated would change the model.
         self.assertTrue((self.folder / "pool.model").read_bytes() == (self.folder / "calm.model").read_bytes(), "the model has other bits")
         self.drain()
 
     def test_priorities_and_limits(self):
-        """Ranks that do nothing: who has how many."""
+        """Checks the number of idle ranks of each training."""
         service_of = service("slow", slow(0.5, {"minReplicas": 1, "maxReplicas": 4, "scaleTarget": 1}), **{"pool.muster__priority": "1"}, **WINDOW)
         service_of["metadata"]["namespace"] = "web"
         self.idle("low", 4, 8)
         self.start(service_of, training("low", account="b"), training("high", priority=2, account="a"), training("same", account="b"), quota("a", 3), quota("web", 2),
                    more=["--cores", "7"])
-        self.come_to(low=6)                          # 7 cores, of which a replica has one
+        self.come_to(low=6)                          # 7 cores, a replica uses one
         high = self.idle("high", 1, 8)
-        self.come_to(low=3, high=3)                  # as many as its account may have
+        self.come_to(low=3, high=3)                  # the limit of its account
         self.idle("same", 1, 1)
         self.come_to(low=2, high=3, same=1)
         with Load(self.port, 6, "/v1/models/slow:predict", "{}") as load:
@@ -177,19 +178,20 @@ class Trainings(PoolCase):
             self.come_to(low=1, high=3, same=1)
             at = load.counts[200]
             self.until(lambda: load.counts[200] > at + 20)
-            self.assertEqual(len(self.replicas("slow")), 2)   # four are wanted, of which its account may not have two
+            self.assertEqual(len(self.replicas("slow")), 2)   # four are wanted, but its account may only have two
             high.kill()                              # its ranks end with it
             self.come_to(low=4, same=1)
         self.assertEqual(load.failed, [])
         self.come_to(low=5, same=1)
-        self.describe(service_of)                    # of which it knows nothing any more
+        self.describe(service_of)                    # which no longer contains the training
         self.pool.send_signal(1)
         self.says("read again")
         self.drain()
         self.assertEqual(self.status("low"), (5, 5))
 
     def test_a_new_revision_keeps_to_limits_and_cores(self):
-        """It starts beside the old one where it fits in its place; so does each further replica, also where all cores are taken."""
+        """Checks that a new revision starts beside the old one if it fits within the limits; so does each further
+        replica, even if all cores are used."""
         def file_of(revision, cpu=1, least=0, limit=2):
             given = slow(0.01, {"minReplicas": least, "maxReplicas": max(least, 1)}, REVISION=revision)
             given["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
@@ -233,7 +235,7 @@ class Trainings(PoolCase):
         self.assertEqual(self.status("night"), (1, 1))
 
     def test_what_does_not_answer(self):
-        """One that is stopped keeps its cores; a socket of something else is no training."""
+        """Checks that a stopped job keeps its cores, and that the socket of another program is no training."""
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.bind(str(self.folder / "other.sock"))
             deaf.listen(1)

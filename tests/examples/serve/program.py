@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program serve as its users run it, and what docs/serving.md shows of it.
+"""The program serve, run like a user would, and the commands of docs/serving.md.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
@@ -37,7 +37,7 @@ class Case(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG, **options)
 
     def start(self, *arguments, **options):
-        """The server and its port, once it is ready."""
+        """Starts a server and returns it and its port, once it is ready."""
         server = subprocess.Popen([*options.pop("before", []), PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, text=True, **options)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
@@ -65,7 +65,7 @@ class Case(unittest.TestCase):
 
 
 class Transcript(Case):
-    """Each command of the page prints what the page says; "..." stands for anything."""
+    """Each command of the page prints the output in the page; "..." matches anything."""
 
     before = ""
 
@@ -194,7 +194,7 @@ class Program(Case):
             self.assertEqual(port, listening.getsockname()[1])
             first.send_signal(signal.SIGTERM)
             self.assertEqual(first.wait(HANG), 0)
-            waits = socket.create_connection(("127.0.0.1", port))  # before there is another one
+            waits = socket.create_connection(("127.0.0.1", port))  # before there is another server
             waits.sendall(b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
             self.start("--models", "models", before=passed, pass_fds=[listening.fileno()])
             self.assertIn(b'{"live":true}', waits.makefile("rb").read())
@@ -214,7 +214,7 @@ class Program(Case):
                 self.assertEqual(answer.status, status)
             connection.close()
         requests = [json.loads(line) for line in (self.folder / "spans").read_text().splitlines()]
-        self.assertEqual(len(requests), 4)  # what has no trace, or one that is not recorded, has no spans
+        self.assertEqual(len(requests), 4)  # a request without a trace, or with an unrecorded trace, has no spans
         for number, (whole, *parts) in enumerate(requests):
             self.assertEqual([each["name"] for each in parts], [] if number % 2 else ["receive", "queue", "predict"])
             self.assertEqual((whole["kind"], whole["parentId"]), ("SERVER", span))

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Makes crds.json of CustomResourceDefinitions and of documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
-A kind whose CRD says nothing (Argo Events') is taken from its project's OpenAPI definitions.
+"""Makes crds.json from CustomResourceDefinitions and documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
+A kind whose CRD has no schema (Argo Events') is read from its project's OpenAPI definitions.
 
-What a cluster checks stays: names, types, patterns, required and listed values of all that the documents have, and the names alone
-of what is beside it. Unknown names are errors, as they are to an API server that validates strictly."""
+The parts that a cluster checks stay: names, types, patterns, required and listed values of all fields in the documents, and only the names
+of other fields. Unknown names are errors, as for an API server with strict validation."""
 import json
 import sys
 
@@ -13,7 +13,7 @@ KEPT = ("type", "enum", "pattern", "required", "minItems", "maxItems", "minLengt
 
 
 def kept(schema, values):
-    """As much of a schema as these values ask for."""
+    """Returns the part of a schema that these values need."""
     if "$ref" in schema:
         schema = named[schema["$ref"].rpartition("/")[2]]
     if schema.get("format") == "int-or-string":
