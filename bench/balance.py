@@ -3,7 +3,7 @@
 and permission to make cgroups (version 1 or 2). Ends with 77 without that permission.
 
 usage: balance.py --launcher muster-launch --program cnn [--quotas 0.5,0.5,0.25] [--seconds 20] [--rounds 3]
-Prints for each round the samples a second of every rank alone, and of all ranks together with equal parts and with parts by speed, as a
+Prints for each round the samples a second of every rank alone, and the total with equal parts and with parts by speed, as a
 share of the sum of the speeds alone."""
 import argparse
 import os
@@ -36,7 +36,7 @@ def enter(folder):
 
 
 def rate(groups, *words):
-    """Returns the samples a second of one rank in each of these groups, over the last two thirds of the epochs."""
+    """Returns the samples a second with one rank in every given group, over the last two thirds of the epochs."""
     cases = " ".join(f"{rank}) {enter(group)};;" for rank, group in enumerate(groups))
     shell = f'case $RANK in {cases} esac; exec "$0" "$@"'
     run = subprocess.run([options.launcher, "-n", str(len(groups)), "--elastic", "off", "sh", "-c", shell, options.program,

@@ -13,7 +13,7 @@ In place, float32, sum, root 0. `written` is an allreduce of a buffer that every
 program computes on each core all the time, and a measurement is a step: about 15 us of work and an allreduce of 1 KiB.
 Every contender is a separate job. All jobs start at once and their ranks sleep; one job at a time receives a measurement.
 In every round all contenders measure a size within a fraction of a second, so drift of the machine's speed affects all alike.
-The time of a call is the time of its slowest rank. A figure is the median over the iterations of a measurement, then over
+The time of a call is the slowest rank's time. A figure is the median over the iterations of a measurement, then over
 the rounds. A ratio is the median of the ratios in each round, then the geometric mean over the sizes of a band."""
 import argparse
 import contextlib
@@ -107,7 +107,7 @@ def load_programs(build):
 
 
 def measure(programs, ranks, cores, options, left_out):
-    """Returns {(op, contender, bytes): [median seconds of each round]}. Adds missing contenders with reasons to
+    """Returns {(op, contender, bytes): [median seconds by round]}. Adds missing contenders with reasons to
     `left_out`."""
     results = {}
     with contextlib.ExitStack() as stack:

@@ -75,7 +75,7 @@ class Worker(Process):
         self.taken = len(self.lines)
 
     def first_after(self, when, ranks):
-        """Returns the moment of its first step with `ranks` ranks after `when`."""
+        """Returns when the worker has done its first step with `ranks` ranks after `when`."""
         until = time.monotonic() + 60
         while True:
             for generation, size, at in self.steps:

@@ -7,8 +7,7 @@ usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ra
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
 length is the number of epochs that --ranks ranks train in --seconds. Every --interval seconds there is a fault: in turn a rank
-is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from the start of its
-process to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live.
+is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from its process's start to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live.
 A job of mode ps has two servers with a replica, without faults.
 
 The model has an element for each sample, which counts its uses. A missing use is a lost sample, a use above one an epoch is doubled, and
@@ -136,7 +135,7 @@ class TorchFT(Muster):
 
 
 class Torchrun:
-    """One agent, which restarts all ranks from the last checkpoint when a rank fails."""
+    """An agent that restarts all ranks from the last checkpoint when a rank fails."""
     joins = False
 
     def __init__(self, mode, folder):

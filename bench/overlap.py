@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures the share of communication that a backward pass hides over a slow link: starts bench/gradients on two hosts that are
-network namespaces of this machine, joined by a link of a bounded rate. Needs root.
+network namespaces on this machine, joined by a link of a bounded rate. Needs root.
 
 usage: overlap.py --program PATH [--limit PATH] [--rate BITS_PER_SECOND] [--progress on|off] [-- words of the program]
 --limit: bench/peers/overlap_limit, which runs before and after: it measures plain blocking sockets over the same link."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parameter server's table: pushes and pulls of one server and one worker over shm and tcp, in turns with ps-lite and with
+"""The parameter server's table: pushes and pulls between a server and a worker over shm and tcp, in turns with ps-lite and with
 the limits of a ring in shared memory and of a connection.
 
 usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [--quick]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the error rates of muster-bench compare on this machine: compares each pair of sessions of one binary (every verdict is
+"""Measures the error rates of muster-bench compare on this machine: compares each pair of sessions with the same binary (every verdict is
 false), and sessions that take a tenth longer (every verdict other than "slower" is missed). The longer sessions train more epochs, so
 that the whole time including start-up and data is a tenth longer. All run in turns, like the two sides of
 muster-bench revisions, or with --apart, like two separate muster-bench run.

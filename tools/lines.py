@@ -15,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^(include/muster|src)/(?:(.*)/)?[^/]+\.(hpp|cpp|cu)$")
 NOTHING = re.compile(r"^\s*(//.*)?$")
-# In the format of .clang-format, a function's body ends with the first brace at the indentation of its head.
+# In the format of .clang-format, a function's body ends with the first brace at the head's indentation.
 HEAD = re.compile(r"^\s*(?!namespace\b|(?:template\b.*)?(?:class|struct)\b|enum\b|union\b|if\b|for\b|while\b|switch\b|else\b|do\b|try\b|\}|#)[^\s/].*\)[^;()]*\{$")
 
 
@@ -24,7 +24,7 @@ def git(*arguments):
 
 
 def files_of(revision):
-    """Yields (path, text) of each file of code."""
+    """Yields (path, text) for each file of code."""
     if revision is None:
         for path in git("ls-files", "include", "src").splitlines():
             if CODE.match(path) and (ROOT / path).exists():
@@ -36,7 +36,7 @@ def files_of(revision):
 
 
 def functions_of(text):
-    """Yields (lines, number of the first line) of each function longer than a line; nested functions are counted
+    """Yields (lines, number of the first line) for each function longer than a line; nested functions are counted
     separately."""
     lines = text.splitlines()
     number = 0

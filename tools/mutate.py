@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Breaks lines of the library one at a time and reports the lines that no test notices.
 
-A mutation is a small edit of one line: a comparison, a sign, a constant, a lock, a memory order, a call or an assignment
-that is dropped. It is caught if a test fails, hangs or crashes that passes without it: tests of its room first, then wider
+A mutation is a small edit of a line: a comparison, a sign, a constant, a lock, a memory order, a call or an assignment
+that is dropped. It is caught if a test fails, hangs or crashes that passes without it: its room's tests first, then wider
 ones (tools/rooms.py). A mutation survives on a line without a test, or on a line without a use. Tests on this machine seldom notice
 a lock or a memory order, ThreadSanitizer does: --option -DMUSTER_SANITIZE=thread.
 
@@ -32,7 +32,7 @@ CORES = os.cpu_count() or 1
 sys.path.insert(0, str(ROOT / "tools"))
 import rooms  # noqa: E402
 
-# (name, pattern, replacement). Spaces around an operator tell comparisons from templates.
+# (name, pattern, replacement). Spaces around an operator distinguish comparisons from templates.
 EDITS = [
     ("<= to <", r" <= ", " < "),
     ("< to <=", r" < ", " <= "),
@@ -73,7 +73,7 @@ def pattern_of(names):
 
 
 def edits_of(line):
-    """Returns all mutations of one line, as (name, new line)."""
+    """Returns the mutations of a line, as (name, new line)."""
     if PASSED_OVER.match(line) or not line.strip():
         return []
     code, comment = line, ""
@@ -213,7 +213,7 @@ class Mutation:
 
 
 def break_line(tree, drawn, seed, tier, before):
-    """Tries the edits of one line until one compiles; returns the result as a row. `before`: its row from a smaller
+    """Tries the edits of a line until one compiles; returns the result as a row. `before`: its row from a smaller
     tier."""
     room, path, number, line = drawn
     row = {"place": f"{path}:{number}", "line": line.strip(), "room": room, "tier": tier, "edit": None, "caught_by": None}

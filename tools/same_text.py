@@ -3,7 +3,7 @@
 
   tools/same_text.py build/before build/after
 
-Compares the multiset of executable sections of all object files (.text, .text.*), regardless of their names and symbols. Prints the
+Compares the multiset of executable sections in all object files (.text, .text.*), regardless of their names and symbols. Prints the
 number of sections that only one build has, with the objects that contain them. Both builds need the same compiler and options, no
 debug information (-g0), and the same sources in each unit.
 

@@ -1,4 +1,4 @@
-"""The command of each contender of compare_collectives.py."""
+"""The commands of the contenders in compare_collectives.py."""
 
 # MPIs allocate and free memory in each call. With these settings glibc keeps the pages, so the peers run at their best.
 TUNING = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:"
@@ -13,7 +13,7 @@ TCP = {"openmpi": OPENMPI_TCP, "openmpi5": OPENMPI_TCP,
 
 
 def contenders(programs, ranks, cores, busy, wheels, folder):
-    """Returns each job: its name, the row of each contender by its own name (None: no row), its command."""
+    """Returns each job: its name, the rows of its contenders by their own names (None: no row), its command."""
     crowded = ranks > cores
     muster = programs["muster"]
 

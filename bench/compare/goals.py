@@ -35,7 +35,7 @@ ROOTED = 1.5  # broadcast and reduce, speed-up over Open MPI, at every size
 
 @dataclasses.dataclass
 class Line:
-    """One line of the table; `ratio` is None if a time is missing."""
+    """A line of the table; `ratio` is None if a time is missing."""
     contender: str
     against: str
     band: str
@@ -51,7 +51,7 @@ class Line:
 
 
 def judge(results, cores):
-    """Returns the lines for `results`, {ranks: {(op, contender, bytes): [seconds of each round]}}."""
+    """Returns the lines for `results`, {ranks: {(op, contender, bytes): [seconds by round]}}."""
     lines = []
     for op, ((ranks, contender), goals) in itertools.product(SUMS, ALLREDUCE.items()):
         if ranks not in results:

@@ -17,7 +17,7 @@ class JobFailed(Exception):
 
 
 class Job:
-    libraries = {}  # library of each row so far, in its contender's own words
+    libraries = {}  # the libraries of the rows so far, in its contender's own words
 
     def __init__(self, name, row_of, command, folder, ranks, timeout):
         self.name = name

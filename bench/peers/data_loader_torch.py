@@ -1,12 +1,11 @@
 #!/usr/bin/python3
 """PyTorch's DataLoader on the task of bench/data_loader.cpp's first row: 50,000 images of 3x32x32 bytes in memory,
 shuffled batches of 128, each image padded by 4, cropped, flipped in half of the cases, normalised to float32. Prints
-samples per second for each setting, the median of its epochs, and the best.
+samples per second for each setting, the median over the epochs, and the best.
 
     /usr/bin/python3 bench/peers/data_loader_torch.py [--samples N] [--epochs N]
 
-(Debian: apt-get install --no-install-recommends python3-torch)
-"""
+(Debian: apt-get install --no-install-recommends python3-torch)"""
 import argparse
 import statistics
 import time

@@ -55,7 +55,7 @@ def peers():
     for file in ("dense.svm", "sparse.svm"):
         add("xgboost.DMatrix", file, "xgboost", lambda m: lambda path: m.DMatrix(f"{path}?format=libsvm", nthread=1))
         add("sklearn.load_svmlight_file", file, "sklearn.datasets", lambda m: m.load_svmlight_file)
-    # As float32, in the form for a training: a table in one piece.
+    # Reads float32, in the form for a training: a table in one piece.
     add("polars.read_csv", "table.csv", "polars", lambda m: lambda path: m.read_csv(
         path, schema_overrides=dict.fromkeys(columns(path), m.Float32)).rechunk())
     add("pyarrow.csv.read_csv", "table.csv", "pyarrow.csv", lambda m: lambda path: m.read_csv(

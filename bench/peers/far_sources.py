@@ -7,7 +7,7 @@ tf.data. Each reads an epoch of shuffled batches of 128 with an empty cache (col
 The samples are the same random bytes in each contender's format, as large as CIFAR-10's; each uses the same server: nginx, or Swift
 with its S3 (as tests/programs/far.py starts them). PYTHON are interpreters that have mosaicml-streaming, and tensorflow-cpu with
 boto3. The cold time begins before a source is opened, with all libraries loaded. Contenders take turns; medians and their
-ratios are printed. With --mbit the link is a loopback device of that rate (needs root and iproute2).
+ratios are printed. With --mbit the link is a loopback device with that rate (needs root and iproute2).
 
 Streaming has no client for HTTP, so it reads nginx through its client for S3 (boto3), as it reads Swift. tf.data has neither since
 its file systems moved to tensorflow-io, which does not load with TensorFlow 2.21: a function called by tf.data fetches files, 8 at

@@ -62,7 +62,7 @@ def ids_of(batch):
 
 
 def gradients(ids):
-    """Returns the gradients of the network, followed by a gradient for each of these samples."""
+    """Returns the gradients of the network, followed by a gradient for each sample."""
     model.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(data[ids]), labels[ids], reduction="sum") / words.batch
     loss.backward()

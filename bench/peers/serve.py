@@ -161,7 +161,7 @@ class Bench:
             each.wait()
 
     def server(self, name, batch, port):
-        """Returns the command of a server, and the requests of its clients."""
+        """Returns the command of a server, and its clients' requests."""
         image = self.images[:BYTES]
         path, headers, body = "/predict", {"Content-Type": "application/json"}, json.dumps({"image": base64.b64encode(image).decode()}).encode()
         head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
@@ -189,7 +189,8 @@ class Bench:
         if name == "mosec":
             words, path, headers, body = [*words, "--port", port, "--log-level", "warning"], "/inference", {}, image
         if name == "ray":
-            words = [self.arguments.peers, "-c", f"import {program.stem}; {program.stem}.main()"]  # an imported class needs no pickling of its session
+            # an imported class avoids pickling the session
+            words = [self.arguments.peers, "-c", f"import {program.stem}; {program.stem}.main()"]
             path, headers, body = "/", {}, image
         if name == "pytriton":
             path, headers, body = infer

@@ -1,4 +1,4 @@
-"""Fashion-MNIST's files and the names of its classes, for the programs of this project."""
+"""Fashion-MNIST's files and the names of its classes, for the programs in this project."""
 import gzip
 
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")

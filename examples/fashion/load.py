@@ -1,5 +1,5 @@
-"""Sends the test images to a server, one in each request, over some connections at a time; writes the replies and their
-times."""
+"""Sends the test images to a server, a single image in each request, over some connections at a time; writes the
+replies and their times."""
 import argparse
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ from fashion import read_idx
 
 
 def ask(connection, path, image, side):
-    """Returns (probabilities, version) of one image, by the Open Inference Protocol."""
+    """Returns (probabilities, version) for an image, by the Open Inference Protocol."""
     head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, *side], "parameters": {"binary_data_size": len(image)}}],
                        "parameters": {"binary_data_output": True}}).encode()
     connection.request("POST", path, head + bytes(image), {"Inference-Header-Content-Length": str(len(head))})

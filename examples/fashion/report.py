@@ -1,5 +1,4 @@
-"""Writes the report of the project: the trainings, the selected model, its confusions, and the latency of its
-server."""
+"""Writes the report of the project: the trainings, the selected model, its confusions, and the server's latency."""
 import argparse
 import base64
 import io

@@ -150,7 +150,7 @@ def serve_command(chosen):
     except ImportError as error:
         raise Refusal(f"the dashboard needs aiohttp and prometheus_client (this Python cannot import {error.name}); apt-get install python3-aiohttp "
                       "python3-prometheus-client, or pip install 'muster-bench[serve]' in a venv") from None
-    # Starts the same process again, so that other users of this machine do not see the token on the command line.
+    # Starts the same process again, so that other users on the machine do not see the token on the command line.
     if chosen.token:
         places = [word for place in chosen.place for word in ("--place", place)]
         home = str(pathlib.Path(__file__).resolve().parents[1])

@@ -43,7 +43,7 @@ def documents(entries, program="muster-bench", untried=True):
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
-    """Writes the files of each run and returns their paths. `results` is a folder that all nodes or pods share."""
+    """Writes the files for every run and returns their paths. `results` is a folder that all nodes or pods share."""
     out, made = pathlib.Path(out), []
     for run in plan:
         if run.template.launcher.kind in ("simgrid", "hosts"):
@@ -63,7 +63,7 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
 
 
 def _command(run, results):
-    """Returns (words, variables, output folder) of one rank."""
+    """Returns (words, variables, output folder) for a rank."""
     home = results / "experiments" / run.id
     return run.words(run.template.command, home), {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
 
@@ -85,7 +85,8 @@ def _starts_its_own(run):
 
 
 def _cpus(run):
-    """Returns the cores of one started process: of all ranks if one process starts them, else of one rank."""
+    """Returns the cores that a started process needs: for all ranks if a single process starts them, else for a single
+    rank."""
     return run.template.resources.cpus_per_rank * (run.ranks if _starts_its_own(run) else 1)
 
 
@@ -226,7 +227,7 @@ def _tf_job(run, results, image):
 
 
 def _operated(kind, specs, container, run, results, image, replicas):
-    """Returns an object of Kubeflow's training operator with the number of pods of each role. The first role has one
+    """Returns an object of Kubeflow's training operator with a number of pods for each role. The first role has one
     pod."""
     words, variables, output = _command(run, results)
 

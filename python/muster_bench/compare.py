@@ -41,7 +41,7 @@ def _key(run, row):
 
 
 def _groups(found):
-    """Returns the measures of each configuration: {key: {measure: [value for each repetition]}}."""
+    """Returns the measures by configuration: {key: {measure: [value for each repetition]}}."""
     made = {}
     for run in found["runs"]:
         values = made.setdefault(_key(run, run["row"]), {})
@@ -80,7 +80,8 @@ def compare(old, new):
 
 
 def _tried(found):
-    """Returns the success of each run, without skipped runs: {key: {run: bool}}. A failed run has no rows."""
+    """Returns {run: True if it succeeded} by configuration, without skipped runs: {key: {run: bool}}. A failed run has
+    no rows."""
     made = {}
     for run in found["runs"]:
         if run["status"] != "skipped":

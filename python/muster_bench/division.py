@@ -9,19 +9,19 @@ PRESETS = pathlib.Path(__file__).with_name("presets")
 
 
 def locked():
-    """Returns the name of each closed preset -> the digest of its content."""
+    """Returns {name of a closed preset: digest of the content}."""
     return read_json(PRESETS / "closed.json") or {}
 
 
-# Variables that a closed run keeps from the environment, besides the variables of its template: paths, the user, and
-# the variables that a launcher sets for its ranks. Settings of muster, of MPI and the number of threads of libraries
-# are left out.
+# Variables that a closed run keeps from the environment, besides its template's variables: paths, the user, and the
+# variables that a launcher sets for its ranks. Settings of muster, of MPI and the number of threads of libraries are
+# left out.
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "KUBECONFIG")
 KEPT_GROUPS = ("LC_", "SLURM_", "PMI_", "PMIX_")
 
 
 def environment_of(division):
-    """Returns the initial environment of a command, before the variables of its template are added."""
+    """Returns the initial environment of a command, before its template's variables are added."""
     if division == "open":
         return dict(os.environ)
     return {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_GROUPS)}
@@ -33,8 +33,8 @@ def digest(content):
 
 
 def division_of(file, changes, asked):
-    """Returns the division in which a run of this file counts. Refuses a changed run that claims to be closed.
-    `changes` are flags that change runs."""
+    """Returns the division in which the file's runs count. Refuses a changed run that claims to be closed. `changes`
+    are flags that change runs."""
     if asked == "open" or file.division == "open":
         if asked == "closed":
             raise Refusal(f"'{file.path.name}' is of the open division (it does not claim to be a published task); "

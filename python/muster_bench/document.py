@@ -45,7 +45,7 @@ def load(path, what="describes an experiment"):
 
 
 def load_all(path, what):
-    """Returns the content of each document of a YAML file. `what` completes the error "a file that ..."."""
+    """Returns the contents of all documents in a YAML file. `what` completes the error "a file that ..."."""
     return _read(path, what, lambda file, Loader: list(yaml.load_all(file, Loader=Loader)))
 
 
@@ -86,7 +86,7 @@ class Section:
         self._asked = []
 
     def get(self, key, kind, default=MISSING):
-        """Returns the value, which has one of the kinds above ("a text or a list"); the default if the key is
+        """Returns the value, which has a kind from the list above ("a text or a list"); the default if the key is
         missing."""
         self._asked.append(key)
         value = self._value.get(key)

@@ -1,4 +1,4 @@
-"""Start and end of a program of this package, with an error if a package is missing."""
+"""Start and end of a program in this package, with an error if a package is missing."""
 import contextlib
 import importlib.util
 import os

@@ -16,7 +16,7 @@ def load_writer():
 
 
 def write(folder, run, result):
-    """Writes the results of each epoch of a run with the time of its end. Replaces earlier event files of the run."""
+    """Writes a run's results epoch by epoch, each with its end time. Replaces earlier event files of the run."""
     to = pathlib.Path(folder) / run.id
     remove_tree(to)
     with writing(to), load_writer()(logdir=str(to)) as writer:

@@ -35,7 +35,7 @@ class Prices:
     cpu_hour: float = 0.0
     gpu_hour: float = 0.0
     rank_hour: float = 0.0       # price of an instance with one rank
-    machine_hour: float = 0.0    # price of all ranks together
+    machine_hour: float = 0.0    # price for all ranks together
     preemptible: object = None   # prices of the same machines as preemptible instances
 
     def given(self):
@@ -55,9 +55,9 @@ class Experiment:
     exclude: list
     repeats: int
     seed: int
-    goals: tuple = ()     # goals of this experiment, else the goals of the file
+    goals: tuple = ()     # the experiment's own goals, else the goals of the file
     cases: tuple = ()     # parameters that change together
-    clock: str = ""       # another experiment whose steps give the times of this experiment
+    clock: str = ""       # another experiment whose steps provide the times here
     follows: dict = dataclasses.field(default_factory=dict)  # derived values: name -> (parameter, {value: result})
 
     @property
@@ -78,7 +78,7 @@ class Experiment:
 
     @property
     def swept(self):
-        """Returns the names of all parameters in which its runs differ."""
+        """Returns the names of the parameters in which its runs differ."""
         return [*(self.cases[0] if self.cases else ()), *self.sweep]
 
     def runs(self, most=MOST_RUNS):

@@ -124,7 +124,7 @@ def speed_up(lines, what):
 
 
 def shares(bars):
-    """Draws bars: [(label, {part: share})], the parts of each bar in a row."""
+    """Draws bars: [(label, {part: share})], with a bar's parts in a row."""
     picture = Picture("", "", height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         ends = [0.0] * len(bars)

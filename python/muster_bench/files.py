@@ -15,13 +15,13 @@ from .errors import Busy, NoRoom, Refusal
 FORMAT = 1     # version of the files in folders of results
 PRIVATE = 0o600        # for files that may contain credentials: commands and their environments
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-TICK = 0.05    # seconds: a file system may record the same time for two changes within a tick of its clock
+TICK = 0.05    # seconds: a file system may record the same time for two changes within a clock tick
 MOST_JSON = 64 << 20   # bytes of a file that is read as a whole
 
 
 @contextlib.contextmanager
 def writing(path):
-    """Converts an error of writing a file to a refusal of one line."""
+    """Converts an error of writing a file to a refusal with a single line."""
     try:
         yield
     except OSError as error:
@@ -111,7 +111,7 @@ def digest_of(value):
 
 
 def files_under(folder, own="", above=()):
-    """Yields the paths of all files in a folder, in the order of names, and follows links; a circle of links ends. The
+    """Yields the path of every file in a folder, in the order of names, and follows links; a circle of links ends. The
     folder `own`, to which a runner writes, is left out."""
     real = os.path.realpath(folder)
     if real in above or real == own:

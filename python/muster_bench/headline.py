@@ -8,8 +8,8 @@ WON = {"time_to_accuracy": "reached the goal first", "throughput": "had the high
 
 
 def sentences(goal, groups, label, text):
-    """Returns three sentences about the groups of one experiment, or None if fewer than two groups can be compared.
-    `label` names a group, `text` formats a value of a measure."""
+    """Returns three sentences about an experiment's groups, or None if fewer than two groups can be compared. `label`
+    names a group, `text` formats a value of a measure."""
     groups = [group for group in groups if not group.row]
     metric = next((name for name in MEASURES if any(group.values(name) for group in groups)), None)
     ranking = sorted((group for group in groups if metric and group.values(metric) and group.all_have(metric)), key=lambda group: group.median(metric),

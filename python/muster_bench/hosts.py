@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces of this machine, joined by a switch. Each host has its own interface `link0`, which can
+"""Hosts that are network namespaces on this machine, joined by a switch. Each host has its own interface `link0`, which can
 be cut, slowed, made to lose packets or to reply with a reset. Needs root, `ip` and `tc`; some faults need iptables.
 
 The launcher of that name starts a rank on each host (or `--per-host`), with RANK, WORLD_SIZE, MASTER_ADDR and so on:
@@ -98,7 +98,7 @@ class Host:
         self.queue("tbf", "rate", f"{bits_per_second}bit", "burst", burst, "latency", "50ms")
 
     def shape(self, bits_per_second=0, seconds=0.0, loss=0.0):
-        """Sets the bandwidth, the latency and the share of lost packets of its link to the switch, in each
+        """Sets the bandwidth, the latency and the share of lost packets on the host's link to the switch, in each
         direction."""
         rate = ["rate", f"{bits_per_second:.0f}bit"] if bits_per_second else []
         # The burst after a pause is small beside a message: a frame of 1,500 bytes, or 0.5 ms.
@@ -178,7 +178,7 @@ def launch(options):
 
 
 def main():
-    import argparse  # imported here: launchers.py needs only the path of this module
+    import argparse  # imported here: launchers.py needs only this module's path
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, required=True)
@@ -188,7 +188,7 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[options.command[:1] == ["--"]:]
-    # Names of namespaces are files of /run/netns. In a mount of this process they disappear with it, however it ends.
+    # Names of namespaces are files of /run/netns. In a process's own mount they disappear with it, however it ends.
     if why := apart() or missing(*(["iptables"] if options.loss else [])) or (no_latency() if options.latency else None):
         print(why, flush=True)
         return SKIP

@@ -1,6 +1,6 @@
 """Runs objects on a Kubernetes cluster and ends with the status of their ranks. The launcher of that name starts it once for each run:
     kube.py check NAMESPACE            fails if no cluster replies
-    kube.py run NAMESPACE OBJECTS      applies the objects of that file (pods.py), prints the output of their ranks, removes them
+    kube.py run NAMESPACE OBJECTS      applies the objects in that file (pods.py), prints the output of their ranks, removes them
     kube.py clear NAMESPACE SELECTOR   removes leftover objects with these labels
 Reasons are Kubernetes' own. Needs the official client (python3-kubernetes)."""
 import contextlib
@@ -32,7 +32,7 @@ REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("al
 
 
 class Failed(Exception):
-    """An error with a text of one line."""
+    """An error with a text on a single line."""
 
 
 class Busy(Exception):
@@ -87,8 +87,8 @@ class Cluster:
                                  _preload_content=not stream, _request_timeout=(PATIENCE, None if stream else PATIENCE))
 
     def of(self, kind, method, name="", **more):
-        """Sends a request for an object of that kind. If the server has the kind only in an older version, the request
-        uses that version."""
+        """Sends a request for an object with that kind. If the server has the kind only in an older version, the
+        request uses that version."""
         group, plural = self.kinds[kind]
         if more.get("body", {}).get("kind") == kind:
             more["body"] = {**more["body"], "apiVersion": group.removeprefix("/apis/").removeprefix("/api/")}
@@ -133,7 +133,7 @@ class Cluster:
 
 
 class Run:
-    """The objects of one run, from their creation to their end."""
+    """The objects of a run, from their creation to their end."""
 
     def __init__(self, cluster, documents):
         self.cluster, self.documents = cluster, documents

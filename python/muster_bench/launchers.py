@@ -39,7 +39,7 @@ def cores_here():
 
 
 def slots_here():
-    """Returns the number of ranks that Open MPI starts here by default: one for each physical core, which may have
+    """Returns the number of ranks that Open MPI starts here by default: a rank for each physical core, which may have
     several processors."""
     try:
         return len({tuple((TOPOLOGY / f"cpu{cpu}" / "topology" / name).read_text() for name in ("physical_package_id", "core_id"))
@@ -91,7 +91,7 @@ def _hosts(run, folder, attempt):
 
 
 def workers_folder(folder, attempt):
-    """Returns the folder in which worker.py stores the output and the resources of each rank."""
+    """Returns the folder in which worker.py stores the ranks' output and resources."""
     return str(pathlib.Path(folder) / "output" / str(attempt) / "workers")
 
 
@@ -104,7 +104,7 @@ def objects_file(folder):
 
 
 def labels(out):
-    """Returns the labels of all objects that belong to a folder of results."""
+    """Returns the labels for objects that belong to a folder of results."""
     return {pods.FOLDER: hashlib.sha256(f"{platform.node()} {out}".encode()).hexdigest()[:16]}
 
 

@@ -15,13 +15,13 @@ GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "trai
 LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "cost_preemptible", "step_seconds", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
 SHORT = 1.0     # seconds: in a shorter training the start and the end take a large part
-# Measures that give a speed-up; the first one that a group has counts.
+# Measures that give a speed-up; the first measure that a group has counts.
 RATES = ("throughput",)
 TIMES = ("seconds", "train_seconds")
 
 
 def derive(file, run, found):
-    """Returns the measures of one run from the values of its readers; missing values have no measure."""
+    """Returns a run's measures from its readers' values; missing values have no measure."""
     raw, series = found["metrics"], found["series"]
     made = {}
 
@@ -73,7 +73,7 @@ def steps_of(samples, batch):
 
 def on_clock(result, seconds, compute):
     """Returns a result with the times of another experiment's steps. `seconds` is the time of a step, `compute` its
-    part for computation. The losses remain those of the result."""
+    part for computation. The losses stay unchanged."""
     series, passed, total = [], 0.0, 0
     for epoch in result["series"]:
         steps = steps_of(epoch["samples"], result["settings"]["batch"])
@@ -93,7 +93,7 @@ def shares(raw, train):
     with the rest. The values of a program without a tracker of ranks are used as they are."""
     mean = "mean_" if "mean_train_seconds" in raw else ""
     whole = raw["mean_train_seconds"] if mean else train
-    if not whole or (not mean and "world_size" in raw):  # maxima of different ranks are not parts of one total
+    if not whole or (not mean and "world_size" in raw):  # maxima of different ranks are not parts of a total
         return {}
     made = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
     if len(made) == len(PARTS):
@@ -128,7 +128,7 @@ def spread(values):
 
 
 def columns(file, entries):
-    """Returns the names of all measures that any entry has or the file requests, in the order of every table."""
+    """Returns the names of the measures that any entry has or the file requests, in the order of every table."""
     after = [f"accuracy_after_{value_text(limit)}s" for limit in file.accuracy_after]
     first = [*DERIVED, *after]
     there = {name for entry in entries for name in entry["metrics"]}
@@ -166,7 +166,7 @@ class Group:
         return [entry for entry in self.entries if entry["status"] not in ("ok", "skipped")]
 
     def values(self, metric):
-        """Returns the measure of each repetition; the time of the machine's fixed work has a name too."""
+        """Returns the measure for every repetition; the time of the machine's fixed work has a name too."""
         found = [entry["metrics"].get(metric, entry.get(metric)) for entry in self.good()]
         return [value for value in found if value is not None]
 
@@ -220,7 +220,7 @@ def _plain_for(group, plain):
 
 
 def is_plain(file, group):
-    """Returns true if the group is the file's baseline of one plain thread."""
+    """Returns true if the group is the file's baseline with a single plain thread."""
     if file.plain is None:
         return False
     wanted = dict(file.plain)

@@ -1,7 +1,8 @@
-"""Runs a command and owns all processes that it starts: python3 -I -S owner.py RUNNER HELD COMMAND...
-HELD has the limits of the command (holding.py): folders of cgroups, which are removed at the end, cpus=N and data=BYTES; or nothing.
-A descendant whose parent is gone becomes a child of this process (PR_SET_CHILD_SUBREAPER), in any session and group. This process ends
-all descendants after the command has ended, on SIGTERM, and at once when the process RUNNER has died. Ends with the status of the command."""
+"""Runs a command and owns all processes that it starts: python3 -I -S owner.py RUNNER HELD COMMAND... HELD has the
+limits of the command (holding.py): folders of cgroups, which are removed at the end, cpus=N and data=BYTES; or
+nothing. A descendant whose parent is gone becomes a child of owner.py (PR_SET_CHILD_SUBREAPER), in any session and
+group. owner.py ends all descendants after the command has ended, on SIGTERM, and at once when the process RUNNER has
+died. Ends with the status of the command."""
 import ctypes
 import os
 import resource

@@ -11,8 +11,8 @@ from .text import fill, fill_words, slug, value_text
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One command with its parameters. `key` depends on template, parameters, binary and data: a change in one of these
-    makes another run."""
+    """A command with its parameters. `key` depends on template, parameters, binary and data: any change in them makes
+    another run."""
     experiment: object
     parameters: dict
     repeat: int

@@ -7,8 +7,8 @@ from .text import slug, value_text
 
 PORT = 29500
 CLAIM = "muster-results"          # the volume that all pods share
-RUN = "muster-bench/run"          # labels: of all objects of a run,
-FOLDER = "muster-bench/folder"    # of all objects of a folder of results,
+RUN = "muster-bench/run"          # labels: for the objects of a run,
+FOLDER = "muster-bench/folder"    # for the objects of a folder of results,
 PART = "muster-bench/part"        # and of the store or a rank
 LOST = 15                         # seconds until a pod on an unreachable node is replaced
 DEATHS = 100                      # deaths of ranks after which an elastic job fails

@@ -15,7 +15,7 @@ from . import files
 
 OWNER = pathlib.Path(__file__).with_name("owner.py")
 LOOK = 0.05                 # seconds between two checks of a process
-MEASURE = 1.0               # seconds between two checks of its folder
+MEASURE = 1.0               # seconds between two checks of the command's folder
 PATIENCE = 10.0             # seconds for an owner to end after a signal; it needs five at most
 ENDINGS = ("timeout", "disk", "full", "interrupted")
 LEAST_FREE = 64 << 20       # free bytes of the disk: below this limit nothing starts, and active commands are ended

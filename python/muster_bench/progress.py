@@ -50,8 +50,8 @@ class Progress:
         self.say(f"[{number}/{self._planned}] {run.id}: {what}{rest}")
 
     def _left(self):
-        """Returns the remaining seconds. A run of a known kind takes the mean of its kind; any other run takes the mean
-        of all."""
+        """Returns the remaining seconds. A run of a known kind takes its kind's mean; any other run takes the total
+        mean."""
         average = statistics.fmean(value for values in self._seconds.values() for value in values)
         total = sum(statistics.fmean(self._seconds.get(_kind(run), [average])) for run in self._waiting)
         return total / max(1, min(self._jobs, len(self._waiting)))
@@ -78,7 +78,7 @@ def _kind(run):
 
 
 def _telling(group, shown):
-    """Returns the parameters that distinguish the group from others of its experiment and row."""
+    """Returns the parameters that distinguish the group from others with the same experiment and row."""
     others = [other for other in shown if (other.experiment, other.row) == (group.experiment, group.row)]
     return [key for key in group.parameters
             if key != "ranks" and len({str(other.parameters.get(key)) for other in others}) > 1]

@@ -1,5 +1,5 @@
-"""One report of many experiments, in a place of the user's: a folder, an SQLite file or a PostgreSQL database. Rows are appended, by any
-number of runners at the same time. No row is changed, lost or duplicated."""
+"""A common report of many experiments, in a place of the user's: a folder, an SQLite file or a PostgreSQL database.
+Rows are appended, by any number of runners at the same time. No row is changed, lost or duplicated."""
 import contextlib
 import csv
 import fcntl
@@ -39,7 +39,7 @@ def rows_of(folder, found):
 
 
 def open_place(text):
-    """Returns the place of that name: sqlite:FILE, postgresql://..., or a folder."""
+    """Returns the place with that name: sqlite:FILE, postgresql://..., or a folder."""
     if text.startswith("sqlite:"):
         return _Sqlite(text, pathlib.Path(text[len("sqlite:"):]))
     if text.startswith(("postgresql://", "postgres://")):
@@ -133,7 +133,7 @@ class _Sqlite:
 
 
 class _Postgres:
-    """A PostgreSQL database, accessed by psql, which uses the passwords and services of its user."""
+    """A PostgreSQL database, accessed by psql, which uses the passwords and services of the user."""
 
     def __init__(self, name):
         self.name = name

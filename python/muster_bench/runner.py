@@ -25,7 +25,7 @@ RUN_PROBES = 5                  # probes of the machine before each run: some hu
 
 
 class Runner:
-    """One folder of results and the runs that belong in it. The runner holds the folder's lock while it works."""
+    """A folder of results and the runs that belong in it. The runner holds the folder's lock while it works."""
 
     def __init__(self, file, plan, folder, division, jobs=1, retry_failed=False):
         self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
@@ -301,7 +301,7 @@ class Runner:
             return None, "unreadable", f"what it wrote cannot be used ({type(error).__name__}: {error})"
 
     def _commands(self, run, home, number, commands, log, stop=None, most=float("inf")):
-        """Returns the first command that failed, or None. `most` limits the seconds of each command."""
+        """Returns the first command that failed, or None. `most` limits the seconds for each command."""
         for command in commands:
             words = run.words(command, home, number)
             if not words:
@@ -362,8 +362,8 @@ def _with_last_line(why, log):
 
 
 def run_side_by_side(runners):
-    """Runs the plans of all runners in turns and returns the exit status. All first repetitions run before all second
-    ones, so noise of some minutes affects the spread of every group and not one median. Repetitions of two runners
+    """Runs the runners' plans in turns and returns the exit status. All first repetitions run before all second ones,
+    so noise of some minutes affects the spread of every group and no single median. Repetitions of two runners
     alternate, first and second in turn, so noise affects both sides alike."""
     stop = runners[0].stop
     with contextlib.ExitStack() as held:

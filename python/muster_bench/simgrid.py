@@ -8,8 +8,7 @@ LEAF = 32            # hosts at a leaf switch of the fat tree
 OVERSUBSCRIBED = 2   # ratio of the hosts' links to the links that leave the switch
 
 # Hosts simulate only the computation that a program requests, so times do not depend on the machine that simulates. A
-# message takes the latency of its links and its bytes over the shared bandwidth, without corrections for a particular
-# MPI.
+# message takes its links' latency and its bytes over the shared bandwidth, without corrections for a particular MPI.
 SETTINGS = ("smpi/host-speed:1Gf", "smpi/simulate-computation:no", "smpi/cpu-threshold:0", "smpi/test:0", "smpi/iprobe:0",
             "smpi/wtime:0", "network/model:CM02", "network/crosstraffic:0", "network/bandwidth-factor:1",
             "network/latency-factor:1", "network/TCP-gamma:0", "network/weight-S:0")
@@ -25,8 +24,8 @@ def bits(text):
 
 def platform(network, hosts, bandwidth, latency):
     """Returns the platform file for a number of hosts. Every host has a link with this bandwidth and latency in each
-    direction to a switch: one switch for all hosts (flat), or one for 32 hosts with half as many such links to a
-    second level (fat-tree)."""
+    direction to a switch: one switch for all hosts (flat), or a switch for 32 hosts with half as many such links to
+    a second level (fat-tree)."""
     if network not in NETWORKS:
         raise Refusal(f"unknown network '{network}' (known: {', '.join(NETWORKS)}); use one of these")
     try:

@@ -19,8 +19,8 @@ def result_of(folder, run):
 
 
 def entries_of(folder, file, plan, division):
-    """Returns an entry for each run, or for each of its rows; runs that have not ended are left out. Derived measures
-    are calculated here, so another goal or price needs no new run."""
+    """Returns an entry for each run, or for each row; runs that have not ended are left out. Derived measures are
+    calculated here, so another goal or price needs no new run."""
     # steps of experiments that give the times of others: (name, ranks) -> [(swept parameters, seconds, seconds of
     # computation)]
     steps = {}

@@ -11,7 +11,7 @@ FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
-# Placeholders that the runner sets for every command, besides the parameters of its experiment.
+# Placeholders that the runner sets for every command, besides the experiment's parameters.
 BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "checkpoint", "here", "platform")
 
 
@@ -100,7 +100,7 @@ class Template:
     limits: Limits
 
     def texts(self):
-        """Yields every text with placeholders, and the place of that text."""
+        """Yields every text with placeholders, and the text's place."""
         yield from ((word, "command") for word in self.command)
         yield self.binary, "binary"
         yield from ((text, "inputs") for text in self.inputs)

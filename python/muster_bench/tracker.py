@@ -14,7 +14,7 @@
     tracker.write("tracker.json")                        # by rank 0, completely or not at all
 
 With `lines=True` rank 0 prints a line for each epoch, and muster-bench tune ends trials early by these lines.
-With several ranks `gather(numbers)` returns the lists of all ranks, at every rank, for example
+With several ranks `gather(numbers)` returns every rank's list, at every rank, for example
     def gather(numbers):
         lists = [None] * world_size
         torch.distributed.all_gather_object(lists, numbers)
@@ -33,7 +33,7 @@ PARTS = ("train", "compute", "communication", "data_wait")
 
 
 class Tracker:
-    """The tracker of one rank, used by one thread."""
+    """The tracker of a rank, used by one thread."""
 
     def __init__(self, world_size=1, rank=0, gather=None, goal=None, transport="self", lines=False):
         if world_size > 1 and gather is None:

@@ -49,18 +49,18 @@ def url_of(storage, folder):
 
 @dataclasses.dataclass
 class Trial:
-    """One set of parameters and its measurements so far."""
+    """A set of parameters and its measurements so far."""
     number: int
     parameters: dict
     state: str = "RUNNING"
     value: float = None
     why: str = ""
     budget: int = None
-    seen: list = dataclasses.field(default_factory=list)   # the value of each epoch that the search minimizes
+    seen: list = dataclasses.field(default_factory=list)   # by epoch: the value that the search minimizes
 
 
 class Trials(Progress):
-    """Progress that prints a line for each trial instead of each run."""
+    """Progress that prints a line for each trial and none for a run."""
 
     def begin_run(self, run, attempt):
         pass

@@ -29,7 +29,8 @@ class Rungs:
     factor: int = 3
 
     def brackets(self):
-        """Returns [(trials, (budget of each rung))] of Hyperband (Li et al. 2018, https://arxiv.org/abs/1603.06560)."""
+        """Returns [(trials, (budget, rung by rung))] of Hyperband (Li et al. 2018,
+        https://arxiv.org/abs/1603.06560)."""
         deepest = int(math.log(self.most / self.least, self.factor) + 1e-9)
         return [(math.ceil((deepest + 1) / (bracket + 1) * self.factor ** bracket),
                  tuple(max(self.least, round(self.most * float(self.factor) ** (rung - bracket))) for rung in range(bracket + 1)))

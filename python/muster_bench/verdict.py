@@ -6,7 +6,7 @@ import statistics
 
 from .metrics import LESS_IS_BETTER
 
-# repetitions of each: two sets of four are disjoint by chance in 1 case out of 35, of five in 1 out of 126
+# repetitions on either side: two sets of four are disjoint by chance in 1 case out of 35, of five in 1 out of 126
 ENOUGH = 5
 CONFIDENCE = 0.995  # confidence of the interval; tests/platform/test_verdicts.py measures its errors
 LEAST = 0.02        # a smaller difference of medians is ignored, for any interval
@@ -44,7 +44,7 @@ def ratio(old, new):
 
 @functools.lru_cache(maxsize=None)
 def _weights(n):
-    """Returns the probability of each of n sorted values to be the median of a resample. For an even n, averages the
+    """Returns the probabilities of n sorted values to be the median of a resample. For an even n, averages the
     probabilities of the two middle positions."""
     def at_most(i, count):
         """Returns the probability that `count` or more draws out of n are among the i least values."""

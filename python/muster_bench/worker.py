@@ -1,7 +1,7 @@
-"""Runs the command of one rank: python3 -I -S worker.py FOLDER LIMIT COMMAND... Forwards the command's output and stores up to LIMIT
-bytes in FOLDER/<rank>.log. Writes the resources of the command and its descendants to FOLDER/<rank>.jsonl as lines of JSON, every second
-and later less often: the time, processors, bytes of memory, and the bytes that its host (its network namespace) has received and sent.
-Ends with the status of the command."""
+"""Runs a rank's command: python3 -I -S worker.py FOLDER LIMIT COMMAND... Forwards the command's output and stores up to
+LIMIT bytes in FOLDER/<rank>.log. Writes the resources of the command and its descendants to FOLDER/<rank>.jsonl as
+lines of JSON, every second and later less often: the time, processors, bytes of memory, and the bytes that its host
+(its network namespace) has received and sent. Ends with the status of the command."""
 import contextlib
 import ctypes
 import json
@@ -16,7 +16,7 @@ import time
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 import owner  # noqa: E402  (beside this file)
 
-# the first one that the launcher has set
+# the first variable that the launcher has set
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
 # minimum seconds between two samples; and the minimum as a part of the elapsed time, so that files stay small
 EVERY, PART = 1.0, 1 / 600

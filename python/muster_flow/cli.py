@@ -119,7 +119,7 @@ def gc_command(chosen):
     store, began = Store(chosen.out, _flow(chosen)), time.monotonic()
     if not store.folder.is_dir():
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
-    # while a runner works, nothing is removed; nor the servers of a watch between two runs
+    # removes nothing while a runner works, nor files of a watch's servers between two runs
     with contextlib.ExitStack() as held:
         for folder in filter(os.path.isdir, (store.folder, store.folder / "watch")):
             held.callback(files.FolderLock(folder).release)

@@ -21,8 +21,8 @@ class End:
 
 
 def of_command(outcome, said, missing, killed_for_memory, rows, training):
-    """Returns the end of a command that ended by itself, or exceeded its time or disk space. `said` is the end of its
-    output, `missing` a missing input, `rows` its epochs."""
+    """Returns the end of a command that ended by itself, or exceeded its time or disk space. `said` is the output's
+    end, `missing` a missing input, `rows` its epochs."""
     if outcome.status == "interrupted":
         return End("interrupted", "fail", outcome.why)
     if outcome.status == "ok":

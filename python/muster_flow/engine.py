@@ -62,7 +62,7 @@ def _on_slurm(jobs, words):
     status = shlex.join([sys.executable, "-I", "-S", slurm_status.__file__])
     submit = ["env", "-u", "CI", "sbatch", "--parsable", "--requeue", "--open-mode=append", "--job-name={rule}", "--output=run/slurm-%j.log", "{resources.asks}",
               *(word.replace("{", "{{").replace("}", "}}") for word in words)]
-    # Without CI Snakemake waits for 10 s between two checks of its jobs.
+    # Without CI Snakemake waits for 10 s between two checks of the jobs.
     return ["--cluster", " ".join(submit), "--cluster-status", status, "--cluster-cancel", "scancel", "--jobs", str(jobs + 1),
             "--max-status-checks-per-second", "2"], {"CI": "true", wrapper.SLURM: "1"}
 

@@ -151,8 +151,7 @@ def _template(flow, step, image, results):
     digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     key = "-".join([step.name, own, *digests])
     known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
-    # else the cluster cannot know the digest of its input, or the digests of its many inputs exceed the name of an
-    # entry
+    # else the cluster cannot know the input's digest, or the digests of many inputs exceed the name of an entry
     if known and len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:
         made["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
                            "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}

@@ -1,4 +1,4 @@
-"""Resources of the processes of a step: memory, processor, and the kernel's measurements of each connection (ss reads
+"""Resources of the processes of a step: memory, processor, and the kernel's measurements for every connection (ss reads
 TCP_INFO)."""
 import os
 import re
@@ -11,7 +11,7 @@ FIELDS = {"bytes_sent": ("bytes_sent", int), "bytes_received": ("bytes_received"
 
 
 class Sampler:
-    """A sampler of the descendants of this process."""
+    """A sampler of the descendants of the current process."""
 
     def __init__(self, with_network):
         self.peak, self._with_network, self._cpu, self._at = 0, with_network, {}, time.monotonic()

@@ -25,7 +25,7 @@ class Training:
 
 @dataclasses.dataclass
 class Step:
-    """One step with its parameters. It has the interface of a run for launchers.py."""
+    """A step with its parameters. It has the interface of a run for launchers.py."""
     name: str
     group: str            # the name in the file; `each` makes several steps from it
     command: list
@@ -54,7 +54,7 @@ class Step:
     key = ""                # for an export: no result exists yet
 
     def values(self, home, attempt=1):
-        """Returns the values of the placeholders; `home` is the folder of this result: DIR/store/KEY."""
+        """Returns the values of the placeholders; `home` is the result's folder: DIR/store/KEY."""
         home = pathlib.Path(home)
         out = home.parent.parent
         checkpoint = home / "checkpoint"

@@ -1,5 +1,5 @@
-"""Results of steps. DIR/store/KEY has the result of one step, named by all its dependencies; DIR/steps/STEP is a link to the current
-result, and each output in DIR is a link to that link. DIR/metadata.jsonl has the events."""
+"""Results of steps. DIR/store/KEY has the result of a step, named by all its dependencies; DIR/steps/STEP is a link to
+the current result, and each output in DIR is a link to that link. DIR/metadata.jsonl has the events."""
 import contextlib
 import dataclasses
 import fcntl
@@ -88,7 +88,7 @@ class Store:
         return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) else None
 
     def parts(self, step):
-        """Returns all dependencies of its result."""
+        """Returns all dependencies of a step's result."""
         home = self.folder / "store" / "KEY"
         words = [*step.command, *step.environment.values()]
         used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
@@ -145,7 +145,8 @@ class Store:
         return self._checked(step, Found(key, parts, record, tuple(self._changes(step, parts, last))))
 
     def kept(self, step, found):
-        """Returns the dependencies of a new result, as seen.kept has them: the end of a step checks the files of its start."""
+        """Returns the dependencies of a new result, as seen.kept has them: the end of a step checks the files from its
+        start."""
         return seen.kept(json.loads(json.dumps(found.parts)), json.loads(json.dumps(self.parts(step))))
 
     def _is_near(self, step, parts, last):

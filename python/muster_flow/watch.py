@@ -1,5 +1,6 @@
-"""Starts a workflow automatically: by a schedule, when its data changed, or when a git revision moved. One run is active at a time; changes
-during a run start one more run, with the newest data. Steps without `wait` continue between the runs."""
+"""Starts a workflow automatically: by a schedule, when its data changed, or when a git revision moved. Only a single
+run is active at a time; changes during a run start one more run, with the newest data. Steps without `wait` continue
+between the runs."""
 import datetime
 import os
 import pathlib

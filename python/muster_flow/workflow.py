@@ -82,7 +82,7 @@ def next_of(schedule, at):
 
 
 def _read_group(group, value, common, places):
-    """Returns one step, or one for each entry of `each`."""
+    """Returns one step, or a step for each entry of `each`."""
     section = Section(value, f"step '{group}'")
     own, each = section.free("parameters"), section.free("each")
     made = []

@@ -10,7 +10,7 @@ PIECE = 1 << 16
 
 
 class Activator:
-    """The activator of one service. `holding` requests wait for `usable`."""
+    """The activator of a service. `holding` requests wait for `usable`."""
 
     def __init__(self, pool, deployment):
         # a short path, because addresses of Unix sockets are limited

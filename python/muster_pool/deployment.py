@@ -1,4 +1,4 @@
-"""One service: its active revisions, the number of replicas for each, and the state of each replica."""
+"""A service: its active revisions, their numbers of replicas, and the states of the replicas."""
 import asyncio
 import dataclasses
 import signal
@@ -77,8 +77,8 @@ class Deployment:
         return [(self.next, wanted), (self.current, max(wanted - serving, 0))]
 
     def replaced(self, revision):
-        """Returns the cores of the replica that leaves when one more replica of this revision serves: until then both
-        run. A canary replaces none."""
+        """Returns the cores of the replica that leaves when an additional replica with this revision serves: until then
+        both run. A canary replaces none."""
         takes_over = revision == self.next and not self.is_canary() and not self.of(revision, "starting")
         return self.current.cores if takes_over and self.of(self.current, "starting", "serving") else 0.0
 
@@ -115,7 +115,7 @@ class Deployment:
     # -- replicas
 
     async def look(self, now, rows):
-        """Checks the state of each replica, and measures the demand on the service."""
+        """Checks every replica's state, and measures the demand on the service."""
         row = rows.get((self.service.name, "BACKEND"), {})
         busy, usable = int(row.get("qcur") or 0) + self.activator.holding, False
         for each in list(self.replicas.values()):
@@ -225,7 +225,7 @@ class Deployment:
             self._look_at_leaving(replica, 0, now)
 
     async def tell(self, slots=None):
-        """Sends the state of these slots to HAProxy; of all slots if HAProxy may have missed a change."""
+        """Sends the slots' state to HAProxy; every slot's state if HAProxy may have missed a change."""
         commands = []
         for slot in range(1, self.service.slots + 1) if slots is None else slots:
             server, replica = f"set server {self.service.name}/s{slot}", self.replicas.get(slot)

@@ -23,7 +23,7 @@ class Described:
 
 
 def read(paths, cores):
-    """Returns the contents of all documents. Refuses services that do not fit on the cores."""
+    """Returns the documents' contents. Refuses services that do not fit on the cores."""
     made = Described({}, {}, {})
     for path in paths:
         for number, each in enumerate(document.load_all(path, "describes services"), 1):

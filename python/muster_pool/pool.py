@@ -150,8 +150,8 @@ class Pool:
                     await each.resize(sizes[each.name], now, f"{names or 'nothing'} lacks cores")
 
     async def _make_room(self, needy, now):
-        """Stops a replica of another service: an idle one, or the one with the most replicas. Each service keeps one
-        replica while it has requests."""
+        """Stops a replica of another service: an idle one, or the service with the most replicas. Each service keeps
+        one replica while it has requests."""
         others = [each for each in self.deployments.values() if each is not needy]
         if any(replica.state == "leaving" for each in others for replica in each.replicas.values()):
             return

@@ -41,7 +41,7 @@ class Process:
     def is_alive(self):
         if not select.select([self._fd], [], [], 0)[0]:
             return True
-        with contextlib.suppress(ChildProcessError):   # not a child of this pool
+        with contextlib.suppress(ChildProcessError):   # another pool's child
             os.waitpid(self.pid, os.WNOHANG)
         return False
 

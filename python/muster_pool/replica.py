@@ -1,4 +1,4 @@
-"""One serving process and its server in HAProxy."""
+"""A serving process and its server in HAProxy."""
 import asyncio
 import dataclasses
 import os
@@ -26,7 +26,7 @@ class Replica:
     is_away: bool = False  # the replica reports that it is not ready: it was asked to end
 
     def as_server(self):
-        """Returns the settings of its server in HAProxy."""
+        """Returns the settings for its server in HAProxy."""
         if self.state == "serving":
             return [f"addr 127.0.0.1 port {self.port}", f"weight {self.weight}", "state ready"]
         return ["state drain" if self.state == "leaving" else "state maint"]

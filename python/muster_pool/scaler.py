@@ -5,7 +5,7 @@ import math
 
 LOOK = 2.0                 # seconds between two decisions
 SHORTEST = 0.1             # seconds between two measurements
-MOST_UP, MOST_DOWN = 1000, 2   # largest factor up and down of one decision
+MOST_UP, MOST_DOWN = 1000, 2   # largest factor up and down at a decision
 
 
 class Scaler:
@@ -39,7 +39,7 @@ class Scaler:
         return sum(values) / len(values) if values else 0.0
 
     def decide(self, now, ready):
-        """Returns the number of replicas; `ready` of them are ready now."""
+        """Returns the number of replicas; `ready` replicas are ready now."""
         if now - self._decided < LOOK:
             return self.wanted
         self._decided = now

@@ -31,7 +31,7 @@ class Revision:
 class Service:
     name: str
     account: str          # its limit counts
-    priority: int         # priority of its replicas for cores
+    priority: int         # its replicas' priority for cores
     revision: Revision
     minimum: int
     maximum: int
@@ -40,20 +40,20 @@ class Service:
     at_once: int          # containerConcurrency; 0: any number
     timeout: int
     is_grpc: bool         # its replicas serve gRPC, without TLS
-    path: str             # a prefix of its paths
+    path: str             # a prefix of the service's paths
     canary: int           # per cent of the requests for a new revision at first; None: it replaces the old one
     window: float
     panic_window: float
     panic_threshold: float
     balance: str
     queue: int            # maximum requests that wait, for each class of callers, and for replicas
-    anonymous: int        # concurrent requests of all callers without a key; 0: any number
-    key_holder: int       # concurrent requests of each key
+    anonymous: int        # concurrent requests from callers without a key; 0: any number
+    key_holder: int       # concurrent requests for each key
     keys: tuple           # (name, key)
 
     @property
     def slots(self):
-        """Returns the number of its servers in HAProxy: for two revisions and for leaving replicas."""
+        """Returns its number of servers in HAProxy: for two revisions and for leaving replicas."""
         return 2 * self.maximum + 2
 
 
@@ -105,8 +105,8 @@ def read_one(top, path, cores):
 
 
 def _revision(predictor, path):
-    """Returns (command of a replica, True for gRPC). `serve` serves a model. One container is allowed, which listens on
-    $PORT of 127.0.0.1."""
+    """Returns (command of a replica, True for gRPC). `serve` serves a model. A single container is allowed, which
+    listens on $PORT of 127.0.0.1."""
     containers = predictor.get("containers", "a list", [])
     ports = []
     has_model = predictor.get("model", "a mapping", None) is not None

@@ -54,7 +54,7 @@ measured["allreduce", "muster_shm_registered", 64 << 20] = [0.25] * 3
 mean = line_of(goals.judge({2: measured}, 2), "allreduce, 2 ranks, registered", "16 to 64 MiB", "mpich")
 assert close(mean.ratio, 6.0), mean  # the mean of 3 and 12
 
-# A size that no peer completed is left out of its band.
+# A size that no peer completed is left out of the band.
 over_tcp = times(muster_tcp=[1.0] * 3, gloo_ring=[2.0] * 3, gloo_ring_busy=[3.0] * 3)
 over_tcp["allreduce", "loopback_limit", 65536] = [0.8] * 3
 for peer in ("gloo_ring", "gloo_ring_busy"):

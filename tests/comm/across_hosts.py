@@ -3,7 +3,7 @@
 
 usage: across_hosts.py WHAT --program PATH --transport NAME --hosts 2,2 [--seed S] [-- WORDS...]
   oracle   PATH (test_over_processes) gets every collective right
-  traffic  PATH (test_traffic): an allreduce sends 2(H-1)/H of its bytes from each host, within 5 %
+  traffic  PATH (test_traffic): an allreduce sends 2(H-1)/H times its bytes from each host, within 5 %
   rate     PATH (test_traffic): the share of a 1 Gb/s link that an allreduce uses; printed, without a limit
   loss     PATH (test_survivors): one packet in a hundred is lost, and no rank fails
   cut, cut-one-way, reset

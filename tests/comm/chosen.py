@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world follows rank 0's variables, regardless of its own.
 
-Each case starts one rank with each of the given environments (as app contexts of one mpirun) and checks the
+Each case starts a rank with each given environment (as app contexts of a single mpirun) and checks the
 choices of the ranks, the log, and how the ranks end."""
 import argparse
 import os
@@ -26,7 +26,7 @@ def file(name, text):
 
 
 def run(*environments):
-    # By one script that knows the ranks, because several programs (mpirun A : B) crash Debian's Open MPI 5.0.7.
+    # Uses a single script that knows the ranks, because several programs (mpirun A : B) crash Debian's Open MPI 5.0.7.
     cases = [f"{rank}) export {shlex.join(f'{name}={value}' for name, value in variables.items())};;"
              for rank, variables in enumerate(environments) if variables]
     script = file("rank.sh", f"case ${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} in {' '.join(cases)} esac\n"

@@ -1,4 +1,4 @@
-"""One process of a job and its lines of output, for tests that disturb ranks and check the others."""
+"""A process of a job and its output, for tests that disturb ranks and check the others."""
 import os
 import select
 import subprocess

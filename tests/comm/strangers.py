@@ -27,7 +27,7 @@ ranks = [subprocess.Popen([program, *words], env=environment | dict(RANK=str(ran
 
 
 def listening():
-    """Returns host and port of each socket of the ranks that others can connect to."""
+    """Returns host and port of the ranks' sockets that others can connect to."""
     inodes = set()
     for rank in ranks:
         files = f"/proc/{rank.pid}/fd"

@@ -6,7 +6,7 @@ usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarch
   kill    SIGKILL of some ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
           that names a killed rank, and no result was wrong; the ranks leave nothing behind
   pause   SIGSTOP of a rank for 300 ms: no rank fails
-  freeze  SIGSTOP of all ranks for longer than a silence, as when a virtual machine is suspended: no rank fails
+  freeze  SIGSTOP of every rank for longer than a silence, as when a virtual machine is suspended: no rank fails
   stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp with a peer_failure,
           because its heartbeats are missing); after SIGCONT it ends too, and has not written into the memory of the others
           after their error
@@ -49,7 +49,7 @@ class Rank(Process):
         super().__init__(rank, [options.program] + words, environment)
 
     def error(self):
-        """Returns (nanoseconds, status, ranks named, text) of its error line."""
+        """Returns (nanoseconds, status, ranks named, text) from its error line."""
         line = self.expect("error")
         _, when, status, named, text = line.split(" ", 4)
         return int(when), int(status), [int(r) for r in named.split(",") if r != "-"], text

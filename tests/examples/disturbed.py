@@ -63,7 +63,7 @@ def model_of(name):
 
 
 def living():
-    """Returns the processes of this job: processes of the program whose arguments contain the job's folder."""
+    """Returns the job's processes: processes of the program whose arguments contain the job's folder."""
     found = []
     for name in os.listdir("/proc"):
         try:

@@ -40,7 +40,7 @@ def launches(text):
 
 
 def words_of(command):
-    """Returns the command with the paths of this build; None if its launcher is missing."""
+    """Returns the command with the build's paths; None if its launcher is missing."""
     words = shlex.split(command)
     for name, with_path in (("mpirun", options.mpirun), ("muster-launch", options.launcher)):
         if words[0] == name:
@@ -62,7 +62,7 @@ if not wanted:
     sys.exit(f"{options.source} does not say how it is started ('//   $ COMMAND' on top)")
 if len(code.splitlines()) > 120:
     sys.exit(f"{options.source} has {len(code.splitlines())} lines, more than 120")
-# The README's table has a command of each example. A copy of the examples without the README has nothing to compare.
+# The README's table has a command for each example. A copy of the examples without the README has nothing to compare.
 readme = options.source.resolve().parents[1] / "README.md"
 for row in readme.read_text().splitlines() if readme.exists() else ():
     if f"(examples/{options.source.name}) |" in row and not any(f"`{command}`" in row for command, _ in wanted):

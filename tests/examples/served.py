@@ -72,8 +72,8 @@ class InStep(Case):
 
 
 class Compressed(Case):
-    """Pushes with fewer bytes: later pushes contain the omitted values, and the losses are nearly those of uncompressed
-    pushes."""
+    """Pushes with fewer bytes: later pushes contain the omitted values, and the losses are nearly the losses of
+    uncompressed pushes."""
 
     def test_dense_pushes(self):
         served = [*EPSILON, "--mode", "ps", "--servers", "2", "--consistency", "bulk"]

@@ -78,7 +78,7 @@ def is_ready(pod):
 
 
 def left():
-    """Returns the objects of all kinds that muster-bench has made."""
+    """Returns every object that muster-bench has made."""
     return kubectl("get", "pods,services,statefulsets,jobs,pvc,pdb", "-l", "muster-bench/run", "-o", "name").split()
 
 
@@ -92,7 +92,7 @@ def await_until(what, why):
 
 
 def processes(*parts):
-    """Returns the processes of this machine that have these words in their command line and these variables:
+    """Returns the processes on this machine that have these words in their command line and these variables:
     NAME=VALUE."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -1,4 +1,4 @@
-"""Common parts of the tests of workflows: a file, its runner, a single step, and the programs of this build."""
+"""Common parts of the tests of workflows: a file, its runner, a single step, and the build's programs."""
 import json
 import os
 import pathlib
@@ -38,7 +38,7 @@ class Case(bench.Case):
         return self.folder / name
 
     def begin(self, steps, name, top=""):
-        """Starts the process of one step as Snakemake does; returns (process, store of the results)."""
+        """Starts the process of a step as Snakemake does; returns (process, store of the results)."""
         flow = workflow.read_file(self.workflow(steps, top))
         store = Store(self.folder / "out", flow)
         (store.folder / "run").mkdir(parents=True, exist_ok=True)

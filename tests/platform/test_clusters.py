@@ -1,4 +1,4 @@
-"""Checks the files for clusters: against the published schemas, and by a shell and an mpirun of this machine."""
+"""Checks the files for clusters: against the published schemas, and by a shell and an mpirun on this machine."""
 import json
 import pathlib
 import re

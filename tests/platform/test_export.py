@@ -1,4 +1,4 @@
-"""Tests the exports of a workflow for clusters: against schemas, and by running the shell lines of its pods one after
+"""Tests the exports of a workflow for clusters: against schemas, and by running its pods' shell lines one after
 another."""
 import importlib.util
 import json

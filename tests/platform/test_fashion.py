@@ -1,4 +1,4 @@
-"""Tests the project examples/fashion on a small part of its data: from files to a report, repeated steps, and a killed
+"""Tests the project examples/fashion on a small part of the data: from files to a report, repeated steps, and a killed
 rank."""
 import gzip
 import json

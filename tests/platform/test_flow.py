@@ -67,7 +67,7 @@ class Refused(Case):
             self.refused("run", file, "--out", out, says=f"cannot write '{out}'", status=4)
 
     def test_a_full_disk(self):
-        """Checks a full disk with a folder that was just made, and with a folder of results, of which gc removes
+        """Checks a full disk with a folder that was just made, and with a folder of resultsfrom which gc removes
         some."""
         out = self.small_disk("out", "128k")
         file = self.workflow("  a: {command: 'true'}")
@@ -113,7 +113,7 @@ class Runs(Case):
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "sh").symlink_to(shutil.which("sh"))
         self.assertIn("nothing to run", self.flow(PATH=f"{self.folder}/bin").stdout)
-        # a parameter of one step
+        # a single step's parameter
         self.workflow(COUNTED.replace("k: 2", "k: 5"), "parameters: {n: 3}")
         said = self.bench("explain", self.file, "make-b", "--out", "out").stdout
         self.assertIn("parameter 'k' changed from 2 to 5", said)

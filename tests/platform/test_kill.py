@@ -75,7 +75,7 @@ class Killed(Case):
         self.assertEqual(runner.wait(60), 1)
 
     def started(self):
-        """Starts a runner and processes of its run: children, and their children in separate sessions and groups
+        """Starts a runner and the processes of a run: children, and their children in separate sessions and groups
         without parents, like ranks of mpirun."""
         starts = ("import os, sys, time\nfor depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
                   "        open(f'{sys.argv[1]}/pid{depth}', 'w').write(str(os.getpid()))\n        break\n"

@@ -16,7 +16,7 @@ MANUAL = "/tmp/kube"           # the folder's name in docs/kubernetes.md
 
 
 class Elastic(Case):
-    """One job with all faults: its ranks check at the end that each sample was used exactly once."""
+    """A job with all faults: its ranks check at the end that each sample was used exactly once."""
 
     def job(self, command, ranks, name):
         file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 12}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
@@ -33,7 +33,7 @@ class Elastic(Case):
         return items("pods", "-l", f"muster-bench/run={self.name},muster-bench/part=rank")
 
     def look(self):
-        """Returns the output of all ranks so far, including ended ranks."""
+        """Returns the ranks' output so far, including ended ranks."""
         for pod in self.pods():
             done = subprocess.run(["kubectl", "logs", "--request-timeout=3s", pod["metadata"]["name"]], capture_output=True, text=True, timeout=PATIENCE)
             if done.returncode == 0 and done.stdout:
@@ -45,7 +45,7 @@ class Elastic(Case):
 
     def await_group(self, size, but=(), ranks=None):
         """Waits until the group has that many ranks without the pods in `but`, and if steps are printed, until a step
-        of them all (with `ranks`: of so many ranks)."""
+        with all ranks (with `ranks`: of so many ranks)."""
         def grown():
             ready = self.training()
             return ready if len(ready) == size and not {pod["metadata"]["name"] for pod in ready} & set(but) else None
@@ -71,8 +71,8 @@ class Elastic(Case):
         return pod["metadata"]["name"], pod["spec"]["nodeName"]
 
     def silence_a_node(self, ready):
-        """Cuts the network of a node: the others receive nothing from its rank, but have no proof of its death. Its pod
-        is made again on another node."""
+        """Cuts a node's network: the others receive nothing from its rank, but have no proof of its death. Its pod is
+        made again on another node."""
         pod, node = self.away_from_store(ready)
         link = f"mk{(FOLDER / 'net').read_text().strip()}-{node[-1]}"
         self.addCleanup(subprocess.run, ["ip", "link", "set", link, "up"], check=True)
@@ -155,7 +155,7 @@ class Elastic(Case):
 
 
 class Manual(Case):
-    """The commands of docs/kubernetes.md, one after another, on the cluster of this test."""
+    """The commands of docs/kubernetes.md, one after another, on the test's cluster."""
 
     def test_each_command_works(self):
         text = (ROOT / "docs/kubernetes.md").read_text()

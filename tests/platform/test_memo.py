@@ -1,4 +1,4 @@
-"""Tests the key of a result: it has everything that can change the result, or the step names what it does not
+"""Tests the key of a result: it has everything that can change the result, or the step names the files that it does not
 compare."""
 import json
 import os

@@ -114,7 +114,7 @@ class Used(Served):
         self.use(steps)
 
     def test_hostile_names_are_text(self):
-        """Checks every field that a run, a worker or a span may set, and the names of its files."""
+        """Checks every field that a run, a worker or a span may set, and the file names."""
         self.serve()
         evil = """<img src=x onerror="window.pwned=1" data-evil><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>'">&<b data-evil data-do=stop>"""
         numbers = {evil: 5.0, f"phase_{evil}_seconds": 3.0, "train_seconds": 4.0, **{f"mean_{name}_seconds": 1.0 for name in ("compute", "communication", "data_wait")}}

@@ -63,7 +63,7 @@ class ToTheLetter(Case):
                 self.assertIn(f"--batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:{alpha} ", line)
                 self.assertTrue(f"-n {ranks} " in line or line.endswith(f"--ranks {ranks}"), line)
         self.assertEqual(sum("--synthetic epsilon:400000 " in line for line in lines), 6)   # as processes, and as threads
-        # a program names its data in the words of its command
+        # a program names its data in the words of the command
         published = {each.name: each for each in file.experiments}["published"].template
         self.assertEqual([published.settings[name] for name in ("train", "test")],
                          [(published.command[published.command.index(f"--{name}") + 1],) for name in ("train", "test")])
@@ -153,7 +153,7 @@ class OtherPrograms(Case):
                 self.assertLessEqual(float(rows[name]["accuracy"]), 1)
 
 
-# A program that reports the effect of its variables and its caller on its settings, like programs of muster.
+# A program that reports the effect that its variables and its caller have on its settings, like programs of muster.
 TELLING = r'''#!{python}
 import json, os, sys
 ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))

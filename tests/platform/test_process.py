@@ -1,4 +1,4 @@
-"""Tests one command: the stored part of its output, the default number of ranks, and a runner that is asked to stop."""
+"""Tests one command: its stored output, the default number of ranks, and a runner that is asked to stop."""
 import os
 import subprocess
 import threading

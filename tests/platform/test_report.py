@@ -139,7 +139,7 @@ class Report(Made):
         self.assertAlmostEqual(sum(parts), 1)
 
     def test_tables_as_published(self):
-        """Checks mini-batches a second of all trainers, without servers; on the page and on the terminal."""
+        """Checks mini-batches a second for the trainers, without servers; on the page and on the terminal."""
         path = self.experiment(["sh", "-c", "echo rate=$(({trainers} * {batch} * (12 - {trainers}) * {k}))"],
                                sweep="{mode: [fast, slow], trainers: [1, 2, 10]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
                                experiment="parameters: {batch: 32, ranks: 3}\n    follows: {k: {mode: {fast: 2, slow: 1}}}", top="""

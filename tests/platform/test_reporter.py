@@ -20,8 +20,8 @@ class Reports(Case):
         return path.rename(self.folder / f"{name}.yaml")
 
     def many_at_once(self, place, rows):
-        """Appends from several runners at once; `rows` returns all rows. Each runner has a folder of its own, and
-        appends its measurements."""
+        """Appends from several runners at once; `rows` returns all rows. Each runner has its own folder, and appends
+        its measurements."""
         path = self.file()
         runners = [subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / f"out{number}", "--report", place], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True, cwd=self.folder) for number in range(RUNNERS)]

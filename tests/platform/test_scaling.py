@@ -55,7 +55,7 @@ class Scaling(Case):
             self.assertTrue(text in page, text)
 
     def test_a_clock_that_is_swept(self):
-        """Checks that a training has the times of each of its settings."""
+        """Checks that a training has separate times for its settings."""
         path = self.file()
         path.write_text(path.read_text().replace("{ranks: 4, seconds: 0.04}]", "{ranks: 4, seconds: 0.04}], sweep: {network: [fast, slow]}")
                         .replace("seconds: 0.041}]", "seconds: 0.041}], sweep: {network: [fast]}").replace("seconds {seconds}", "{network} seconds {seconds}"))

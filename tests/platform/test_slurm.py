@@ -87,7 +87,7 @@ class Jobs(unittest.TestCase):
         return {path.name: path.read_text()[-800:] for path in self.folder.glob("*.out")}
 
     def history(self, *jobs):
-        """Returns (job, state) of all starts, in their order."""
+        """Returns (job, state) of the starts, in their order."""
         rows = [line.split("|") for line in self.run_words("sacct", "-n", "-X", "-D", "-P", "-j", ",".join(jobs), "-o",
                                                            "start,jobidraw,state").splitlines()]
         return [(job, state.split()[0]) for start, job, state in sorted(rows) if start != "Unknown"]

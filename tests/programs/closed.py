@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """closed.py [NAME=PROGRAM]... [PROGRAM]...: starts programs without their standard streams, like daemons.
 
-Descriptors 0, 1 and 2 of each process become the null device if they are closed at its start: its output reaches no
+Descriptors 0, 1 and 2 of a process become the null device if they are closed at its start: its output reaches no
 file, socket or shared memory of the process. Trained models are the same as with the streams.
 NAME: launch, store, info, worker (test_elastic_worker), serve, train (an example with --save). Other programs run with
 --help, which ends as with the streams."""

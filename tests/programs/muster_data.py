@@ -72,7 +72,7 @@ with tempfile.TemporaryDirectory() as name:
     assert report("inspect", folder / "set")["records"] == 2000, grown
     run("convert", source, folder / "set", status=2)  # refuses to overwrite
 
-    # In shards, some of which are in other folders.
+    # Shards, some in other folders.
     weighted = report("shard", source, "--out", folder / "weighted", "--by", "weights:2,1,1")
     assert weighted["shards"] == [500, 250, 250] and weighted["files"] == 3, weighted
     assert weighted["digest"] == made["digest"] and report("verify", f"shards:{folder}/weighted")["records"] == 1000

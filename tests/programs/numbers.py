@@ -3,7 +3,7 @@
 
 A numeric flag has its range in --help, "(LOW to HIGH)". A value outside the range, or a text that is no decimal number, ends the
 program with status 2 and one line that names the flag, the value and the range. A value in the range is accepted. All programs
-read muster's own flags by the same functions: one program, drawn at each run, is tested with all values of all its flags. The
+read muster's own flags by the same functions: one program, drawn at each run, is tested with all values for all its flags. The
 others are tested with drawn values: for muster's own flags one refused and one accepted value, for their own flags six
 and one."""
 import concurrent.futures
@@ -27,7 +27,7 @@ SEED = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(1 
 
 
 class Flag:
-    """A numeric argument of one program: a flag or a variable."""
+    """A numeric argument of a program: a flag or a variable."""
 
     def __init__(self, program, command, name, placeholder, text, variable):
         self.program, self.command, self.name, self.variable = program, command, name, variable
@@ -100,7 +100,7 @@ class Flag:
         return [problem for problem in found if problem]
 
     def problems_of_ranks(self, draw):
-        """Runs two processes of one job: both must end with 2 and the same error."""
+        """Runs two processes of a job: both must end with 2 and the same error."""
         value = draw.choice([value for value in self.refused() if not re.match("-[a-z-]", value)])
         with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
             ranks = [self.run(value, environment={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MUSTER_JOB": folder,

@@ -68,7 +68,7 @@ for row in seen["ranks"]:
 text = top().stdout
 assert "rank 2, process " in text and "steps_per_second" in text and "links to 0, megabytes_per_second" in text, text
 
-# Ranks of this host: here all, on another host none. A stopped rank does not reply, and the others have not expelled it
+# Ranks on this host: here all, on another host none. A stopped rank does not reply, and the others have not expelled it
 # yet.
 assert top("--here").returncode == 0 and shown("--here")["ranks"][2]["rank"] == 2
 assert top("--here", MUSTER_HOST="another").returncode == 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares docs/architecture.md with the code: its layers equal those in scan.py, its files exist, and each has the function named beside it.
+"""Compares docs/architecture.md with the code: its layers equal scan.py's, its files exist, and each has the function named beside it.
 
     architecture.py ROOT"""
 import pathlib

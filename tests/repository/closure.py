@@ -1,4 +1,4 @@
-"""Measures the code that a program compiles if it includes muster: the lines of its preprocessed headers, and unneeded standard headers.
+"""Measures the code that a program compiles if it includes muster: the lines of preprocessed headers, and unneeded standard headers.
 
     closure.py INCLUDE COMPILER"""
 import re

@@ -4,7 +4,7 @@
     compiles.py [--compiler PATH] [--std STD] BUILD FOLDER...   the sources below the folders (of the repository)
     compiles.py --self-test COMPILER                            shows that a mistake and its place are found
 
-The options of each source are read from BUILD/compile_commands.json. Nothing is built (-fsyntax-only). Sources with the same
+A source's options are read from BUILD/compile_commands.json. Nothing is built (-fsyntax-only). Sources with the same
 options are one translation unit, as in a unity build. If the unit has errors, its halves are compiled, down to single sources:
 names that collide in one unit are no mistake."""
 import argparse
@@ -41,7 +41,7 @@ def options_of(command):
 
 
 def database(build):
-    """Yields (directory, target, options, sources) of each command in a build that compiles C++ for the host."""
+    """Yields (directory, target, options, sources) for each command in a build that compiles C++ for the host."""
     for command in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
         text, directory = command["command"], command["directory"]
         if "nvcc" not in text.split()[0]:
@@ -49,7 +49,8 @@ def database(build):
 
 
 def groups(build, folders):
-    """Returns (directory, options, sources) of each target with other options, each pair of options and source once."""
+    """Returns (directory, options, sources) for each target with other options, each pair of options and source
+    once."""
     found, seen = {}, set()
     for directory, target, options, sources in database(build):
         for source in sources:
@@ -82,7 +83,7 @@ class compiler:
         return "" if done.returncode == 0 else done.stderr or f"{self.command[0]} ended with {done.returncode}"
 
     def errors(self, directory, options, sources):
-        """Returns the errors of each source that fails by itself."""
+        """Returns the errors by source, for sources that fail by themselves."""
         said = self.run(directory, options, sources)
         if not said or len(sources) == 1:
             return [said] if said else []

@@ -6,7 +6,7 @@
     documented.py --self-test  shows that a name without a comment is found, and others are not
 
 Doxygen reads the headers. A comment covers the declarations below it up to the next blank line, and an enumeration's comment its
-enumerators. Left out are private names, those in a namespace detail, overriding functions (the overridden one has the comment),
+enumerators. Left out are private names, names in a namespace detail, overriding functions (the overridden one has the comment),
 deleted and defaulted functions, destructors, and functions with the name and meaning of the standard library's (STANDARD)."""
 import json
 import pathlib

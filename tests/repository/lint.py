@@ -123,8 +123,8 @@ def check_tidy(root, build, seconds):
 
 
 def self_test(root):
-    """Makes a repository whose second commit adds one badly formatted source, and one with a mistake in a changed line
-    and the same mistake in an unchanged line."""
+    """Makes a repository whose second commit adds one badly formatted source, and another source with a mistake in a
+    changed line and the same mistake in an unchanged line."""
     if not shutil.which("git"):
         skip("there is no git, which says what changed")
     tidy = tool("clang-tidy")

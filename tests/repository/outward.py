@@ -3,9 +3,9 @@
 
     outward.py ROOT [--programs BUILD]          prints the difference between sources and list, and exits 1 if there is any
     outward.py ROOT [--programs BUILD] --write  writes the list again
-    outward.py ROOT --self-test                 renames a name of each kind in a copy, and checks that the difference has it
+    outward.py ROOT --self-test                 renames a name for each kind in a copy, and checks that the difference has it
 
-Names come from the sources. A line names the layer and not the file, so a name may move to another file of its layer.
+Names come from the sources. A line names the layer and not the file, so a name may move to another file in its layer.
 `--programs` adds names that only built programs print: cases of Google Benchmark, and the keys of the JSON documents of programs. Without
 `--programs`, and for programs that are not built, these lines stay unchanged."""
 import argparse
@@ -282,7 +282,8 @@ HEAD = """# The names of muster that users, scripts and files depend on, a line 
 
 
 def self_test(root):
-    """Renames a name of each kind in a copy of the sources, and checks that its line is missing from the list of the copy."""
+    """Renames a name for each kind in a copy of the sources, and checks that its line is missing from the list of the
+    copy."""
     renames = [("setting --timeout", "src/comm/settings.cpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
                ("flag muster_bench --dry-run", "python/muster_bench/cli.py", "--dry-run", "--look"), ("flag bench/train_step --models", "bench/train_step.cpp", "--models", "--nets"),
                ("command muster_bench revisions", "python/muster_bench/cli.py", '"revisions"', '"commits"'), ("variable MUSTER_FLOW_SLURM", "python/muster_flow/wrapper.py", "MUSTER_FLOW_SLURM", "MUSTER_SLURM"),

@@ -8,7 +8,7 @@
 
 A rule is a construction that makes a text hard to read for readers of other code bases, and its budget is a rate per 1,000
 words: the upper end of the rates in the comments of KaMPIng, Gloo, Aluminum, Ginkgo, Celeritas, spdlog, stdexec, PCCL and
-Taskflow. A single finding is no fault; a page full of them is."""
+Taskflow. A single finding is no fault; a page with many findings is."""
 import argparse
 import collections
 import pathlib

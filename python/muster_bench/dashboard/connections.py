@@ -16,8 +16,8 @@ class _Closed(asyncio.Protocol):
 
 
 class Connections:
-    """Makes the protocol of each connection of an aiohttp server. Above the limit the connection that has waited
-    longest for a request is closed."""
+    """Makes a protocol for each connection to an aiohttp server. Above the limit the connection that has waited longest
+    for a request is closed."""
 
     def __init__(self, server):
         self._server, self._busy, self._since = server, set(), {}

@@ -1,6 +1,5 @@
 """The contents of folders of results, read from their files at each request, for any process that wrote them. Programs
-write some of these files, so a file of another form gives its own run the status "unreadable" and affects no other
-run."""
+write some files, so a file of another form gives its own run the status "unreadable" and affects no other run."""
 import contextlib
 import json
 import math
@@ -135,7 +134,7 @@ class Runs:
         return self._looks[key][1].series
 
     def run(self, folder, name):
-        """Returns the details of one run."""
+        """Returns the details of a run."""
         home, row = self.home(folder, name), self.row(folder, name)
         try:
             more = self._more(folder, home, row)
@@ -187,7 +186,7 @@ class Runs:
         raise Missing(f"'{'/'.join(names)}' has no file '{path[:200]}' (it is not in its folder); take one that it lists")
 
     def compare(self, first, second):
-        """Compares two runs, measure by measure. The repetitions of each run show the noise."""
+        """Compares two runs, measure by measure. Their repetitions show the noise."""
         try:
             return self._compared(first, second)
         except OF_ANOTHER_FORM as error:
@@ -249,7 +248,7 @@ def attempt_of(home):
 
 
 def files_in(home, paths):
-    """Returns the first of these paths, by name, that are files. Files whose names a page cannot show are left out."""
+    """Returns the first paths, by name, that are files. Files whose names a page cannot show are left out."""
     found = []
     for path in sorted(paths)[:FILES]:
         with contextlib.suppress(OSError, UnicodeError):

@@ -89,7 +89,7 @@ class Dashboard:
             response = _error(413, f"the request is too long (at most {MOST_POSTED:,} bytes); send less at a time")
         except web.HTTPException as error:
             response = _error(error.status, f"{request.method} {request.path[:200]} is not answered ({error.reason}); see /api/openapi.json")
-        except Exception:  # an error of this program: it is logged, and the next request is served
+        except Exception:  # an internal error: it is logged, and the next request is served
             logging.exception("%s %s", request.method, request.path)
             response = _error(500, "the dashboard failed (its log says why); try again")
         return response

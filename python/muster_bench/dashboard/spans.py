@@ -11,7 +11,7 @@ from ..files import make_folder, open_regular, writing
 from .runs import LINE, OF_ANOTHER_FORM, Missing, lines_of
 
 HEX = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{16})?")
-# number of the latest traces that are kept; limits of one trace; limit of one reply
+# limits: the latest traces that are kept, the bytes of a trace, the spans in a reply
 MOST_TRACES, MOST_BYTES, MOST_SPANS = 1000, 8 << 20, 5000
 
 
@@ -94,8 +94,8 @@ def _summary(id_, spans):
 
 
 def step(path, number):
-    """Returns one step of the timeline that a run has written: the operations of each rank in it. The file is read by
-    lines, so that a long file takes little memory."""
+    """Returns one step of the timeline that a run has written: the operations by rank. The file is read by lines, so
+    that a long file takes little memory."""
     if not os.path.exists(path):
         raise Missing("this run has no timeline (it was started without --trace, or has not ended); start it with one")
     # `within`: the current rank's events belong to that step; most events belong to other steps

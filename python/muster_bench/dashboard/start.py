@@ -22,7 +22,7 @@ LOOK = 0.05
 
 
 class Starter:
-    """Starts runners. `places` are folders of this machine, `address` is where runs may post metrics, `token`
+    """Starts runners. `places` are folders on this machine, `address` is where runs may post metrics, `token`
     authorizes them."""
 
     def __init__(self, folder, places, address, token):
@@ -31,7 +31,7 @@ class Starter:
         self._processes = []
 
     def presets(self):
-        """Returns the presets and the choices of each."""
+        """Returns the presets with their choices."""
         found = []
         for path in sorted(PRESETS.glob("*.yaml")):
             file = read_file(path)
@@ -41,7 +41,7 @@ class Starter:
         return found
 
     def start(self, request):
-        """Starts a new runner and returns the name of its folder. `request` is the posted object; errors in it are
+        """Starts a new runner and returns its folder's name. `request` is the posted object; errors in it are
         refused."""
         section = Section(request, "the request")
         preset, command = section.get("preset", "a text", ""), section.get("command", "a text", "").strip()
@@ -66,7 +66,7 @@ class Starter:
         return self._run(folder, words)
 
     def _preset(self, preset, section, ranks):
-        """Returns the command of a preset. A closed preset runs as it is published, or a part of it."""
+        """Returns the command of a preset. A closed preset runs as it is published, or in part."""
         file = read_file(PRESETS / f"{preset}.yaml")
         division = section.get("division", "a text", file.division)
         words = [preset, *(["--division", division] if division != file.division else [])]

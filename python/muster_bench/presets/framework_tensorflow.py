@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Tasks of frameworks.yaml by TensorFlow with parameter servers. This process coordinates, one process for each rank computes
-gradients of its batches, and one more process keeps the variables and applies each gradient when it arrives (asynchronous).
-Without Keras, whose version 3 has no parameter servers. Batch normalisation uses the batch, also for the test images."""
+"""Tasks of frameworks.yaml by TensorFlow with parameter servers. This process coordinates, one process for each rank
+computes its batches' gradients, and one more process keeps the variables and applies each gradient when it arrives
+(asynchronous). Without Keras, whose version 3 has no parameter servers. Batch normalisation uses the batch, also for
+the test images."""
 import json
 import os
 import pathlib

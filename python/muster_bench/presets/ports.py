@@ -5,7 +5,7 @@ _held = []
 
 
 def free_port():
-    """Returns a free port of this host. The port stays bound until this process ends, and nothing listens on it: the
+    """Returns a free port on the host. The port stays bound until this process ends, and nothing listens on it: the
     system assigns it to no other socket, also while its server is down. A server that sets SO_REUSEADDR can listen
     on it."""
     held = socket.socket()

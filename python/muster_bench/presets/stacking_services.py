@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The functions of the stacked ensemble (docs/stacking.md) as processes of this machine, with the store that they use, and an
+"""The functions of the stacked ensemble (docs/stacking.md) as processes on this machine, with the store that they use, and an
 experiment with them.
 
     stacking_services.py PROGRAM DATA TRANSFER TRAINERS sequential|parallel INVOCATIONS
@@ -129,7 +129,7 @@ class Ensemble:
                               capture_output=True, timeout=timeout, check=False, env={**os.environ, "ENABLE_TRACING": "false"})
 
     def stop(self):
-        """Ends the functions and returns the last output of each; must be called once."""
+        """Ends the functions and returns their last output; must be called once."""
         said = {}
         for process in self.processes.values():
             if process.poll() is None:

@@ -23,7 +23,7 @@ def wait_for(port):
 
 
 class swift:
-    """Swift with its S3: one server of each kind and one copy of all data."""
+    """Swift with its S3: with a single server for each kind and a single copy of the data."""
     user, key = "test:tester", "testing"
 
     def __init__(self, folder):

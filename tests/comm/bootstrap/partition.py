@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A store on one host and its clients on other hosts, with a cut network: the errors of each process, and their times.
+"""A store on one host and its clients on other hosts, with a cut network: the processes' errors, and their times.
 
 partition.py WORKER     WORKER is test_store_worker"""
 import pathlib

@@ -17,7 +17,7 @@ from program import HANG, PROGRAMS, Case, free_port
 PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "python"
 ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(PLATFORM), "PYTHONDONTWRITEBYTECODE": "1"}
 
-# A replica that starts slowly and replies slowly, and reports the largest number of its concurrent requests.
+# A replica that starts slowly and replies slowly, and reports its largest number of concurrent requests.
 SLOW = """
 import http.server, json, os, threading, time
 lock, at_once, most = threading.Lock(), 0, 0
@@ -48,7 +48,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 
 
 def service(name, predictor, **annotations):
-    """Returns the document of one service; `predictor` is a mapping."""
+    """Returns the document of a service; `predictor` is a mapping."""
     return {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
             "metadata": {"name": name, "annotations": {key.replace("__", "/"): value for key, value in annotations.items()}},
             "spec": {"predictor": predictor}}

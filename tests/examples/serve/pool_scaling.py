@@ -34,7 +34,7 @@ class Rule(unittest.TestCase):
             return Scaler(read([file.name], 20).services["a"])
 
     def run_for(self, scaler, begin, seconds, busy, ready):
-        """Returns the wanted numbers, one for each decision; as many replicas are ready as the decision before
+        """Returns the wanted numbers, a number for each decision; as many replicas are ready as the decision before
         wanted."""
         wanted = []
         for tick in range(seconds * 5):

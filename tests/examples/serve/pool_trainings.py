@@ -162,7 +162,7 @@ class Trainings(PoolCase):
         self.drain()
 
     def test_priorities_and_limits(self):
-        """Checks the number of idle ranks of each training."""
+        """Checks how many idle ranks each training has."""
         service_of = service("slow", slow(0.5, {"minReplicas": 1, "maxReplicas": 4, "scaleTarget": 1}), **{"pool.muster__priority": "1"}, **WINDOW)
         service_of["metadata"]["namespace"] = "web"
         self.idle("low", 4, 8)
@@ -170,7 +170,7 @@ class Trainings(PoolCase):
                    more=["--cores", "7"])
         self.come_to(low=6)                          # 7 cores, a replica uses one
         high = self.idle("high", 1, 8)
-        self.come_to(low=3, high=3)                  # the limit of its account
+        self.come_to(low=3, high=3)                  # its account's limit
         self.idle("same", 1, 1)
         self.come_to(low=2, high=3, same=1)
         with Load(self.port, 6, "/v1/models/slow:predict", "{}") as load:

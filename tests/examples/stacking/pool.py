@@ -65,7 +65,7 @@ class Grpc(PoolCase):
         self.begin(trainer=4)
         whole = self.score()
         victim = self.replicas("trainer")[1]
-        os.kill(victim, signal.SIGSTOP)   # it has one of four concurrent calls
+        os.kill(victim, signal.SIGSTOP)   # it serves a quarter of the concurrent calls
         kill = threading.Timer(0.3, os.kill, [victim, signal.SIGKILL])
         kill.start()
         self.assertEqual(self.score(), whole)

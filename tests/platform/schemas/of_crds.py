@@ -2,7 +2,7 @@
 """Makes crds.json from CustomResourceDefinitions and documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
 A kind whose CRD has no schema (Argo Events') is read from its project's OpenAPI definitions.
 
-The parts that a cluster checks stay: names, types, patterns, required and listed values of all fields in the documents, and only the names
+The parts that a cluster checks stay: names, types, patterns, required and listed values of the fields in the documents, and only the names
 of other fields. Unknown names are errors, as for an API server with strict validation."""
 import json
 import sys
