@@ -199,7 +199,8 @@ TEST_CASE("a step that fails when a part of the state has just come is not run a
       owner.values[0] += 1;
       if (calls == 1) throw muster::peer_failure({1}, "somebody died");
     };
-    CHECK_THROWS_WITH(session.run(state, step, {.steps = 3}), contains("part 'lazy' of the state came in a step that"));
+    CHECK_THROWS_WITH(session.run(state, step, {.steps = 3}),
+                      contains("part 'lazy' of the state was added in a step that"));
     CHECK(calls == 1);
     CHECK(session.run(state, step, {.steps = 3}));
     CHECK(owner.values[0] == 6);

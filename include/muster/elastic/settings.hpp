@@ -1,4 +1,4 @@
-// The settings of elastic.
+// The settings of elastic jobs.
 #pragma once
 
 #include <muster/core/env.hpp>
