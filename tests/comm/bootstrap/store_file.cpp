@@ -107,7 +107,8 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
 
 TEST_CASE("a client that waits for the file of a store ends at once with the reason why there is none") {
   const temporary_file file;
-  std::jthread rank_0([&] { muster::detail::tell_by_store_file(file.path(), "muster-store cannot be started (why)"); });
+  std::jthread rank_0(
+      [&] { muster::detail::report_by_store_file(file.path(), "muster-store cannot be started (why)"); });
   CHECK_THROWS_WITH(tcp_store(file.where(), "", soon()), contains("muster-store cannot be started (why)"));
   rank_0.join();
   CHECK_THROWS_AS(tcp_store(file.where(), "", at_once()), muster::timeout_error);

@@ -21,13 +21,13 @@ std::string sensible(muster::random_stream& random) {
   static const std::string keys[] = {"a", "b", "key/1", "key/2", std::string(3, '\0')};
   static const std::string values[] = {"", "v", "another", std::string(300, 'x')};
   store_request asked;
-  asked.what = static_cast<store_call>(1 + random.below(5));
+  asked.call = static_cast<store_call>(1 + random.below(5));
   asked.id = random.below(30);
   asked.number = random.below(3) == 0 ? 0 : random.below(40);
   const bool has_key =
-      asked.what == store_call::get || asked.what == store_call::swap || asked.what == store_call::watch;
+      asked.call == store_call::get || asked.call == store_call::swap || asked.call == store_call::watch;
   if (has_key) asked.key = keys[random.below(std::size(keys))];
-  if (asked.what == store_call::swap && random.below(4) != 0) asked.value = values[random.below(std::size(values))];
+  if (asked.call == store_call::swap && random.below(4) != 0) asked.value = values[random.below(std::size(values))];
   if (asked.value && random.below(3) == 0) asked.life = muster::store_life::of_client;
   std::string bytes;
   append_frame(bytes, asked);
@@ -85,7 +85,7 @@ TEST_CASE("no bytes make the store's protocol crash or the table wrong") {
 
 TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole") {
   std::string bytes;
-  append_frame(bytes, {.what = store_call::swap,
+  append_frame(bytes, {.call = store_call::swap,
                        .id = 7,
                        .number = 8,
                        .key = std::string(muster::store_key_limit, 'k'),
@@ -112,10 +112,10 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
     CHECK_FALSE(parse_reply(first_frame(lying)->body));
   }
   std::string too_long;
-  append_frame(too_long, {.what = store_call::get, .key = std::string(muster::store_key_limit + 1, 'k')});
+  append_frame(too_long, {.call = store_call::get, .key = std::string(muster::store_key_limit + 1, 'k')});
   CHECK_FALSE(parse_request(first_frame(too_long)->body));
   too_long.clear();
   append_frame(too_long,
-               {.what = store_call::swap, .key = "k", .value = std::string(muster::store_value_limit + 1, 'v')});
+               {.call = store_call::swap, .key = "k", .value = std::string(muster::store_value_limit + 1, 'v')});
   CHECK_FALSE(parse_request(first_frame(too_long)->body));
 }

@@ -218,8 +218,8 @@ tcp_socket opened_at(const std::string& where, const std::string& name) {
   using namespace muster::detail;
   auto guest = guest_at(where, "t");
   std::string words;
-  append_frame(words, store_request{.what = store_call::open, .id = 1, .number = 1000, .value = name});
-  append_frame(words, store_request{.what = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
+  append_frame(words, store_request{.call = store_call::open, .id = 1, .number = 1000, .value = name});
+  append_frame(words, store_request{.call = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
   write(guest, words);
   tcp_store looks(where, "t", soon());  // and has no part in it
   REQUIRE(comes([&] { return static_cast<bool>(looks.get("record", soon())); }));
@@ -248,7 +248,7 @@ TEST_CASE("a store is cleared when its clients have closed it or ended, and not 
   {
     const auto guest = opened_at(closed.address(), store_client_identity());
     std::string farewell;
-    append_frame(farewell, store_request{.what = store_call::leave});
+    append_frame(farewell, store_request{.call = store_call::leave});
     write(guest, farewell);
   }
   CHECK(record_at(closed, 60).empty());
@@ -381,7 +381,7 @@ TEST_CASE("a client that does not know the token is told, dropped and counted") 
     CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not have this job's token"));
   }
   CHECK(serves(server, "a secret"));
-  constexpr int tries = 8 * muster::detail::closings_of_a_stranger;
+  constexpr int tries = 8 * muster::detail::max_rejections;
   CHECK(comes([&] { return server.met().strangers == tries; }));
   CHECK(server.met().served == 1);
   CHECK(server.met().offenders == 0);
@@ -441,7 +441,7 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
   tcp_store store(server.address(), "t", soon());
   std::vector<std::string> garbage{std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'), std::string(40, '\x07')};
   std::string good;
-  append_frame(good, {.what = store_call::get, .id = 1, .key = "key"});
+  append_frame(good, {.call = store_call::get, .id = 1, .key = "key"});
   for (const std::size_t at : {4U, 5U, 6U, 7U}) {  // what it is, whether it has a value, how long the key is
     auto bad = good;
     bad[at] = '\x70';
@@ -451,7 +451,7 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
   for (const auto& text : garbage) {
     auto one = guest_at(server, "t");
     std::string begin;
-    append_frame(begin, {.what = store_call::swap,
+    append_frame(begin, {.call = store_call::swap,
                          .id = 1,
                          .key = "of the guest",
                          .value = "x",
@@ -475,8 +475,8 @@ TEST_CASE("a frame that comes byte by byte is understood, and one that is cut sh
   const store_server server("127.0.0.1:0", "t");
   tcp_store store(server.address(), "t", soon());
   std::string text;
-  append_frame(text, {.what = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
-  append_frame(text, {.what = store_call::swap, .id = 2, .key = "never", .value = "came"});
+  append_frame(text, {.call = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
+  append_frame(text, {.call = store_call::swap, .id = 2, .key = "never", .value = "came"});
   const auto one = guest_at(server, "t");
   one.set_no_delay();
   for (std::size_t i = 0; i + 1 < text.size(); ++i) write(one, text.substr(i, 1));
@@ -493,7 +493,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   REQUIRE(store.compare_and_swap("large", 0, std::string(muster::store_value_limit, 'x'), soon()).swapped);
   const auto glutton = guest_at(server, "t");
   std::string text;
-  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.call = store_call::get, .id = id, .key = "large"});
   write(glutton, text);
   for (int i = 0; i < 20; ++i) CHECK(serves(server, "t"));
   // Slow it may be: all answers are there when it takes them.
@@ -518,7 +518,7 @@ TEST_CASE("requests that came together are all answered, however fast the answer
   REQUIRE(store.compare_and_swap("large", 0, std::string(bytes, 'x'), soon()).swapped);
   std::string text;
   for (std::uint64_t id = 0; id < requests; ++id)
-    append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+    append_frame(text, {.call = store_call::get, .id = id, .key = "large"});
   std::vector<std::byte> answers(requests * (21 + bytes));
   for (int i = 0; i < 200; ++i) {
     const auto one = guest_at(server, "t");
