@@ -27,7 +27,7 @@
 
 namespace muster { inline namespace v0 { namespace detail { namespace {
 
-// Returns the protocol's count of progress: one for each step, each finished evaluation and each finished run.
+// Returns the protocol's count of progress: one per step, per finished evaluation and per finished run.
 std::uint64_t progress_of(const state& target) {
   const auto at = target.position();
   return at.steps + at.evaluations + at.runs;
@@ -280,7 +280,7 @@ class elastic_backend final : public session_backend {
   void connect() {
     const int rank = *record_.rank_of(self().id);
     set_log_rank(rank);
-    // The memory of former processes of this host is used again: none of them may still write to it.
+    // The memory of this host's former processes is used again: no former process may still write there.
     service().await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
     if (context_.shared_memory()) context_.shared_memory()->attach_again();  // null for tcp alone
     auto built = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
@@ -357,10 +357,10 @@ class elastic_backend final : public session_backend {
   std::deque<former_group> former_;
   bool has_state_ = false;   // true if this rank's state counts
   bool stopped_ = true;      // true while this rank is in no generation and has reported its stop to the membership
-  bool first_step_ = false;  // true until the first step of this generation is done
+  bool first_step_ = false;  // true until this generation's first step is done
   std::uint64_t repeated_at_ = ~std::uint64_t{0};  // the progress at the last failure of a step
   std::size_t repeated_among_ = 0;                 // number of members at that failure
-  int repetitions_ = 0;                            // number of failures of that step
+  int repetitions_ = 0;                            // failures of that step
   link_watch links_;
   clock::duration work_{};   // own time of the last attempt
   elastic::change change_;   // the last change, or the change under way

@@ -1,4 +1,4 @@
-// A process in an elastic job, independent of the work of its ranks: its identity, its part in the membership, and its
+// A process in an elastic job, independent of its ranks' work: its identity, its part in the membership, and its
 // connections to the members of a generation.
 #pragma once
 

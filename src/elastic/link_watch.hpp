@@ -37,9 +37,9 @@ class link_watch {
     turn_ = 0;
     links_.assign(static_cast<std::size_t>(size), {});
   }
-  /// Samples the connections after a step; returns a report after each fifth of its steps. The system's measurement of
-  /// a single step is mostly noise where cores are shared: a connection is slow only if it was slow in all steps of
-  /// four fifths.
+  /// Samples the connections after a step; returns a report after every fifth part of the report's steps. The system's
+  /// measurement of a single step is mostly noise where cores are shared: a connection is slow only if it was slow in
+  /// all steps of four fifths.
   template <class Transport>
   std::optional<link_report> sample(Transport& over) {
     // Each sample is one system call, so one step of a large job samples only some connections.

@@ -90,7 +90,7 @@ void member_links::change(const std::stop_token& stop) {
     stopped = false;
     const auto& record = next->record;
     try {
-      // Uses memory of its own: processes of former generations may still write to theirs.
+      // Uses separate memory: processes of former generations may still write to theirs.
       auto built = member_->connect(
           record, std::make_shared<segment>(reserve_for(static_cast<int>(record.members.size()))),
           [&] { return next->end->revoked() || stop.stop_requested(); }, true);

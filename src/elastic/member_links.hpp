@@ -24,7 +24,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 class job_member;
 
-/// One process's part in an elastic job that is not a sequence of steps. A thread stops each generation as soon as it
+/// A process's part in an elastic job that is not a sequence of steps. A thread stops each generation as soon as it
 /// is over, connects the next one and stores its connections for the owner. The owner continues over the old
 /// connections until it calls `take`. Thus no process waits for a busy process, and messages under way at the change
 /// are lost.
@@ -50,7 +50,7 @@ class member_links {
   bool take(const mover& move);
   /// Does the same, and waits for the first connections.
   void await(const mover& move);
-  /// Reports a broken connection of that generation. If it is the present generation, its members connect again,
+  /// Reports a broken connection of `end`'s generation. If it is the present generation, its members connect again,
   /// without members that have gone.
   void connect_again(const revocation& end) noexcept { broken_.store(&end, std::memory_order_release); }
 

@@ -38,7 +38,7 @@ void broadcast_in_pieces(group& ranks, std::span<std::byte> bytes) {
     broadcast(ranks, bytes.first(std::min(piece, bytes.size())), 0);
 }
 
-// Moves to the position of rank 0. The counts of evaluations and runs stay those of this start of the program.
+// Moves to the position of rank 0. Keeps this program's own counts of evaluations and runs.
 void adopt_first_position(group& ranks, state& target) {
   state_position target_position = target.position();
   const state_position own_position = target_position;

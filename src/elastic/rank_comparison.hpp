@@ -21,7 +21,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Returns the properties as one text, to be sent.
 [[nodiscard]] std::string packed(const std::vector<state_property>& properties);
 /// Returns the first property that differs, as "the seed is 1 at rank 0 and 7 at rank 2"; empty if none differs. The
-/// texts are results of `packed`, and the names are those of the two ranks.
+/// texts are results of `packed`, and the names identify the two ranks.
 [[nodiscard]] std::string first_difference(std::string_view first, const std::string& first_name,
                                            std::string_view second, const std::string& second_name);
 
@@ -39,9 +39,9 @@ struct differing_part {
 [[nodiscard]] std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts,
                                                           int reference);
 
-/// Makes ranks begin together, each with a state of its own; collective. Throws mismatch_error at all ranks if their
+/// Makes ranks begin together, each with its own state; collective. Throws mismatch_error at all ranks if their
 /// properties differ. All ranks adopt the position and the replicated parts of rank 0, and before the first step also
-/// its parameters if ranks have their own weights. One warning names the first part that differed.
+/// its parameters if ranks have their own weights. A warning names the first part that differed.
 void begin_together(group& ranks, state& target);
 
 /// Compares replicas; collective. Throws mismatch_error at all ranks if the parameters, or an optimizer's arrays for

@@ -76,9 +76,9 @@ std::string transport_between(const elastic::generation_record& group, const tra
   if (requested == "self" || requested == "local")
     refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose shm, tcp, hierarchical or auto");
   const bool has_lost_mpi =
-      std::ranges::any_of(group.members, [](const auto& one) { return one.endpoints.ends_with(without_mpi); });
+      std::ranges::any_of(group.members, [](const auto& member) { return member.endpoints.ends_with(without_mpi); });
   if (requested == "mpi" && !has_lost_mpi)
-    return "mpi";  // also for a single member: the others of its world may not have ended yet
+    return "mpi";  // also for a single member: other members of the MPI world may not have ended yet
   if (group.members.size() == 1) return "self";
   if (requested == "shm" && !hosts.one_host()) {
     refuse("the members of this job are on " + std::to_string(hosts.hosts.size()) +

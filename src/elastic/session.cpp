@@ -59,7 +59,7 @@ struct run_mark {
   state& target;
 };
 
-// Returns true if this call is one of the calls that the others have finished, and counts it.
+// Returns true if the others have finished this call, and counts the call.
 bool skip_finished_call(std::uint32_t& backlog) {
   if (backlog == 0) return false;
   --backlog;

@@ -190,9 +190,9 @@ class transfer {
   std::vector<int> holders_;
   std::string properties_;
   std::vector<state_part> parts_;                // the replicated parts
-  std::vector<std::vector<std::byte>> buffers_;  // by part: memory of a part that has no memory of its own yet
+  std::vector<std::vector<std::byte>> buffers_;  // by part: memory for a part without its own memory
   std::vector<std::span<std::byte>> chunks_;
-  digest bytes_;  // digest of all chunks
+  digest bytes_;  // digest over all chunks
 };
 
 }  // namespace

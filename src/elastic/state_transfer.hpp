@@ -6,7 +6,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank's part in the transfer.
+/// A rank's part in the transfer.
 struct transfer_part {
   /// True if this rank's state counts; false for a joiner, and for all ranks but one when a job begins.
   bool may_hold = true;

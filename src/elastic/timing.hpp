@@ -1,4 +1,4 @@
-// Durations and intervals of elastic jobs, beside those of the settings (`membership_policy`).
+// Durations and intervals of elastic jobs, in addition to the settings (`membership_policy`).
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,15 @@ struct elastic_timing {
   /// `farewell_poll`.
   static constexpr seconds farewell{2.0};
   static constexpr std::chrono::milliseconds farewell_poll{2};
-  /// Killed processes of this host have `end_of_killed` to end before the memory that they write is used again. They
-  /// are checked every `end_poll`.
+  /// Killed processes on the local host have `end_of_killed` to end before the memory that they write is used again.
+  /// They are checked every `end_poll`.
   static constexpr seconds end_of_killed{2.0};
   static constexpr std::chrono::microseconds end_poll{200};
-  /// Interval of checks that this rank's state is still the state of its last stop, while no generation forms.
+  /// Interval of checks that this rank's state has not changed since the last stop, while no generation forms.
   static constexpr std::chrono::seconds next_generation{1};
   /// Interval at which a thread that connects generations checks for a request to end.
   static constexpr std::chrono::milliseconds look_at_links{50};
-  /// How long old connections stay after new ones exist: members change over one after another.
+  /// Time for which old connections stay after new ones exist: members change over one after another.
   static constexpr std::chrono::seconds former_links{2};
 };
 

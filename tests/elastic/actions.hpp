@@ -9,7 +9,7 @@
 
 #include "elastic/membership/membership.hpp"
 
-/// One structure for each function of `membership_outlet`.
+/// A structure for each function of `membership_outlet`.
 namespace act {
 struct send {
   muster::elastic::heartbeat message;

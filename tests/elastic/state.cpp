@@ -201,13 +201,13 @@ TEST_CASE("a state goes where another was") {
 }
 
 TEST_CASE("parts have names of their own, and come with use") {
-  weights one, two;
-  CHECK_THROWS_WITH((muster::state{one, two}), contains("two parts of the state are named 'weights'"));
-  CHECK_THROWS_AS((muster::state{muster::restored_values{"", std::span(one.values)}}), muster::configuration_error);
+  weights first, second;
+  CHECK_THROWS_WITH((muster::state{first, second}), contains("two parts of the state are named 'weights'"));
+  CHECK_THROWS_AS((muster::state{muster::restored_values{"", std::span(first.values)}}), muster::configuration_error);
   auto loader = numbers{100} | muster::batch(30);
   CHECK_THROWS_WITH((muster::state{loader.cursor(), loader.cursor()}), contains("two cursors"));
 
-  muster::state state{one};
+  muster::state state{first};
   CHECK(state.parts().size() == 1);
   CHECK_FALSE(state.has_data());
   CHECK(state.progress().epoch == 0.0);

@@ -60,7 +60,7 @@ class damaging_transport final : public muster::transport_decorator {
     return true;
   }
   [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call& call) override {
-    return std::make_unique<damaging_transport>(inner().subgroup(how));
+    return std::make_unique<damaging_transport>(inner().subgroup(call));
   }
 
  private:
@@ -78,8 +78,8 @@ TEST_CASE("ranks that are behind receive the state of the furthest rank, and no 
   for (std::uint64_t seed = first; seed < first + 12; ++seed) {
     muster::random_stream draw(seed);
     const int ranks = 2 + static_cast<int>(draw.below(4));
-    // By rank: steps done, whether its state may count, whether it is received in place, and its differences from the
-    // holders' state.
+    // Plans by rank: steps done, whether its state may count, whether it is received in place, and its differences from
+    // the holders' state.
     struct plan {
       std::uint64_t steps = 5;
       bool holds = true, in_place = false;

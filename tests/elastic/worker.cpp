@@ -1,4 +1,4 @@
-// One rank of an elastic job that can verify that every sample was used exactly once: its state has a checksum of all
+// A rank of an elastic job that can verify that every sample was used exactly once: its state has a checksum of all
 // ids that committed steps used, which is a function of the data alone. The test scripts in this folder start it and
 // cause faults.
 //
@@ -7,8 +7,8 @@
 //                            [--until FILE]
 //   --values   number of floats of the model, which are reduced in each step and copied to ranks that join
 //   --ballast  further state, which is only copied
-//   --work     additional time of each step, asleep
-//   --burn     additional processor time of each step
+//   --work     additional time per step, asleep
+//   --burn     additional processor time per step
 //   --checkpoint  continues from the checkpoint there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes per second at which files are written and read
 //   --throws   from this step on, rank 0 throws a timeout_error that is unrelated to the job's group
@@ -55,7 +55,7 @@ ssize_t take_time(ssize_t bytes) {
 
 }  // namespace
 
-// Simulates a slow disk: these functions replace those of the C library.
+// Simulates a slow disk: these functions replace the C library's.
 extern "C" ssize_t write(int file, const void* bytes, size_t size) {
   return take_time(::syscall(SYS_write, file, bytes, size));
 }
@@ -105,7 +105,7 @@ void print_line(const std::string& line) {
   (void)!::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-// Returns the processor time of this thread, in milliseconds.
+// Returns the thread's processor time, in milliseconds.
 double processor_time() {
   timespec time{};
   (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -29,8 +29,8 @@ class departure : public error {
   /// Returns the reason; its number is the exit status.
   [[nodiscard]] exit_reason why() const noexcept { return why_; }
   /// Returns true if the whole job ends here, because too few members are left or because all have left, and this
-  /// process is the member that saves the state. The state is then that of the last step that this process committed,
-  /// and the context's world is this process alone.
+  /// process is the member that saves the state. The state is then the state after the last step that this process
+  /// committed, and the context's world is this process alone.
   ///
   ///     catch (const muster::elastic::departure& gone) {
   ///       auto alone = muster::fixed_session(context);

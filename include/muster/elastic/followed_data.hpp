@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 /// A state_owner for data that all ranks have to agree about. List it before `loader.cursor()` in a `state`; a training
 /// has at most one. Ranks that have opened different versions of a growing source (`records:FOLDER?follow`) begin with
 /// the oldest version. In the last step of an epoch, or every N steps (`records:FOLDER?every=N`), they agree on the
-/// newest version that all ranks see. The next epoch then uses the records of that version, or with `every` the present
+/// newest version that all ranks see. The next epoch then uses that version's records, or with `every` the present
 /// epoch does. The version is a part of the state: it is saved with the state and copied to a rank that joins.
 ///
 /// For a source in shards (`shards:FOLDER?local`) the ranks exchange before a step which shards they have, whenever
@@ -31,7 +31,7 @@ class followed_data {
   std::uint64_t open_oldest(group& ranks);
 
   loader* data_;
-  /// The inputs of the last agreement. When none of them has changed, at all ranks, the ranks need no new exchange.
+  /// The inputs of the last agreement. When no input has changed, at all ranks, the ranks need no new exchange.
   struct agreement_inputs {
     std::uint64_t generation = 0;
     int world = 0;

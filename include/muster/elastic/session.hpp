@@ -18,7 +18,7 @@ namespace muster { inline namespace v0 {
 struct run_limits {
   std::uint64_t epochs = 0;  ///< ends with this epoch
   std::uint64_t steps = 0;   ///< ends with this step
-  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of it: to save, to evaluate
+  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of `every`: to save, to evaluate
 };
 
 class session;
@@ -29,7 +29,7 @@ namespace detail {
 /// owns a backend, and the membership. This base class keeps one fixed group. Called by the rank's thread.
 ///
 ///     for (;;) {                                     // session::run
-///       session_backend.prepare(state);                    // group() and generation() are those of the next attempt
+///       session_backend.prepare(state);                    // group() and generation() are valid for the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
 ///       try { state.meet(step); f(step); state.exchange(group); } catch (...) {
@@ -71,8 +71,8 @@ class session_backend {
 
 }  // namespace detail
 
-/// Runs steps. Create one by `fixed_session(context)`, which keeps its ranks, or by `elastic::session(context)`, in
-/// which ranks leave, fail and join. Used by the rank's thread.
+/// Runs steps. Create a session by `fixed_session(context)`, which keeps its ranks, or by `elastic::session(context)`,
+/// in which ranks leave, fail and join. Used by the rank's thread.
 class session {
  public:
   /// Takes the backend that builds and rebuilds the group; programs call fixed_session or elastic::session.

@@ -27,7 +27,7 @@ enum class state_kind : std::uint8_t {
   rank_local = 1   ///< each rank's own: lost when the rank dies, and in its initial state at a rank that joins
 };
 
-/// How a part is restored when a step that changed it fails.
+/// The way in which a part is restored when a step that changed it fails.
 enum class in_step : std::uint8_t {
   restore_on_failure,  ///< the state copies it before each step and restores the copy when the step fails
   keep_on_failure      ///< its owner changes it only when the step commits, or undoes changes (`state_parts::hook`)
@@ -166,16 +166,16 @@ class state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
-  /// Returns the parts, in the order of the owners, by calling `describe` of each owner. Throws configuration_error for
+  /// Returns the parts, in the order of the owners, by calling each owner's `describe`. Throws configuration_error for
   /// equal names, and within a step that may commit. Within an evaluation it returns the parts as of the evaluation's
   /// begin.
   [[nodiscard]] const std::vector<state_part>& parts();
   /// Returns the parts of the last call of the other overload.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
-  /// Returns the properties as of the last call of `parts`: those that its owners have added, its replicated parts, and
-  /// its data.
+  /// Returns the properties as of the last call of `parts`: the properties that its owners have added, its replicated
+  /// parts, and its data.
   [[nodiscard]] std::vector<state_property> properties() const;
-  /// Returns a digest of all replicated parts, the steps and the cursor; it is equal at all ranks of a training. Reads
+  /// Returns a digest of the replicated parts, the steps and the cursor; it is equal at all ranks of a training. Reads
   /// all bytes. Throws configuration_error within a step that may commit, because the state is incomplete there.
   [[nodiscard]] std::uint64_t digest();
 
@@ -196,7 +196,7 @@ class state {
   void next_epoch();
 
   /// The stages of a step, called by sessions. `begin_step` copies the parts that the step may change. In `meet` the
-  /// ranks agree on what the step needs. In `exchange` they exchange the step's changes. Then either `commit_step`
+  /// ranks agree on the inputs of the step. In `exchange` they exchange the step's changes. Then either `commit_step`
   /// drops the copy, lets the owners adopt their changes and moves the cursor past its batch, or `roll_back` restores
   /// everything. `roll_back` does nothing when no step has begun. An evaluation is a step that does not commit.
   void begin_step(bool commits = true);

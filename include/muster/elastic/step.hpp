@@ -1,4 +1,4 @@
-// One step of a training, as seen by the function that computes it.
+// A step of a training, as seen by the function that computes it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class step {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// Returns the epoch, from 0.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return static_cast<std::uint64_t>(at_.epoch); }
-  /// Returns the number of this group of ranks, in the order in which groups were formed; 0 in a session of fixed
+  /// Returns the number of the group, in the order in which groups were formed; 0 in a session of fixed
   /// ranks.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 

@@ -50,7 +50,7 @@ void check(const settings& configuration, const std::string& origin) {
     refuse(setting::transport,
            "it does not connect processes of different launches); use auto, tcp, shm or hierarchical");
   if (configuration.value(setting::elastic) == "on")
-    refuse(setting::elastic, "an elastic job has no separately launched servers); leave one of the two out");
+    refuse(setting::elastic, "an elastic job has no separately launched servers); remove one option");
   if (configuration.integer(setting::ranks) > 1)
     refuse(setting::ranks, "processes cannot join ranks that are threads); start the workers with a launcher");
   const auto& where = configuration.value(setting::rendezvous);

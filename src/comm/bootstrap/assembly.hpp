@@ -16,7 +16,7 @@ struct assembled_launch {
   std::unique_ptr<any_store> store;
 };
 
-/// Returns the launch of this process: `of_launcher` unless remote servers are requested. With `--remote-servers N` the
+/// Returns this process's launch: `of_launcher` unless remote servers are requested. With `--remote-servers N` the
 /// launcher's ranks are the first, and N processes that were started with `--role server` follow in the order of their
 /// arrival. They find each other through the store of `--rendezvous`. The call is then collective over all these
 /// processes. Throws configuration_error when they cannot find each other, or for a server beyond the requested number;

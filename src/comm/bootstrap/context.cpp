@@ -23,7 +23,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
 
-// Makes the context the only one of this process during its life.
+// Ensures that a process has at most one context at a time.
 class sole_context {
  public:
   sole_context() {

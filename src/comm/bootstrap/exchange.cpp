@@ -8,7 +8,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// One exchange. Each rank writes its text. Rank 0 collects the texts and writes all of them under one prefix. Each rank
+// An exchange. Each rank writes its text. Rank 0 collects the texts and writes all texts under one prefix. Each rank
 // removes its own text when it has read those.
 class exchange_round {
  public:

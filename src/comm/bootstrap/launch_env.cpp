@@ -11,7 +11,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The variables of one launcher. The rank counts only if the variable `also` is set too: a shell inside an allocation
+// The variables of a launcher. The rank counts only if the variable `also` is set too: a shell inside an allocation
 // has Slurm's rank without being a step of the allocation.
 struct dialect {
   launch_env::launcher kind;
@@ -105,7 +105,7 @@ launch_env detect_launch(const variable_reader& read) {
   for (auto d : dialects) {
     if (d.also != nullptr && !read(d.also)) continue;
     if (d.kind == launch_env::launcher::slurm && !is_step_of_srun(*read(d.also))) continue;
-    // With srun --preserve-env the other variable is that of the allocation.
+    // With srun --preserve-env the other variable belongs to the allocation.
     constexpr const char* size_of_step = "SLURM_STEP_NUM_TASKS";
     if (d.kind == launch_env::launcher::slurm && read(size_of_step)) d.size = size_of_step;
     const auto rank = number(read, d.rank);

@@ -1,4 +1,4 @@
-// The processes of this host: their identities, their state, and how to kill one.
+// Processes on the local host: their identities, their state, and how to kill one.
 #pragma once
 
 #include <sys/types.h>
@@ -20,10 +20,11 @@ struct process_identity {
   bool operator==(const process_identity&) const = default;
 };
 
-/// Returns the identity of this process's pid namespace: equal for processes to which a number means the same process.
+/// Returns the identity of the calling process's pid namespace: equal for processes to which a number means the same
+/// process.
 [[nodiscard]] std::string process_numbers();
 
-/// Observes one process of this host.
+/// Observes a process on the local host.
 class life {
  public:
   life() = default;

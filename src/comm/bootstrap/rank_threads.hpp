@@ -12,11 +12,11 @@ namespace muster { inline namespace v0 { namespace detail {
 /// never complete.
 void finish(group& world);
 
-/// Exchanges the outcomes of all ranks and agrees on the exit status and on the rank that prints the failure.
+/// Exchanges the ranks' outcomes and agrees on the exit status and on the rank that prints the failure.
 /// Collective.
 [[nodiscard]] context::outcome settle_world(group& world, std::exception_ptr failure);
 
-/// Makes the calling thread the rank of this world during the object's life.
+/// Makes the calling thread the world's rank during the object's life.
 class rank_of_thread {
  public:
   explicit rank_of_thread(group& world) noexcept;

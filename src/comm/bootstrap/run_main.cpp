@@ -1,4 +1,4 @@
-// The main function of a program: a failure is one line of one rank, and one exit status at every rank.
+// The main function of a program: a failure is printed as one line by a single rank, and one exit status at every rank.
 #include <cstdio>
 #include <optional>
 #include <string>

@@ -98,7 +98,7 @@ std::string across_hosts(const launch_env& launch, const std::string& requested,
                             "--transport shm if all ranks are on one host, mpirun, or --ranks N");
 }
 
-// Replaces the bytes of all ranks by those of rank 0, before the first collective.
+// Replaces every rank's bytes by the bytes of rank 0, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const collective_signature none;
   executor f(*state.transport, state.pool, state.scratch, none);
@@ -170,7 +170,7 @@ std::unique_ptr<transport> connect_processes(const transport_choice& chosen, con
   return find_registered(chosen.name)->connect(configuration, launch);
 }
 
-// ---- settings of its groups ----
+// ---- settings of the groups ----
 
 group_settings settings_for_groups(const settings& configuration, int local_ranks) {
   // A progress thread beside the caller's thread is useful only if it has a core, which is not so if the ranks of the
@@ -231,7 +231,7 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
   planned_world planned;
   planned.ranks = chosen.is_of_processes() ? launch.size : chosen.threads;
   planned.why = chosen.why;
-  // Uses the load of this host alone: the load of other hosts is unknown before they are connected.
+  // Uses the local host's load alone: the load of other hosts is unknown before they are connected.
   const double ranks_a_core =
       static_cast<double>(launch.local_size) / std::max(1u, std::thread::hardware_concurrency());
   for (const auto& transport : all_transports(ranks_a_core)) {
@@ -255,8 +255,9 @@ void register_transport(std::string_view name, transport_factory connect) {
 std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                              const launch_env& launch) {
   if (name != "shm" && detail::find_registered(name) == nullptr) {
-    throw configuration_error("there is no transport '" + std::string(name) +
-                              "' between processes in this program; it is shm, tcp, mpi, or one that it registered");
+    throw configuration_error(
+        "there is no transport '" + std::string(name) +
+        "' between processes in this program; it is shm, tcp, mpi, or a transport that it registered");
   }
   return detail::connect_processes({.name = std::string(name)}, configuration, launch);
 }

@@ -23,7 +23,7 @@ struct host_port {
 /// flag or variable that holds the text).
 [[nodiscard]] host_port parse_host_port(std::string_view text, const std::string& origin);
 
-/// One IPv4 or IPv6 address with a port, in the system's format.
+/// An IPv4 or IPv6 address with a port, in the system's format.
 class address {
  public:
   address() = default;
@@ -33,7 +33,7 @@ class address {
   /// Parses the format of `to_string`: numbers only, without a name lookup. Returns an empty address for any other
   /// text.
   [[nodiscard]] static address parse(std::string_view text) noexcept;
-  /// Returns the unspecified address of this host, for both families where the system has both.
+  /// Returns the unspecified address, for both families where the system has both.
   [[nodiscard]] static address any(std::uint16_t port) noexcept;
 
   [[nodiscard]] bool empty() const noexcept { return length_ == 0; }
@@ -68,20 +68,20 @@ class address {
 /// system's resolver.
 [[nodiscard]] std::vector<address> resolve(const host_port& where, clock::time_point until = {});
 
-/// An address of this host and its interface.
+/// A local address and its interface.
 struct interface_address {
   std::string interface;  ///< "eth0"
   address where;          ///< its port is 0
 };
 
-/// Returns the addresses of all interfaces that are up, in the system's order, without link-local addresses.
+/// Returns the addresses of the interfaces that are up, in the system's order, without link-local addresses.
 [[nodiscard]] std::vector<interface_address> all_interface_addresses();
 
 /// Returns the addresses at which other processes reach this host. `chosen` is "auto" (all addresses that reach beyond
 /// this host; the loopback if there are no others), "here" (the loopback, for a job of one host), or a comma-separated
 /// list of interfaces by name ("eth0"), of subnets ("10.0.0.0/8", "2001:db8::/32") and of single addresses. Keeps the
 /// order of the list. Throws configuration_error, whose text begins with `origin` and lists the available addresses,
-/// when a part of the list is not an address of this host.
+/// when a part of the list is not a local address.
 [[nodiscard]] std::vector<address> own_addresses(std::string_view chosen, const std::string& origin);
 
 /// Returns true if the address belongs to this host (and to this network namespace).

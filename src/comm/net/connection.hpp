@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Reads and writes without waiting. One thread may read and another may write, because the two directions share no
+/// Reads and writes without waiting. A thread may read while another thread writes, because the two directions share no
 /// state.
 class connection {
  public:

@@ -16,7 +16,7 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::string_view protocol_name("muster ranks 2\n",
-                                         16);  // with its terminator; the 2 is the version of this protocol
+                                         16);  // with its terminator; the 2 is the protocol's version
 constexpr std::size_t nonce_bytes = 32;
 constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
 constexpr std::size_t mac_bytes = job_secret::mac_bytes;

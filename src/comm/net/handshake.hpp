@@ -13,7 +13,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The secret that only the processes of a job know: SHA-256 of its parts.
+/// The secret that only the processes of a job know: SHA-256 over its parts.
 class job_secret {
  public:
   static constexpr std::size_t mac_bytes = 32;
@@ -41,7 +41,7 @@ struct introduction {
   bool operator==(const introduction&) const = default;
 };
 
-/// One side of a handshake, as a state machine: bytes in, bytes out, with a socket or without.
+/// The state of one side of a handshake, a state machine: bytes in, bytes out, with a socket or without.
 ///
 /// The connecting side introduces itself, and the listening side sends a challenge. The connecting side proves that it
 /// knows the secret. The listening side then proves the same, together with its reply whether it accepts the

@@ -72,7 +72,7 @@ tcp_socket tcp_socket::reserve(const address& where) {
 
 void tcp_socket::start_listening(int backlog) const {
   check_listens(::listen(file(), backlog));
-  // Also for a port that the system chose: connections of this listener do not block the next listener.
+  // Also for a port that the system chose: this listener's connections do not block the next listener.
   const int on = 1;
   check_listens(::setsockopt(file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
 }

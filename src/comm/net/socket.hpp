@@ -37,7 +37,8 @@ class socket_error : public error {
 /// the past it checks once. EINTR does not end the wait.
 bool wait_for(int file, short events, clock::time_point until);
 
-/// One TCP socket: non-blocking, closed on exec, without SIGPIPE. Move-only. One thread may read while another writes.
+/// A TCP socket: non-blocking, closed on exec, without SIGPIPE. Move-only. A thread may read while another thread
+/// writes.
 class tcp_socket {
  public:
   /// Length of the queue of connections to accept: a large job connects at once.
@@ -51,7 +52,7 @@ class tcp_socket {
   /// Binds a port. No peer can connect there before `start_listening`.
   [[nodiscard]] static tcp_socket reserve(const address& where);
   void start_listening(int backlog = most_waiting) const;
-  /// Returns the next connection; an empty socket when none is waiting. Throws socket_error for a failure of this
+  /// Returns the next connection; an empty socket when none is waiting. Throws socket_error for a failure in this
   /// process (no descriptor left). A peer that has already closed its connection is skipped.
   [[nodiscard]] tcp_socket accept() const;
   /// Starts to connect. The connection is complete when the socket is writable and `finish_connect` returns.
@@ -61,7 +62,7 @@ class tcp_socket {
   /// Connects by both calls, at the latest at `until`.
   [[nodiscard]] static tcp_socket connect(const address& remote, clock::time_point until);
   /// Connects to the first of several addresses that replies. Each address gets its share of the remaining time. The
-  /// error contains the failures of all addresses.
+  /// error contains every address's failure.
   [[nodiscard]] static tcp_socket connect(std::span<const address> remote, clock::time_point until);
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }

@@ -27,7 +27,7 @@ namespace muster { inline namespace v0 { namespace detail {
 inline constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 inline constexpr std::size_t max_datagram_bytes = 60000;
 
-/// A UDP socket of this process. Each datagram begins with a mark of the job and an HMAC-SHA-256 over the rest.
+/// A UDP socket for heartbeats. Each datagram begins with a mark of the job and an HMAC-SHA-256 over the rest.
 /// Datagrams that do not match the token are dropped. A filter on the mark drops them before they take room in the
 /// socket, so that a flood costs only its sender. Lost datagrams are not sent again, no order is guaranteed, and no
 /// call waits.
@@ -58,12 +58,12 @@ class datagram_socket {
     }
   }
 
-  /// Returns the addresses of this socket for other processes: "address:port address:port ...".
+  /// Returns the addresses at which other processes reach the socket: "address:port address:port ...".
   [[nodiscard]] const std::string& place() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// Parses the text of `place`. `same_host`: true for a process of this host, which is reachable over the loopback
-  /// too.
+  /// Parses the text of `place`. `same_host`: true for a process on the local host, which is reachable over the
+  /// loopback too.
   [[nodiscard]] std::vector<address> read_place(std::string_view place, bool same_host) const {
     constexpr std::size_t limit = 4;
     std::istringstream texts{std::string(place)};

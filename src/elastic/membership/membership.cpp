@@ -62,7 +62,7 @@ void membership::on_heartbeat(clock::time_point now, const heartbeat& message) {
   merge_heartbeat(now, message);
 }
 
-// Merges the facts of a heartbeat of this generation that all members must know.
+// Merges the facts of a heartbeat from the present generation that all members must know.
 void membership::merge_heartbeat(clock::time_point now, const heartbeat& message) {
   if (!is_member() || message.generation != record_.generation || !is_in(message.from)) return;
   auto& suspects_most_since = views_[message.from].suspects_most_since;
@@ -190,7 +190,7 @@ void membership::announce(clock::time_point now) {
   swap(next);
 }
 
-// Writes the first generation. The first process that sees all of them waiting succeeds.
+// Writes the first generation. The first process that sees all initial members waiting succeeds.
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto waiting_count = static_cast<int>(record_.waiting.size());
@@ -206,7 +206,7 @@ void membership::form_first(clock::time_point now) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
   }
-  // The others begin with a copy of its state, so that all begin with the same state.
+  // The others begin with a copy of the furthest member's state, so that all begin with the same state.
   const auto furthest =
       std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
@@ -327,7 +327,7 @@ void membership::need_stop(clock::time_point now, const std::string& why) {
   send_heartbeat(now);
 }
 
-// From now on every member sends its heartbeats to all members.
+// After this call every member sends its heartbeats to all members.
 void membership::begin_change(clock::time_point now) {
   must_stop_ = true;
   change_began_ = now;

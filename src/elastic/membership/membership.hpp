@@ -1,4 +1,4 @@
-// The membership protocol: how the processes of an elastic job agree on the members of each generation. The protocol
+// The membership protocol: how the processes of an elastic job agree on each generation's members. The protocol
 // has no sockets, clocks or threads: the same code runs in a process (service.hpp) and in a simulation.
 //
 // States of a process:
@@ -11,8 +11,8 @@
 // Shared data:
 //   generation_record  The store holds one record per job. A process changes it only by compare-and-swap on the version
 //                      that it has read. A waiting process adds its own entry to `waiting`. The first process that sees
-//                      enough waiting processes writes generation 1. Afterwards only the first member that stays (or the
-//                      first that leaves, if all leave) writes the next generation.
+//                      enough waiting processes writes generation 1. Afterwards only the first member that stays (or
+//                      the first that leaves, if all leave) writes the next generation.
 //   heartbeat          Each member sends its own complete state, and only its own. A lost, repeated or late heartbeat
 //                      does no harm: receivers use the highest number of a sender and ignore all others.
 //
@@ -20,7 +20,7 @@
 //   1. A member finds a reason to stop: a proof of death, a suspicion, a broken connection, or another member's
 //      `stopped`. For a planned change (a process joins or leaves) rank 0 instead sets `heartbeat::halt`: all members
 //      stop after that step.
-//   2. Each member stops its rank and then sends `stopped`. From the first reason to stop, every member sends its
+//   2. Each member stops its rank and then sends `stopped`. After the first reason to stop, every member sends its
 //      heartbeats to all members, and every member monitors all others.
 //   3. All members that are not dead or suspect have stopped, and a majority shares each suspicion. The first member
 //      that stays writes the next generation: the members that stay, the waiting processes that it admits, the furthest
@@ -30,8 +30,8 @@
 //
 // Invariants:
 //   - A generation has at most one successor, because the compare-and-swap succeeds on one version only.
-//   - A step commits at a member only when every member of the generation took part. From the first `stopped` on no
-//     further step of that generation begins. Members therefore differ by at most one step.
+//   - A step commits at a member only when every member of the generation took part. After the first `stopped`, no
+//     further step begins in that generation. Members therefore differ by at most one step.
 //   - No two groups of one job are live at the same time: every member of the next generation has stopped in this one,
 //     and only a majority may leave a suspect behind.
 #pragma once
@@ -70,7 +70,7 @@ struct membership_policy {
   /// host with so many ranks still has a monitor outside the host for each of them.
   int monitors = 16;
 
-  /// Returns how long a member of this process's own host may be silent. The host itself shows a process that died or
+  /// Returns how long a member on the local host may be silent. The host itself shows a process that died or
   /// was stopped, so silence alone is most likely a sign of an overloaded host. Killing a healthy process there would
   /// help no member.
   [[nodiscard]] clock::duration local_suspicion_timeout() const {
@@ -94,23 +94,23 @@ class membership_outlet {
   virtual void stop(const std::string& why) = 0;
   /// Requests to stop after that step, or after the first later step that is complete.
   virtual void halt(std::uint64_t step) = 0;
-  /// Kills a suspect process of this host.
+  /// Kills a suspect process on the local host.
   virtual void kill(const member& peer) = 0;
   /// Prints a message for people.
   virtual void note(const std::string& text) = 0;
-  /// Builds the group of that generation.
+  /// Builds the generation's group.
   virtual void form(const generation_record& group) = 0;
   /// Ends this process's part in the job; no further call follows. `is_first`: true at one of the members that end for
   /// the same reason, as far as this member knows.
   virtual void end(exit_reason why, const std::string& text, bool is_first) = 0;
 };
 
-/// Returns the least time that a member's own part took in these steps. Of several steps the shortest is ignored: the
+/// Returns the least time that a member's own part took in these steps. The shortest of several steps is ignored: the
 /// last batch of an epoch is small at all members, but their heartbeats report it at different times.
 [[nodiscard]] clock::duration least_work(std::span<const clock::duration> steps) noexcept;
 
 /// The protocol's state machine at one process: events in, calls of its outlet out. The caller provides the time, and
-/// no call waits. The states and the order of events are described at the head of this file.
+/// no call waits. The states and the order of events are described at the head of the file.
 ///
 /// A proof of death is issued by the victim's own host and needs no consent. A suspicion (silence, a broken
 /// connection, no progress) counts when a strict majority of the members not proven dead shares it. Two members have no
@@ -122,10 +122,10 @@ class membership_outlet {
 ///
 /// While nothing changes, a member sends its heartbeats to its monitors and to a few other processes in turn, so that
 /// every process is informed of every other in time. As long as one member lives, the last of several silent ranks is
-/// directly followed by a live rank that monitors it. From the first reason to stop until the next generation, and for
-/// a request, a member sends heartbeats to all, and each member judges all others. A member adopts the verdict of most
-/// monitors about a peer that it did not monitor before and from which it has received nothing since. In a job with no
-/// more members than monitors every member monitors all others.
+/// directly followed by a live rank that monitors it. After the first reason to stop and until the next generation, and
+/// for a request, a member sends heartbeats to all, and each member judges all others. A member adopts the verdict of
+/// most monitors about a peer that it did not monitor before and from which it has received nothing since. In a job
+/// with no more members than monitors every member monitors all others.
 ///
 /// Not thread safe. `on_heartbeat` is O(1) plus O(1) per dead member in the message; the next tick acts on its
 /// contents. A tick is O(monitors), and O(members) once per heartbeat interval to find slow members. During a change
@@ -155,7 +155,7 @@ class membership {
   void disconnected(clock::time_point now, member_id peer, const std::string& why);
   /// Reports that this member's state is complete after so many steps.
   void committed(std::uint64_t step, std::uint64_t cursor);
-  /// Reports the least time of this member's own part in its last steps, without waiting for others.
+  /// Reports the least time that this member's own part took in the last steps, without waiting for others.
   void report_step_time(clock::duration least);
   /// Reports the slowest of this member's connections with much traffic (`peer` is 0 if no connection has much), and
   /// the bandwidth that its best connection has at any time, in bytes per second.
@@ -188,7 +188,7 @@ class membership {
   }
   /// Returns why a member is suspect or dead; empty if it is neither.
   [[nodiscard]] std::string reason_for(member_id peer) const;
-  /// Returns the peer's last heartbeat of this generation; an empty heartbeat if none has arrived.
+  /// Returns the peer's last heartbeat in the present generation; an empty heartbeat if none has arrived.
   [[nodiscard]] const heartbeat& heartbeat_of(member_id peer) const;
   /// Returns when the present change began for this member: it detected or was notified of the first reason to stop.
   [[nodiscard]] clock::time_point change_began() const noexcept { return change_began_; }

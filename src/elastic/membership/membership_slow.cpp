@@ -45,7 +45,7 @@ bool membership::has_become_slow() const {
   return slow_above_ > 0 && !must_stop_ && static_cast<double>(own_.work) > slow_above_ && !slow_.contains(self_.id);
 }
 
-// Makes a slow member leave, as on a request of its own: no step is lost. Only rank 0 decides. If each member decided
+// Makes a slow member leave, as on its own request: no step is lost. Only rank 0 decides. If each member decided
 // by the heartbeats that it has, several would leave together, for example both ends of a slow connection.
 void membership::request_leave(clock::time_point now, const member& slow, const std::string& why) {
   if (rank_ != 0 || own_.removes != 0 || leave_requested_ || !policy_.slow_members_leave || !can_be_spared(now)) return;

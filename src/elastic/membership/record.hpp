@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 { namespace elastic {
 
-/// One start of one process, drawn at random: a process that is started again is another member.
+/// The identity of a process start, drawn at random: a process that is started again is another member.
 using member_id = std::uint64_t;
 
 /// The identity of a process in an elastic job, as its announcement in the store contains it.
@@ -19,10 +19,10 @@ struct member {
   member_id id = 0;
   std::uint64_t host = 0;   ///< equal for two members of one host, and only for these
   std::uint64_t order = 0;  ///< the launcher's rank, by which the first generation is numbered
-  std::uint64_t step = 0;   ///< committed steps of its state at its announcement (from a checkpoint, or 0)
-  // How the process is reached and observed; the protocol reads none of these fields.
+  std::uint64_t step = 0;   ///< committed steps in its state when it announced itself (from a checkpoint, or 0)
+  // Data by which the process is reached and observed. The protocol does not read these fields.
   detail::process_identity process;  ///< process id and start time on its host
-  std::string words;                 ///< the address of its datagram_socket
+  std::string words;                 ///< the addresses of the datagram_socket
   std::string endpoints;             ///< where it waits for the members of the next generation
 
   bool operator==(const member&) const = default;
@@ -41,13 +41,13 @@ struct generation_record {
 
   bool operator==(const generation_record&) const = default;
 
-  /// Returns the rank of that member; nothing when it is not a member.
+  /// Returns the member's rank; nothing when it is not a member.
   [[nodiscard]] std::optional<int> rank_of(member_id id) const noexcept;
   [[nodiscard]] bool is_waiting(member_id id) const noexcept;
 
   /// Returns the bytes that the store holds. Machines of one byte order share the format.
   [[nodiscard]] std::string encode() const;
-  /// Throws error when the text is not a record of this version.
+  /// Throws error when the text is not a record in the present format.
   [[nodiscard]] static generation_record decode(std::string_view text);
 };
 
@@ -74,10 +74,10 @@ struct heartbeat {
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
   std::uint64_t halt = 0;  ///< the step after which the group is to stop and change; 0: no such step
-  /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` of its last steps; 0:
-  /// unknown.
+  /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
+  /// 0: unknown.
   std::uint64_t work = 0;
-  link_seen slowest;        ///< the slowest of its connections with much traffic; `to` is 0 if unknown
+  link_seen slowest;        ///< the slowest connection with much traffic; `to` is 0 if unknown
   std::uint64_t usual = 0;  ///< bytes per second that its best connection carries at any time; 0: unknown
   member_id removes = 0;    ///< set by rank 0: the member that is to leave because it is slow; 0: none
   std::vector<member_id> dead;

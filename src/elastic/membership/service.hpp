@@ -40,7 +40,7 @@ struct pending_signals {
 };
 inline constinit pending_signals signals;
 
-/// One process's part in an elastic job. The rank and the record report events to one state machine, `membership`,
+/// A process's part in an elastic job. The rank and the record report events to one state machine, `membership`,
 /// under one mutex, and the service's thread carries out its actions. That thread has no other work, so its heartbeats
 /// do not depend on the load of the rank.
 class membership_service final : elastic::membership_outlet {
@@ -115,7 +115,7 @@ class membership_service final : elastic::membership_outlet {
     return std::exchange(to_form_, std::nullopt);
   }
 
-  /// Reports the measured quality of this rank's connections over the last steps.
+  /// Reports the measured quality of the rank's connections over the last steps.
   void report_slow_link(const elastic::link_seen& slowest, std::uint64_t usual, std::vector<elastic::link_seen> links) {
     const std::lock_guard held(mutex_);
     protocol_.report_slow_link(slowest, usual);
@@ -132,7 +132,7 @@ class membership_service final : elastic::membership_outlet {
     return ends();
   }
 
-  /// Reports an event of this rank: calls `event(protocol, now)` under the mutex, and the protocol acts at once.
+  /// Reports an event in the rank: calls `event(protocol, now)` under the mutex, and the protocol acts at once.
   template <class Event>
   auto apply(const Event& event) {
     const std::lock_guard held(mutex_);
@@ -147,7 +147,7 @@ class membership_service final : elastic::membership_outlet {
       changed_.wait_for(held, elastic_timing::farewell_poll);
   }
 
-  /// Waits until every process of this host that was in the last generation and is not in this one has ended.
+  /// Waits until every process on the local host that was in the last generation and is not in this one has ended.
   void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
                   clock::time_point until) {
     for (const auto& peer : before.members) {
@@ -212,7 +212,7 @@ class membership_service final : elastic::membership_outlet {
     socket_->send(message.encode(), {recipient});
   }
 
-  // Starts a turn, before any event: passes on what the rank has done since the last turn.
+  // Starts a turn, before any event: passes on the rank's progress since the last turn.
   [[nodiscard]] clock::time_point begin_turn() {
     const auto now = clock::now();
     protocol_.wake(now);
@@ -308,7 +308,7 @@ class membership_service final : elastic::membership_outlet {
   void form(const elastic::generation_record& group) override {
     present_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& why) {
       const auto& peer = members[static_cast<std::size_t>(rank)];
-      if (peer.host == self_.host) return;  // the processes of this host report deaths by proof
+      if (peer.host == self_.host) return;  // on the local host only proof counts
       apply([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, peer.id, why); });
     });
     to_form_ = {group, present_};
@@ -355,7 +355,7 @@ class membership_service final : elastic::membership_outlet {
   std::atomic<std::uint64_t> cursor_{0};
   std::atomic<clock::duration> least_work_{};
 
-  // Step times of this generation, used by the rank's thread only.
+  // Step times in the present generation, used by the rank's thread only.
   std::vector<clock::duration> step_times_;
   std::size_t steps_seen_ = 0;
 

@@ -133,7 +133,7 @@ TEST_CASE("an onlooker reads an etcd, and leaves the keys there when no process 
   const muster::etcd_store begins(server.address(), "http", "looked-at", soon());  // and leaves the store empty
 }
 
-// A process that was disconnected for the time of its lease had no presence any more, and the next process to begin
+// A process that was disconnected for the whole lease had no presence any more, and the next process to begin
 // removed all keys.
 TEST_CASE("a process whose lease has expired is present again, and the next that begins finds what there was") {
   if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");

@@ -23,7 +23,7 @@ std::string word(int rank, std::size_t bytes) {
   return std::string(1, static_cast<char>('a' + rank)) + std::string(bytes, static_cast<char>(rank));
 }
 
-/// The result of one rank, which is a thread with its own store.
+/// A rank's result. Each rank is a thread with its own store.
 struct outcome {
   std::vector<std::string> words;
   std::string error;

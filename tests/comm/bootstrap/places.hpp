@@ -91,7 +91,7 @@ class etcd_process {
     std::filesystem::remove_all(folder_, ignored);
   }
   void send(int signal) const { kill(process_, signal); }
-  /// Stops the process; on return none of its threads runs any more.
+  /// Stops the process; on return no thread of the process runs any more.
   void stop() const {
     send(SIGSTOP);
     await(WSTOPPED);
@@ -131,7 +131,7 @@ inline bool has_etcd() {
   static const bool has = std::system("etcd --version > /dev/null 2>&1") == 0;
   return has;
 }
-/// Returns the one etcd for all tests of this process.
+/// Returns the etcd that all tests in this process share.
 inline const etcd_process& an_etcd() {
   static const etcd_process shared;
   return shared;

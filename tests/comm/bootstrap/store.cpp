@@ -35,7 +35,7 @@ void over_all(Body&& body) {
   }
 }
 
-/// Adds one to the number under the key.
+/// Adds 1 to the number under the key.
 void add(muster::any_store& store, const std::string& key) {
   for (;;) {
     const auto entry = store.get(key, soon());

@@ -507,7 +507,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
 
 TEST_CASE("requests that came together are all answered, however fast the answers are taken", "[slow]") {
   using namespace muster::detail;
-  // The server inherits the only core of this thread, which reads replies between two writes of the server.
+  // The server inherits this thread's only core, which reads replies between two writes of the server.
   cpu_set_t before, one_core;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
   CPU_ZERO(&one_core);

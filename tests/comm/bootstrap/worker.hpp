@@ -39,7 +39,7 @@ class worker {
     (void)wait();
   }
   void send(int signal) const { ::kill(process_, signal); }
-  /// Stops the process; on return none of its threads runs any more.
+  /// Stops the process; on return no thread of the process runs any more.
   void stop() const {
     send(SIGSTOP);
     int status = 0;

@@ -47,7 +47,7 @@ tally simulate(std::uint64_t runs, World&& make_world) {
       totals.healed += ended.healing == liveness::progressed ? 1 : 0;
       totals.excused += ended.healing == liveness::excused ? 1 : 0;
       totals.turns = std::max(totals.turns, ended.turns);
-      // If a third of all heartbeats is lost, silence is repeatedly mistaken for death.
+      // If every third heartbeat is lost, silence is repeatedly mistaken for death.
       const std::uint64_t most = world.loss > 0.1 ? 60 : 30;
       if (ended.generations > most) FAIL("seed " << seed << ": " << ended.generations << " generations");
     } catch (const std::logic_error& broken) {
@@ -89,11 +89,11 @@ TEST_CASE("the same where each member is watched by few", "[simulation][slow]") 
   CHECK(seen.excused * 20 < seen.healed);
 }
 
-// In the first seed a joiner that had copied nothing restarted the job when all others were dead. In the second, one of
-// two members, which had not copied the state either, continued without the other, which had the state. In the third, a
+// In the first seed a joiner that had copied nothing restarted the job when all others were dead. In the second seed a
+// member without a copy of the state continued without the only other member, which had the state. In the third seed a
 // joiner without a copy took a step of the group for its own, since the group had returned to that step, and declared
-// the state lost although another member had it. A seed stands for one schedule of one version of the protocol: the
-// last seed covers the rule that keeps the state at present.
+// the state lost although another member had it. A seed stands for one schedule of one protocol version: the last seed
+// covers the rule that keeps the state at present.
 TEST_CASE("schedules that once broke it", "[simulation]") {
   for (const std::uint64_t seed : {207412, 108494, 50101898, 20261262}) {
     muster::random_stream draw(seed, 99);
@@ -355,7 +355,7 @@ TEST_CASE("a process that finds its job begun anew by processes that saw an empt
   CHECK(std::get<act::end>(requested[0]).why == muster::elastic::exit_reason::fenced);
 }
 
-// Earlier it waited for the rest of its two seconds, and the others waited for it.
+// Earlier it waited for the rest of two seconds, and the others waited for it.
 TEST_CASE("a member at its end leaves when all are at theirs, or when another member waits for a group without it") {
   const muster::elastic::membership_policy policy;
   const muster::clock::time_point start{};

@@ -101,8 +101,8 @@ class job {
   const elastic::member& start(member_id id) {
     processes_.emplace_back();
     auto& created = processes_.back();
-    created.self = {// As long as real ones.
-                    id, (id - 1) / members_per_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};
+    // The texts are as long as real ones.
+    created.self = {id, (id - 1) / members_per_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};
     created.protocol = std::make_unique<elastic::membership>(created.self, policy_, *created.outlet, now_);
     return created.self;
   }

@@ -8,7 +8,7 @@
 
 namespace {
 
-// A store whose every watch fails with an exception that is not one of muster's errors.
+// A store whose every watch fails with an exception that is not an error of muster.
 class exhausted_store final : public muster::any_store {
  public:
   muster::store_entry get(std::string_view key, muster::clock::time_point until) override {

@@ -6,7 +6,7 @@
 namespace simulation {
 
 /// Number of turns of a member (one every 8 to 14 ms) within which a quorum commits some steps, whatever the other
-/// processes do: two quorum timeouts. Most of that time passes until a silent member on the same host counts as hung,
+/// processes do: two quorum timeouts. Most of the time passes until a silent member on the same host counts as hung,
 /// or until a generation has repeatedly failed to form with a member that receives from only some members.
 constexpr std::uint64_t most_turns = 500;
 constexpr std::uint64_t steps_to_see = 3;

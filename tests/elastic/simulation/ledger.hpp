@@ -25,7 +25,7 @@ class ledger {
     std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now.time_since_epoch()).count(),
                 line.c_str());
   }
-  /// Returns true if a live member of that generation has the state with which it began.
+  /// Returns true if a live member has the state with which `generation` began.
   bool state_lives(const elastic::generation_record& generation) const {
     return std::any_of(generation.members.begin(), generation.members.end(), [&](const elastic::member& m) {
       const auto& subject = *processes_.at(m.id);
@@ -109,7 +109,7 @@ class ledger {
 
   void leaves(member_id peer) { leavers_.insert(peer); }
   [[nodiscard]] bool has_left(member_id peer) const { return leavers_.contains(peer); }
-  /// Returns the last step that all members of its generation have committed.
+  /// Returns the last step that all members of a generation have committed.
   [[nodiscard]] std::uint64_t everywhere() const { return everywhere_; }
   void ends(time now, const process& peer, const act::end& a) {
     ++endings_;

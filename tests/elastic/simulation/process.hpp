@@ -26,7 +26,7 @@ struct world {
   int members = 4;
   int hosts = 2;
   int min = 1;
-  int monitors = 16;  ///< monitors of each member; with fewer members all monitor all
+  int monitors = 16;  ///< monitors per member; with fewer members all monitor all
   bool crashes = true;
   bool pauses = true;
   bool partitions = true;
@@ -57,7 +57,7 @@ struct outcome {
   std::uint64_t turns = 0;  ///< highest number of turns of a member until that quorum had progressed
 };
 
-/// One process: the real protocol, and a session that computes with the others.
+/// A process: the real protocol, and a session that computes with the others.
 struct process {
   process(elastic::member self, const elastic::membership_policy& policy, time now)
       : id(self.id), host(self.host), protocol(std::move(self), policy, outlet, now) {}
@@ -70,7 +70,7 @@ struct process {
   time paused_until{};
   std::vector<std::shared_ptr<std::function<void()>>> held;  // events that arrived during the pause
   std::uint64_t turns = 0;
-  // The state of its session.
+  // State of the session.
   std::uint64_t generation = 0;  // generation of the group in which it works; 0: none
   elastic::generation_record group;
   std::set<member_id> hellos;
@@ -78,7 +78,7 @@ struct process {
   bool must_stop = false;  // true if this generation has to stop
   bool waits = false;      // true while it waits for the parts of the others
   std::uint64_t step = 0;
-  std::uint64_t state = 1;  // a digest of all steps that it has committed or copied
+  std::uint64_t state = 1;  // a digest over all steps that it has committed or copied
   std::uint64_t halt = 0;
   std::uint64_t attempt = 0;  // distinguishes groups, so that events planned for an earlier group have no effect
 };

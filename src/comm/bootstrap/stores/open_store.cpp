@@ -65,7 +65,7 @@ std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& p
                                    const detail::store_opening& request) {
   std::string why_not;
   if (auto opened = try_open(kind, place, request, why_not)) {
-    // The names of an etcd and of a file contain the name of one job already.
+    // The names of an etcd and of a file already contain a job's name.
     const auto& job = request.configuration.value(setting::job);
     return kind == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
   }

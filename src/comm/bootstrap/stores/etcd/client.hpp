@@ -21,7 +21,7 @@ class etcd_client {
   /// Throws error when libcurl cannot be initialised.
   etcd_client(std::string_view endpoints, std::string_view scheme);
 
-  /// What to do when a reply is lost: `again` repeats an idempotent request at the next member, until the deadline.
+  /// The reaction to a lost reply: `again` repeats an idempotent request at the next member, until the deadline.
   enum class when_lost { again, give_up };
   /// Sends a request and returns the reply. Throws timeout_error (with `call` and `key` in its text) at the deadline,
   /// or when the reply to a request that must not be repeated was lost; peer_failure if etcd does not know the lease;

@@ -55,7 +55,7 @@ struct etcd_store::implementation {
     return condition;
   }
 
-  // ---- presence of this process ----
+  // ---- presence of the process ----
   // Registers this process in one transaction. A process that begins and finds no other process removes the existing
   // keys.
   void register_presence(clock::time_point until, bool begins) {

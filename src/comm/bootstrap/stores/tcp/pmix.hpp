@@ -12,7 +12,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Returns the result of `text_of_first` at rank 0, at every rank. Collective over all ranks that a launcher with PMIx
 /// (https://pmix.org) started together. Returns nothing, and sets `why_not`, if PMIx is not available or assigns
 /// another number to this rank. libpmix is loaded at the first use. It works beside an MPI of the same process that
-/// uses PMIx too, before, during and after MPI. Throws timeout_error. One thread at a time.
+/// uses PMIx too, before, during and after MPI. Throws timeout_error. Used by at most one thread at a time.
 [[nodiscard]] std::optional<std::string> share_by_pmix(int rank, const std::function<std::string()>& text_of_first,
                                                        clock::time_point until, std::string& why_not);
 

@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // TCP's own probes (keepalive, TCP_USER_TIMEOUT) detect a silent host. They do not detect a stopped server, because the
-// kernel still answers for it. The client therefore sends several pings, each at an interval after the previous one by
+// kernel still answers for it. The client therefore sends several pings, each at an interval after the previous ping by
 // the clock of a running process: a client that was stopped itself does not blame the server.
 constexpr int max_pings = 3;
 constexpr std::uint64_t ping_id = 0;  // an id that no call has: any reply counts

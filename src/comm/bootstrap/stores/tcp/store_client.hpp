@@ -27,8 +27,8 @@ inline constexpr int max_rejections = 3;
 /// Returns the secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
 
-/// Returns the name of a client of this process, which no other client has. The server reads in it whether the process
-/// lives.
+/// Returns the name of a client in the calling process, which no other client has. The server reads in it whether the
+/// process lives.
 [[nodiscard]] std::string store_client_identity();
 /// Returns the client's process as a server of this host observes it; nothing for a client on another host.
 [[nodiscard]] std::optional<life> life_of_client(const std::string& identity);
@@ -37,14 +37,14 @@ inline constexpr int max_rejections = 3;
 /// replies and rejects the proof. Throws socket_error.
 [[nodiscard]] bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, clock::time_point until);
 
-/// An established connection to a store's server, with the outstanding calls of all threads of this process, and a
+/// An established connection to a store's server, with the outstanding calls of the process's threads, and a
 /// thread that reads the replies.
 class store_client {
  public:
   store_client(tcp_socket socket, std::string where);
   ~store_client();
 
-  /// A reply with a text of its own.
+  /// A reply that owns its text.
   struct answer {
     store_status status = store_status::done;
     std::uint64_t number = 0;
@@ -55,7 +55,7 @@ class store_client {
   /// key or a value that no store accepts.
   [[nodiscard]] std::optional<answer> wait_for(store_request request, clock::time_point until,
                                                const std::stop_token& stop = {});
-  /// Does the same, and throws a timeout_error of that name at the deadline.
+  /// Does the same, and throws a timeout_error that contains `name` at the deadline.
   [[nodiscard]] answer call(const char* name, const store_request& request, clock::time_point until);
   /// Notifies the server that this client closes the store for good.
   void leave();

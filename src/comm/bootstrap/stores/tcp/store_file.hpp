@@ -42,7 +42,7 @@ class store_problem : public socket_error {
 /// Removes the file if it still names that store.
 void remove_store_file(const std::string& path, const store_place& place) noexcept;
 
-/// The result of one attempt to reach a store, 3 s per address: `serves`: a store that knows the token; `gone`:
+/// The result of an attempt to reach a store, 3 s per address: `serves`: a store that knows the token; `gone`:
 /// certainly no such store (each address refuses, or another program listens there); `silent`: a store that does not
 /// answer, and may be disconnected or stopped.
 enum class store_presence { serves, gone, silent };

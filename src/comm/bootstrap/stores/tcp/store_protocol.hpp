@@ -48,7 +48,7 @@ struct store_reply {
   std::string_view value{};
 };
 
-/// Number of bytes of a frame's head, which is the length of its body.
+/// Number of bytes of a frame's head. The head holds the length of the body.
 inline constexpr std::size_t store_frame_head = 4;
 /// The longest frame; a greater length is invalid.
 inline constexpr std::size_t store_frame_limit = 64 + store_key_limit + store_value_limit;

@@ -48,7 +48,7 @@ detail::tcp_socket listen_at(std::string_view text) {
   }
 }
 
-// Number of servers of this process that listen at each port.
+// Number of this process's servers that listen at each port.
 std::array<std::atomic<std::uint8_t>, 65536> listening_at;
 
 }  // namespace
@@ -59,7 +59,7 @@ struct store_server::implementation {
   // A client that has proved that it knows the token.
   struct client {
     detail::connection link;
-    clock::time_point last;  // time of its connection, or of its last progress in reading
+    clock::time_point last;  // when it connected, or last read some bytes
     detail::event_loop::registration ready{};
     std::string name{};     // the name of a client that has opened the store
     bool has_part = false;  // true if it has a part in the table
@@ -68,7 +68,7 @@ struct store_server::implementation {
     [[nodiscard]] bool accepts_requests() const noexcept { return link.unsent() < reply_limit; }
   };
 
-  // A client that opened the store and is no longer connected. A failure of the network, or a pause of this process,
+  // A client that opened the store and is no longer connected. A network failure, or a pause of the server's process,
   // may have ended its connection.
   struct absent_client {
     std::string name;
@@ -149,7 +149,7 @@ struct store_server::implementation {
     return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
   }
 
-  // Extends all deadlines after a pause of this process, in which no client could connect.
+  // Extends all deadlines after a pause of the process, in which no client could connect.
   void extend_deadlines(clock::duration pause) {
     for (auto& client : absent) client.until += pause;
     if (last_turn - pause < unknown_until) unknown_until += pause;

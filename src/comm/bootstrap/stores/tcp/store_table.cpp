@@ -65,7 +65,7 @@ std::optional<journal_record> first_record(std::string_view text) {
 }
 
 // Returns true if the text, which does not begin with a valid record, is the beginning of a record that was not written
-// completely. No client was notified of that record. In a damaged file the record has its full length, or further
+// completely. No client was notified of such a record. In a damaged file the record has its full length, or further
 // records follow.
 bool is_cut_off(std::string_view text) {
   if (text.size() < head_bytes || text.find_first_not_of('\0') == std::string_view::npos) return true;

@@ -14,14 +14,14 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The keys and watches of all clients. Used by one thread at a time.
+/// The clients' keys and watches. Used by one thread at a time.
 class store_table {
  public:
   /// The number of a client while it is connected. The caller chooses it, above 0, and never uses it again.
   using client = std::uint64_t;
   /// Receives each reply, during `handle` or `leave`. The reply's text is valid during the call.
   using reply_handler = std::function<void(client receiver, const store_reply& reply)>;
-  static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // limit of the keys and values of all clients
+  static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // limit of all keys and values together
   static constexpr std::ptrdiff_t most_of_a_client = 4096;           // limit of the watches of a client
 
   /// Returns true if no other client has a part in the table, so that the table restarts empty when this client opens
