@@ -72,7 +72,8 @@ void followed_data::describe(state_parts& parts) {
       },
       [this](std::span<const std::byte> bytes) {
         if (bytes.size() != sizeof next_) {
-          throw data_error({"followed data"}, "cannot be read (it has another size); use the muster it was written by");
+          throw data_error({"followed data"},
+                           "cannot be read (it has another size); read it with the version of muster that wrote it");
         }
         std::memcpy(&next_, bytes.data(), sizeof next_);
         data_->grow_to(next_);

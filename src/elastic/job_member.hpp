@@ -35,7 +35,7 @@ inline elastic::membership_policy policy_of(const settings& configuration, const
   if (policy.max < policy.min) {
     throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max) +
                               " (the job needs at least " + std::to_string(policy.min) + " by " +
-                              configuration.origin(setting::min_ranks) + "); raise the one or lower the other");
+                              configuration.origin(setting::min_ranks) + "); raise the first or lower the second");
   }
   const double beat = configuration.positive(setting::heartbeat);
   policy.beat = span_of(beat);

@@ -111,7 +111,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& records,
   const bool is_root = ranks.rank() == options.root;
   const auto world = static_cast<std::uint32_t>(ranks.size());
   if (is_root && !records)
-    throw configuration_error("rank " + std::to_string(options.root) + " has no data to cut; pass it");
+    throw configuration_error("rank " + std::to_string(options.root) + " has no data to cut; pass its records");
   std::optional<shard_rule> rule;
   if (is_root) rule.emplace(options.by, world, records->schema(), records->size(), records->columns());
   std::uint64_t set = is_root ? digest().add(records->digest()).add(options.by).add(std::uint64_t{world}).value() : 0;

@@ -70,7 +70,7 @@ std::string transport_between(const elastic::generation_record& group, const tra
   };
   if (requested == "mpi" && surviving_mpi() == nullptr) {
     refuse(
-        "the MPI of this program ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
+        "this program's MPI ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
         "hierarchical");
   }
   if (requested == "self" || requested == "local")
@@ -81,8 +81,7 @@ std::string transport_between(const elastic::generation_record& group, const tra
     return "mpi";  // also for a single member: other members of the MPI world may not have ended yet
   if (group.members.size() == 1) return "self";
   if (requested == "shm" && !hosts.one_host()) {
-    refuse("the members of this job are on " + std::to_string(hosts.hosts.size()) +
-           " hosts); use auto, hierarchical or tcp");
+    refuse("the job's members are on " + std::to_string(hosts.hosts.size()) + " hosts); use auto, hierarchical or tcp");
   }
   if (requested == "tcp") return "tcp";
   if (hosts.one_host()) return "shm";

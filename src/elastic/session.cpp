@@ -45,7 +45,7 @@ bool start_epoch(state& target, const run_limits& limits) {
   target.next_epoch();
   if (target.epoch_is_over()) {
     throw configuration_error(
-        "an epoch of the data has no batch (it has fewer samples than one needs); choose a smaller batch");
+        "an epoch of the data has no batch (it has fewer samples than one batch); choose a smaller batch");
   }
   return true;
 }

@@ -58,7 +58,7 @@ class transfer {
     if (sent != bytes_.value()) {
       throw error(
           error_kind::other,
-          "the received state differs from that of its sender (their digests differ, because of a fault of the memory "
+          "the received state differs from the sender's state (their digests differ, because of a fault of the memory "
           "or of the network); start this rank again");
     }
     if (!holds) adopt(source);
@@ -94,7 +94,8 @@ class transfer {
         holders_.push_back(static_cast<int>(r));
       } else if (r == rank_) {
         log(log_level::error,
-            "the replicated state of this rank differs from that of most ranks at the same step (a part was changed by "
+            "the replicated state of this rank differs from the state of most ranks at the same step (a part was "
+            "changed by "
             "a step that did not commit, or ranks compute differently); this rank copies their state: check the parts "
             "that are "
             "declared keep_on_failure and that a step changes");
@@ -147,7 +148,7 @@ class transfer {
       if (!part.save && sizes[i] != part.bytes.size()) {
         throw configuration_error("part '" + part.name + "' of the state has " + std::to_string(part.bytes.size()) +
                                   " bytes here (and " + std::to_string(sizes[i]) +
-                                  " at the others); every rank makes the same model");
+                                  " at the others); construct the same model at every rank");
       }
       const bool directly = !part.save && (in_place || holds);
       if (!directly) buffers_[i].resize(sizes[i]);

@@ -59,7 +59,7 @@ void check(const settings& configuration, const std::string& origin) {
            "processes of different launches have no common launcher to find each other by); set --rendezvous "
            "tcp://HOST:PORT, HOST being rank 0's, or file:/FOLDER");
   if (!where.starts_with("tcp://") && configuration.value(setting::job) == "auto")
-    refuse(setting::job, "auto is the name of one launch, and the ranks find the job at " + where +
+    refuse(setting::job, "auto is the name of a single launch, and the ranks find the job at " + where +
                              " by its name); set the same --job for all processes");
 }
 

@@ -175,7 +175,7 @@ context::~context() {
   if (world && is_thrown) world->abort("an exception ends its program");
   if (!self_->elastic || self_->launch.size == 1 || is_thrown || self_->has_failed || detail::store_was_opened())
     return;
-  log(log_level::warning, "the " + std::to_string(self_->launch.size) + " ranks of this job never met (" +
+  log(log_level::warning, "the " + std::to_string(self_->launch.size) + " ranks of the job never met (" +
                               self_->configuration.origin(setting::elastic) +
                               " is on, and the program began no elastic session: each rank ran alone); set --elastic "
                               "off, or use a muster::training or muster::elastic::session");

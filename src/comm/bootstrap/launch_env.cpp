@@ -67,7 +67,7 @@ std::optional<int> number(const variable_reader& read, const char* name) {
   const auto value = parse_number<int>(*text);
   if (!value || *value < 0) {
     throw configuration_error("the launcher's " + std::string(name) + " cannot be '" + *text +
-                              "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
+                              "' (not a whole number, 0 or more); unset it or start the program by its launcher");
   }
   return *value;
 }

@@ -60,7 +60,7 @@ life::life(const process_identity& identity)
     : file_(static_cast<int>(::syscall(SYS_pidfd_open, identity.process, 0))), process_(identity.process) {
   const int code = file_ ? 0 : errno;
   if (code == EMFILE || code == ENFILE || code == ENOMEM) {
-    throw error(error_kind::other, "process " + std::to_string(identity.process) + " of this host cannot be watched (" +
+    throw error(error_kind::other, "process " + std::to_string(identity.process) + " on this host cannot be watched (" +
                                        std::strerror(code) + "); raise the limit of descriptors (ulimit -n)");
   }  // else the system has no pidfds: before Linux 5.3
   const auto status = status_of(identity.process);

@@ -65,7 +65,7 @@ void check_request(const settings& configuration, const launch_env& launch, cons
   }
   if (names_host(configuration) && (requested == "shm" || requested == "local" || threads > 1)) {
     throw configuration_error(
-        configuration.origin(setting::host) + " gives the host of this rank (and " +
+        configuration.origin(setting::host) + " sets the host of the rank (and " +
         (requested == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
         "); use auto or hierarchical, or leave it out");
   }
@@ -151,7 +151,7 @@ transport_choice choose_transport(const settings& configuration, const launch_en
     const std::string origin_between = configuration.origin(setting::between);
     return {"hierarchical", across_hosts(launch, transports[between], origin_between), 1,
             !is_auto        ? why
-            : host_is_named ? why + ", " + configuration.origin(setting::host) + " gives the host of each rank"
+            : host_is_named ? why + ", " + configuration.origin(setting::host) + " sets each rank's host"
                             : why + ", on several hosts"};
   }
   if (is_of_program(requested)) return {requested, {}, 1, why};

@@ -217,8 +217,8 @@ std::vector<address> resolve(const host_port& where, clock::time_point until) {
 std::vector<interface_address> all_interface_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    throw error(error_kind::other, "the addresses of this host cannot be listed (" + std::string(std::strerror(errno)) +
-                                       "); name one in the settings");
+    throw error(error_kind::other, "the host's addresses cannot be listed (" + std::string(std::strerror(errno)) +
+                                       "); set an address in the settings");
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
   std::vector<interface_address> all;

@@ -19,7 +19,7 @@ std::string describe_code(int code) { return code == ETIMEDOUT ? "no answer in t
 descriptor open_socket(const address& remote) {
   descriptor result(::socket(remote.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!result)
-    throw socket_error(errno, "no socket for " + remote.to_string() + " can be made (" + describe_code(errno) + ")");
+    throw socket_error(errno, "cannot create a socket for " + remote.to_string() + " (" + describe_code(errno) + ")");
   return result;
 }
 
@@ -80,7 +80,7 @@ void tcp_socket::start_listening(int backlog) const {
 void tcp_socket::check_listens(int result) const {
   if (result == 0) return;
   const int code = errno;
-  throw socket_error(code, peer_.to_string() + " cannot be listened at (" + describe_code(code) + ")");
+  throw socket_error(code, "cannot listen at " + peer_.to_string() + " (" + describe_code(code) + ")");
 }
 
 tcp_socket tcp_socket::accept() const {

@@ -48,8 +48,8 @@ class datagram_socket {
     socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     if (!file_ || ::bind(file_.get(), reinterpret_cast<const sockaddr*>(&any), length) != 0 ||
         ::getsockname(file_.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {
-      throw error(error_kind::other, "the members of this job cannot exchange heartbeats (no datagram socket: " +
-                                         std::string(std::strerror(errno)) + "); check the limits of this host");
+      throw error(error_kind::other, "the job's members cannot exchange heartbeats (no datagram socket: " +
+                                         std::string(std::strerror(errno)) + "); check the limits of the host");
     }
     drop_unmarked();
     const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();

@@ -59,7 +59,7 @@ class membership_service final : elastic::membership_outlet {
                  "training continues, and failures are handled when the store answers again"},
                 {}, [this] { ring(); }) {
     if (!bell_) {
-      throw error(error_kind::other, "the membership of this job cannot be watched (eventfd: " +
+      throw error(error_kind::other, "the membership of the job cannot be watched (eventfd: " +
                                          std::string(std::strerror(errno)) + "); raise the limit (ulimit -n)");
     }
     thread_ = std::jthread([this](const std::stop_token& stop) {
@@ -68,7 +68,7 @@ class membership_service final : elastic::membership_outlet {
       } catch (...) {  // the rank ends with the reason, and the others continue without it
         const std::lock_guard held(mutex_);
         over_ = std::current_exception();
-        end_generation("the membership of this rank failed");
+        end_generation("this rank's membership failed");
       }
     });
   }
@@ -255,7 +255,7 @@ class membership_service final : elastic::membership_outlet {
       const auto& message = protocol_.heartbeat_of(peer.id);
       text += " rank " + std::to_string(rank++) + " is process " + std::to_string(peer.process.process) +
               (peer.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")");
-      if (message.work != 0) text += ", " + std::to_string(message.work) + " us of a step its own";
+      if (message.work != 0) text += ", " + std::to_string(message.work) + " us of its own work per step";
       if (const auto slowest = protocol_.record().rank_of(message.slowest.to)) {
         text += ", " + std::to_string(message.slowest.rate) + " B/s and " + std::to_string(message.slowest.latency) +
                 " us over its slowest connection, to rank " + std::to_string(*slowest);
@@ -298,7 +298,7 @@ class membership_service final : elastic::membership_outlet {
   }
 
   void kill(const elastic::member& peer) override {
-    log(log_level::warning, "process " + std::to_string(peer.process.process) + " of this host is killed (" +
+    log(log_level::warning, "process " + std::to_string(peer.process.process) + " on this host is killed (" +
                                 protocol_.reason_for(peer.id) + ")");
     if (const auto* const process = life_of(peer)) process->kill();
   }

@@ -121,7 +121,7 @@ TEST_CASE("ranks of an elastic job that never meet say so, and where they cannot
     test::command_line line({"app", "--elastic", "on"});
     const muster::context context(line.argc, line.argv());
   }
-  CHECK_THAT(log.text(), contains("the 2 ranks of this job never met (--elastic is on"));
+  CHECK_THAT(log.text(), contains("the 2 ranks of the job never met (--elastic is on"));
   ::unsetenv("RANK");
   ::unsetenv("WORLD_SIZE");
   test::command_line threads({"app", "--elastic", "on", "--ranks", "4"});
@@ -158,9 +158,9 @@ TEST_CASE("a name of the host has its effect or is refused") {
   };
   CHECK(planned({}) == "shm");
   CHECK(planned({"--host", "a"}) == "hierarchical");
-  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host gives the host of this rank"));
+  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host sets the host of the rank"));
   launch = {};
-  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host gives the host of this rank"));
+  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host sets the host of the rank"));
   CHECK(planned({"--host", "a"}) == "self");  // one rank is alone on any host
 }
 

@@ -70,7 +70,7 @@ std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& p
     return kind == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
   }
   throw configuration_error(request.origin + " asks for a store of kind '" + kind + "' (" + why_not +
-                            "); link muster::muster from a build that has it, or use another");
+                            "); link muster::muster from a build that has it, or use another store");
 }
 
 std::unique_ptr<any_store> open_automatically(detail::store_opening request) {

@@ -35,7 +35,7 @@ std::size_t take_bytes(char* data, std::size_t size, std::size_t count, void* us
 
 CURL* make_handle() {
   CURL* const easy = ::curl_easy_init();
-  if (easy == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
+  if (easy == nullptr) throw error(error_kind::other, "libcurl cannot create a handle (out of memory); free memory");
   ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   ::curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");  // the store belongs to the cluster
   ::curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, 3000L);
@@ -135,12 +135,12 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
     const std::uint64_t code = code_of(reply);
     if (code == code_not_found) {
       throw peer_failure({}, "the store " + where_ +
-                                 " has expired the lease of this process (it was disconnected for longer than the "
+                                 " has expired this process's lease (it was disconnected for longer than the "
                                  "lease's time-to-live); start the process again");
     }
     if (code != code_unavailable && code != code_deadline) {
       throw configuration_error("the store " + where_ + " refuses (" + message_of(reply) +
-                                "); check the configuration of that etcd");
+                                "); check the configuration of etcd");
     }
     if (on_loss == when_lost::give_up && result.sent) store_timed_out(call, key, where_);
     if (clock::now() + delay >= until) store_timed_out(call, key, where_);
@@ -169,7 +169,7 @@ void etcd_client::await_change(std::string_view key, std::uint64_t revision, clo
   };
   // `perform`, as above, could not be interrupted by a stop request.
   const std::unique_ptr<CURLM, decltype(&::curl_multi_cleanup)> multi(::curl_multi_init(), &::curl_multi_cleanup);
-  if (!multi) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
+  if (!multi) throw error(error_kind::other, "libcurl cannot create a handle (out of memory); free memory");
   ::curl_multi_add_handle(multi.get(), easy.get());
   const std::stop_callback wakes(stop, [&] { ::curl_multi_wakeup(multi.get()); });
   int running = 1;

@@ -115,7 +115,7 @@ std::uint16_t opening::serve(const std::string& listen, const std::string& file)
 // Starts muster-store, which announces itself in the file if one is named; returns its address.
 detail::address opening::start_store(const std::string& listen, const std::string& file) const {
   const auto refuse = [](const std::string& why) {
-    throw configuration_error("the store of this elastic job cannot be started (" + why +
+    throw configuration_error("the store of the elastic job cannot be started (" + why +
                               "); name it by --store-program / MUSTER_STORE_PROGRAM, or start one separately and set "
                               "--rendezvous tcp://HOST:PORT");
   };

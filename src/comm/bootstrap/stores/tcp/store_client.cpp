@@ -366,7 +366,7 @@ std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t 
   if (!reply) return std::nullopt;
   if (reply->status == store_status::full) {
     throw error(error_kind::other,
-                "the store " + where() + " refuses the watch (4096 of this client are open); watch fewer keys");
+                "the store " + where() + " refuses the watch (this client has 4096 open watches); watch fewer keys");
   }
   return store_entry{reply->number, std::move(reply->value)};
 }

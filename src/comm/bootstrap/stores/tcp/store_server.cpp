@@ -37,7 +37,7 @@ detail::tcp_socket listen_at(std::string_view text) {
   const auto where = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
   if (where.empty()) {
     throw configuration_error("a store cannot be served at '" + std::string(text) +
-                              "' (it is a number and a port: 10.0.0.1:29500, [::1]:0, :29500); write it like that");
+                              "' (not a numeric address and a port); write 10.0.0.1:29500, [::1]:0 or :29500");
   }
   try {
     return detail::tcp_socket::listen(anywhere ? detail::address::any(where.port()) : where);

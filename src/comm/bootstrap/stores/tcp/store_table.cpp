@@ -100,7 +100,7 @@ void store_table::open_journal(const std::string& folder) {
   if (std::error_code unseen; std::filesystem::exists(path_, unseen) || unseen) {
     const auto bytes = read_whole_file(path_, [] {});
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (!text.starts_with(journal_name)) refuse("its file 'store' is no journal of a store");
+    if (!text.starts_with(journal_name)) refuse("its file 'store' is not the journal of a store");
     if (!text.starts_with(journal_magic)) {
       refuse("its file 'store' is a journal '" +
              std::string(text.substr(0, std::min(text.find('\n'), journal_name.size() + 20))) +
