@@ -159,7 +159,7 @@ class generations final : public muster::event_sink {
  public:
   void record(const muster::event& measured) noexcept override {
     if (measured.what != muster::activity::rebuild || measured.bytes <= last || measured.end < measured.begin) return;
-    last = seen.bytes;
+    last = measured.bytes;
     ++count;
   }
   std::uint64_t last = 0;
@@ -238,7 +238,7 @@ void train(muster::context& context, const worker_options& options) {
     muster::allreduce(current.group(), learned.last_sums, muster::sum);
     learned.learn();
     if (options.steps) {
-      const auto at = std::chrono::nanoseconds(muster::clock::current().time_since_epoch()).count();
+      const auto at = std::chrono::nanoseconds(muster::clock::now().time_since_epoch()).count();
       print_line("step " + std::to_string(current.number()) + " " + std::to_string(current.generation()) + " " +
                  std::to_string(current.group().size()) + " " + std::to_string(at));
     }

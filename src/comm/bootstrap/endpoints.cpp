@@ -14,12 +14,12 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-using transports = std::vector<std::unique_ptr<transport>>;
+using transport_list = std::vector<std::unique_ptr<transport>>;
 
 // Connects ranks that are threads: rank 0 creates the hub that all use.
-transports over_local(group& ranks, int count) {
+transport_list over_local(group& ranks, int count) {
   const auto hub = made_by_first(ranks, [&] { return std::make_shared<local_hub>(count * ranks.size()); });
-  transports endpoints;
+  transport_list endpoints;
   for (int k = 0; k < count; ++k) {
     endpoints.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
   }
@@ -28,7 +28,7 @@ transports over_local(group& ranks, int count) {
 
 // Connects ranks over shared memory. All endpoints of a host use one rendezvous, which requires one thread per
 // endpoint.
-transports over_memory(const settings& configuration, group& ranks, int count) {
+transport_list over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
   launch.job = "ends";
   const std::string suffix = "/ends-" + word_of(ranks, random_token().substr(0, 16), 0);
@@ -43,7 +43,7 @@ std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect) {
   std::vector<std::future<std::unique_ptr<transport>>> futures;
   for (int k = 0; k < count; ++k) futures.push_back(std::async(std::launch::async, connect, k));
-  transports endpoints;
+  transport_list endpoints;
   for (auto& future : futures) endpoints.push_back(future.get());
   return endpoints;
 }

@@ -106,8 +106,8 @@ etcd_client::handle etcd_client::take(const std::string& url, const std::string&
   return easy;
 }
 
-etcd_client::reply etcd_client::post(const std::string& url, const std::string& body, clock::time_point until) {
-  reply result;
+etcd_client::http_reply etcd_client::post(const std::string& url, const std::string& body, clock::time_point until) {
+  http_reply result;
   auto easy = take(url, body);
   const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
   ::curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS,

@@ -37,13 +37,13 @@ class etcd_client {
  private:
   // A CURL*; the type is private to libcurl.
   using handle = std::unique_ptr<void, void (*)(void*)>;
-  struct reply {
+  struct http_reply {
     long status = 0;  // 0: no reply arrived by the deadline
     std::string body;
     bool sent = true;  // false if the request certainly did not reach the member
   };
   [[nodiscard]] handle take(const std::string& url, const std::string& body);
-  [[nodiscard]] reply post(const std::string& url, const std::string& body, clock::time_point until);
+  [[nodiscard]] http_reply post(const std::string& url, const std::string& body, clock::time_point until);
   [[nodiscard]] const std::string& endpoint(std::size_t index) const { return endpoints_[index % endpoints_.size()]; }
 
   std::mutex mutex_;

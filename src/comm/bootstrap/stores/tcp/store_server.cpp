@@ -151,23 +151,23 @@ struct store_server::implementation {
 
   // Extends all deadlines after a pause of the process, in which no client could connect.
   void extend_deadlines(clock::duration pause) {
-    for (auto& client : absent) client.until += pause;
+    for (auto& peer : absent) peer.until += pause;
     if (last_turn - pause < unknown_until) unknown_until += pause;
   }
 
   // Returns true if a client that is not connected may still live and have a part in the table.
   [[nodiscard]] bool is_doubtful(clock::time_point now) {
-    std::erase_if(absent, [&](const absent_client& client) {
-      return now >= client.until || (client.process && client.process->ended());
+    std::erase_if(absent, [&](const absent_client& peer) {
+      return now >= peer.until || (peer.process && peer.process->ended());
     });
     return !absent.empty() || now < unknown_until;
   }
 
-  void open(client_number number, client& client, const detail::store_request& request) {
-    client.name = request.value.value_or("");
-    std::erase_if(absent, [&](const absent_client& other) { return other.name == client.name; });
+  void open(client_number number, client& peer, const detail::store_request& request) {
+    peer.name = request.value.value_or("");
+    std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
     if (request.number == 0) {
-      client.has_part = true;
+      peer.has_part = true;
       return static_cast<void>(table.handle(number, request));
     }
     // Waits at most half of the client's own time. A client that cannot be shown to be the first continues with the
@@ -203,7 +203,7 @@ struct store_server::implementation {
       auto& added =
           clients.try_emplace(number, client{detail::connection(std::move(accepted)), clock::now()}).first->second;
       added.ready = loop.watch(added.link.socket().file(), EPOLLIN, [this, number](std::uint32_t) {
-        serve(number, [&](client& client) { on_readable(number, client); });
+        serve(number, [&](client& peer) { on_readable(number, peer); });
       });
     } catch (const error&) {  // it has already left, or there is no room for it
       drop(number);
@@ -215,49 +215,49 @@ struct store_server::implementation {
   void serve(client_number number, const Action& action) {
     const auto found = clients.find(number);
     if (found == clients.end()) return;
-    auto& client = found->second;
+    auto& peer = found->second;
     try {
-      write(client);
-      action(client);
-      write(client);
+      write(peer);
+      action(peer);
+      write(peer);
     } catch (const protocol_violation&) {
       ++offenders;
       return drop(number);
     } catch (const detail::socket_error&) {
       return drop(number);
     }
-    if (client.link.unsent() > 0) {
+    if (peer.link.unsent() > 0) {
       unwritten.insert(number);
     } else {
       unwritten.erase(number);
     }
     // A request that was deferred for lack of room is checked again, also if all replies have been written since.
-    const bool waits_to_write = client.link.unsent() > 0 || detail::first_frame(client.link.received());
-    client.ready.want((client.accepts_requests() ? EPOLLIN : 0U) | (waits_to_write ? EPOLLOUT : 0U));
+    const bool waits_to_write = peer.link.unsent() > 0 || detail::first_frame(peer.link.received());
+    peer.ready.want((peer.accepts_requests() ? EPOLLIN : 0U) | (waits_to_write ? EPOLLOUT : 0U));
   }
 
   // Reads one piece at a time, so that a client with many requests does not delay the others, and handles requests
   // while there is room for their replies.
-  void on_readable(client_number number, client& client) {
-    if (client.accepts_requests()) client.link.read();
+  void on_readable(client_number number, client& peer) {
+    if (peer.accepts_requests()) peer.link.read();
     std::size_t used = 0;
-    while (client.accepts_requests()) {
-      const auto frame = detail::first_frame(client.link.received().substr(used));
+    while (peer.accepts_requests()) {
+      const auto frame = detail::first_frame(peer.link.received().substr(used));
       if (!frame) break;
       const auto request = detail::parse_request(frame->body);
       if (!request) throw protocol_violation();
-      client.leaves = client.leaves || request->call == detail::store_call::leave;
-      client.has_part =
-          client.has_part || request->call == detail::store_call::swap || request->call == detail::store_call::watch;
+      peer.leaves = peer.leaves || request->call == detail::store_call::leave;
+      peer.has_part =
+          peer.has_part || request->call == detail::store_call::swap || request->call == detail::store_call::watch;
       if (request->call == detail::store_call::open) {
-        open(number, client, *request);
+        open(number, peer, *request);
       } else if (!table.handle(number, *request)) {
         throw protocol_violation();
       }
       used += frame->bytes;
-      if (!client.accepts_requests()) write(client);
+      if (!peer.accepts_requests()) write(peer);
     }
-    client.link.drop(used);
+    peer.link.drop(used);
   }
 
   void reply_to(client_number receiver, const detail::store_reply& reply) {
@@ -267,10 +267,10 @@ struct store_server::implementation {
     notified.insert(receiver);
   }
 
-  static void write(client& client) {
-    if (client.link.write() > 0 || client.link.unsent() == 0) client.last = clock::now();
+  static void write(client& peer) {
+    if (peer.link.write() > 0 || peer.link.unsent() == 0) peer.last = clock::now();
     // A reply was dropped, so later replies would be wrong.
-    if (client.link.unsent() >= unread_limit) throw protocol_violation();
+    if (peer.link.unsent() >= unread_limit) throw protocol_violation();
   }
 
   void drop_stalled(clock::time_point now) {
