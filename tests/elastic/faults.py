@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Starts tests/elastic/worker on some ranks, causes faults, and checks how the job continues. The state of every worker
-has a checksum of all samples that committed steps used: each sample must have been used exactly once.
+has a checksum over the samples that committed steps used: each sample must have been used exactly once.
 
 usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S] [--first I]
   kill       SIGKILL of one or two ranks, at once or the second during the recovery from the first: the others end with 0
@@ -8,10 +8,10 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   join       a process joins: it ends with 0, like the others
   replace    a rank is killed and another process joins at nearly the same time
   pause      SIGSTOP of a rank for 200 ms: the membership does not change
-  freeze     SIGSTOP of all ranks for 1 to --longest seconds, as when a virtual machine is suspended: the membership does not change
+  freeze     SIGSTOP of every rank for 1 to --longest seconds, as when a virtual machine is suspended: the membership does not change
   stop       SIGSTOP of a rank for good: the others end with 0 without it; after SIGCONT it detects that it is fenced, or on the
              same host it has been killed
-  split      one of four ranks is stopped, the others are killed and restarted, and after 12 s the stopped rank continues: at
+  split      a rank out of four is stopped, the others are killed and restarted, and after 12 s the stopped rank continues: at
              most one training remains, and ranks without a part in it end with a status of their own
   anew       rank 0 is killed, then the store that it has started, and rank 0 is restarted: it starts a new store and a new job, and
              the others, which the new store does not know, end with 10 (with --store file)
@@ -287,7 +287,7 @@ def act_stop(job):
 
 
 def act_split(job):
-    """The only remaining rank of the generation is stopped; restarted ranks know of it only through the store."""
+    """The only remaining rank of the generation is stopped; restarted ranks find the generation only through the store."""
     job.await_start()
     job.nap(0.2)
     stopped = job.draw.choice(job.crew)
@@ -308,7 +308,7 @@ def act_split(job):
         status = rank.end()
         if rank in killed:
             continue
-        # 0: the rank was in the training; 10, 12, 13: it was not, or could not know; SIGKILL: a rank of its host killed it.
+        # 0: the rank was in the training; 10, 12, 13: it was not, or could not know; SIGKILL: another rank on the host killed it.
         if status not in (0, 10, 12, 13) and not (rank is stopped and status == -signal.SIGKILL):
             raise Failure(f"rank {rank.rank} (process {rank.pid}) ends with {status}: {rank.lines[-3:]} {rank.errors}")
         if any(line.startswith("wrong") for line in rank.lines):
@@ -489,7 +489,7 @@ def act_storm(job):
     until = time.monotonic() + 0.01 * options.steps
     while time.monotonic() < until:
         living = [rank for rank in job.crew if rank not in gone]
-        # Only ranks that have trained have the state: if all of them died at once, the state would be lost.
+        # Only ranks that have trained have the state: if these all died at once, the state would be lost.
         trained = [rank for rank in living if has_trained(rank)]
         if len(living) > 2 and len(trained) > 1 and job.draw.random() < 0.6:
             victim = job.draw.choice(living)

@@ -90,7 +90,7 @@ os.kill(killed.ranks(3)[1], signal.SIGKILL)
 killed.ranks(1)
 killed.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
-# A stopped rank is killed by the other ranks of its host, and restarted as a new member.
+# A stopped rank is killed by the other ranks on the same host, and restarted as a new member.
 stopped = Run("-n", "3", "--restart", "2", options.program, *ENDLESS)
 os.kill(stopped.ranks(3)[1], signal.SIGSTOP)
 stopped.ranks(1)
@@ -201,7 +201,7 @@ blocked.ranks(2)
 blocked.process.send_signal(signal.SIGTERM)
 blocked.end(143)
 
-# A program of torch.distributed finds its rank 0. Under another launcher the ranks are those of muster-launch.
+# A program of torch.distributed finds its rank 0. Under another launcher muster-launch still numbers the ranks.
 SAYS = "import os; print('ready', os.environ['MASTER_PORT'], os.environ['MASTER_ADDR'], 'SLURM_PROCID' in os.environ, flush=True)"
 torch = Run("-n", "2", "--elastic", "off", sys.executable, "-c", SAYS, prepare=lambda: os.environ.update(SLURM_PROCID="0"))
 ports = torch.ranks(2)

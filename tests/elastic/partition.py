@@ -2,7 +2,7 @@
 """An elastic job on hosts that are network namespaces, whose network is cut. The store is a muster-store on a further host.
 
 usage: partition.py WHAT --program PATH --store-program PATH [--resets N] [--seed S]
-  cut        the link of one of three hosts is set down: the other two continue; the third, without them and the store, ends with 12
+  cut        the link to a host out of three is set down: the other two continue; the third, without them and the store, ends with 12
   one-way    the host can receive and not send: the same, or 10 if the host is notified first that it was fenced
   gone       all processes of the host are killed: two hosts continue
   halves     two hosts of two ranks each are cut from each other: neither has a majority, neither continues, and all ranks report that

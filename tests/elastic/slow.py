@@ -4,8 +4,8 @@
 usage: slow.py WHAT --program PATH [--hosts one|each] [--store-program PATH] [--steps N] [--ranks N] [--seed S]
   rank      a rank gets so small a part of a processor (a cgroup's quota) that its steps take ten times as long as the others':
             it is reported within 20 steps
-  link      the outgoing bandwidth of one of three hosts (network namespaces) is less than a tenth of the others': its connection
-            is reported within 20 steps, and a rank at one of its ends leaves
+  link      the outgoing bandwidth of a host out of three (network namespaces) is less than a tenth of the others': its connection
+            is reported within 20 steps, and a rank at either end leaves
   replaced  a rank takes ten times as long as the others and has to leave, while no rank can be spared and another process waits:
             it is reported within 20 steps and ends with 15, the other process replaces it, each sample is used once
   noisy     --steps steps of equal ranks, beside processes that occupy a processor now and then: nothing is reported
@@ -61,7 +61,7 @@ def job():
 
 
 def read_all(crew):
-    """Reads the available output of all ranks."""
+    """Reads the ranks' available output."""
     for rank in crew:
         while rank.open and select.select([rank.process.stdout], [], [], 0)[0]:
             rank.read(time.monotonic())
@@ -86,7 +86,7 @@ def refuse_names(crew):
 
 
 def await_name(crew, first, word):
-    """Waits for the first report, in any rank's lines from `first` on, and checks the number of that rank's steps until then."""
+    """Waits for the first report, in any rank's lines from `first` on, and checks the rank's number of steps until then."""
     until = time.monotonic() + DEADLINE
     while True:
         took = {}

@@ -8,7 +8,7 @@ usage: ulfm.py [kill|refuse|late] --program PATH [--ranks 3] [--rounds 5] [--tra
            two ranks die and only these had committed the last step, the others may all end with 14, which is counted.
            --victims selects the ranks and their order
   refuse   a process of another mpirun tries to join: it ends with one line that explains the refusal, and the ranks continue
-  late     a rank starts after more than half the quorum timeout: the others wait in MPI_Init, before any of these is a member
+  late     a rank starts after more than half the quorum timeout: the others wait in MPI_Init, before any rank is a member
 
 The printed time lasts from the first kill until the last survivor has finished its first step without the killed ranks.
 With both transports the rounds alternate.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A store on one host and its clients on others, whose network is cut: checks what each process detects, and when.
+"""A store on one host and its clients on others, whose network is cut: checks the observations of each process, and their times.
 
 partition.py WORKER     WORKER is test_store_worker
 """
