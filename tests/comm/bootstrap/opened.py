@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Starts ranks of test_opened as a plain launcher would, and looks at how each of them ends.
+"""Starts ranks of test_opened as a plain launcher would, and checks how each rank ends.
 
 opened.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
 """
@@ -19,7 +19,7 @@ failures = []
 
 
 def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variables=None):
-    """`size` ranks; all must end with `status`, and with one line on stderr that has `says` (none when that is None)."""
+    """Starts `size` ranks; all must end with `status`, and with one line on stderr that contains `says` (no line if None)."""
     started = []
     for rank in range(size):
         environment = {name: value for name, value in os.environ.items()
@@ -39,7 +39,7 @@ for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
     run(f"at '{bad}'", 1, 2, f"cannot be '{bad}'", words=[f"--rendezvous={bad}"])
 
 def by_file():
-    """The file by which ranks find the store is gone when they are through, whatever it said before."""
+    """Checks that the file through which ranks find the store is removed at the end, whatever its contents were."""
     with tempfile.TemporaryDirectory() as folder:
         its = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
 
@@ -65,8 +65,8 @@ def by_file():
         if left := list(pathlib.Path(folder).iterdir()):
             failures.append(f"one host: {left} is left")
 
-    # In the folder of temporary files a job that was killed leaves its file until the next of the same user starts; one
-    # that lives keeps its own.
+    # In the folder of temporary files the file of a killed job stays until the next job of the same user starts. A live
+    # job keeps its file.
     with tempfile.TemporaryDirectory() as folder:
         def start_another(what):
             run(what, 2, 0, None, words=["--by", "file"],
@@ -97,7 +97,7 @@ if with_tcp:
     run("at no address", 2, 2, "cannot be 'here'", words=["--rendezvous", "tcp://here"])
     run("at no host", 2, 2, "host 'no-such-host.invalid' cannot be found",
         words=["--rendezvous", "tcp://no-such-host.invalid:29500", "--timeout", "1"])
-    # Rank 0 has no rank 1 with its token; rank 1 is told why, and rank 0 that it did not come.
+    # Rank 1 has another token: it ends with the reason, and rank 0 reports that rank 1 is missing.
     port = free_port()
     started = [subprocess.Popen([program, "--timeout", "3", "--rendezvous", f"tcp://127.0.0.1:{port}", "--token", token],
                                 env={"RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.PIPE, text=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A store on one host and its clients on others, whose network is cut: what each of them sees, and when.
+"""A store on one host and its clients on others, whose network is cut: checks the observations of each process, and their times.
 
 partition.py WORKER     WORKER is test_store_worker
 """
@@ -26,7 +26,7 @@ with hosts.Network(3) as network:
         return subprocess.Popen(host.inside(worker, *at, *what), stderr=subprocess.PIPE, text=True)
 
     def ends(what, one, status, says, within):
-        """Whether a worker ends with `status` and says that; `within` is generous, its point is that it ends at all."""
+        """Checks that a worker ends with `status` and prints `says`; `within` is generous, because the worker must only end at all."""
         begun = time.monotonic()
         try:
             err = one.communicate(timeout=within)[1]
@@ -39,7 +39,7 @@ with hosts.Network(3) as network:
             failures.append(f"{what}: ended with {one.returncode} and said {err}")
 
     serving = start(server, "serve")
-    # It goes with its writer, which is cut off, by a network that tells no side.
+    # The key ends with its writer, which is disconnected by a network that notifies neither side.
     holding = start(holder, "hold", "member")
     ends("it is there", start(watcher, "await", "member"), 0, "", 30)
     watching = start(watcher, "gone", "member")
@@ -47,7 +47,7 @@ with hosts.Network(3) as network:
     holder.cut()
     ends("the end of a key whose writer is cut off", watching, 0, "", 30)
     ends("the loss of the store, by who is cut off", holding, 1, "is lost", 60)
-    # The server's host has power, but its network has none.
+    # The server's host runs, but its network is down.
     watching = start(watcher, "await", "never")
     time.sleep(1)  # it watches
     server.cut()
