@@ -63,17 +63,17 @@ class member_links {
   std::unique_ptr<job_member> member_;
   std::atomic<bool> news_{false};
   std::atomic<const revocation*> broken_{nullptr};
-  std::mutex mutex_;  // guards the members from here to `used_`
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<connected> ready_;
-  std::vector<std::uint32_t> gone_;
-  std::exception_ptr failure_;
+  std::optional<connected> ready_;   // guarded by mutex_
+  std::vector<std::uint32_t> gone_;  // guarded by mutex_
+  std::exception_ptr failure_;       // guarded by mutex_
   struct former {
     std::shared_ptr<transport> over;
     clock::time_point until;
   };
-  std::vector<former> former_;       // connections of former generations, which may take a while to end
-  std::shared_ptr<transport> used_;  // the transport in use by the owner
+  std::vector<former> former_;       // former connections, which may take a while to end; guarded by mutex_
+  std::shared_ptr<transport> used_;  // the transport in use by the owner; guarded by mutex_
   std::jthread thread_;
 };
 

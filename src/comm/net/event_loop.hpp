@@ -73,7 +73,7 @@ class event_loop {
   std::array<epoll_event, 64> found_{};
   int count_ = 0;
   std::mutex mutex_;
-  std::vector<std::function<void()>> posted_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
 };
 
 }}}  // namespace muster::v0::detail

@@ -123,7 +123,7 @@ class membership_outlet {
 /// While nothing changes, a member sends its heartbeats to its monitors and to a few other processes in turn, so that
 /// every process is informed of every other in time. As long as one member lives, the last of several silent ranks is
 /// directly followed by a live rank that monitors it. After the first reason to stop and until the next generation, and
-/// for a request, a member sends heartbeats to all, and each member judges all others. A member adopts the verdict of
+/// for a request, a member sends heartbeats to all, and each member judges all others. A member adopts the decision of
 /// most monitors about a peer that it did not monitor before and from which it has received nothing since. In a job
 /// with no more members than monitors every member monitors all others.
 ///

@@ -359,15 +359,15 @@ class membership_service final : elastic::membership_outlet {
   std::vector<clock::duration> step_times_;
   std::size_t steps_seen_ = 0;
 
-  std::mutex mutex_;  // guards the members from here to `over_`
+  std::mutex mutex_;
   std::condition_variable changed_;
-  elastic::membership protocol_;
-  std::map<elastic::member_id, life> lives_;
-  std::map<elastic::member_id, std::vector<address>> places_;
-  std::optional<next_generation> to_form_;
-  std::vector<elastic::link_seen> links_;  // this rank's connections with any traffic
-  std::shared_ptr<revocation> present_;
-  std::exception_ptr over_;  // a departure, or an exception that the thread threw
+  elastic::membership protocol_;                               // guarded by mutex_
+  std::map<elastic::member_id, life> lives_;                   // guarded by mutex_
+  std::map<elastic::member_id, std::vector<address>> places_;  // guarded by mutex_
+  std::optional<next_generation> to_form_;                     // guarded by mutex_
+  std::vector<elastic::link_seen> links_;  // this rank's connections with any traffic; guarded by mutex_
+  std::shared_ptr<revocation> present_;    // guarded by mutex_
+  std::exception_ptr over_;                // a departure, or an exception that the thread threw; guarded by mutex_
 
   watched_record record_;
   std::jthread thread_;

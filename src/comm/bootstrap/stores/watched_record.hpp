@@ -58,10 +58,10 @@ class watched_record {
   std::atomic<bool> has_entry_;
   std::atomic<bool> has_failure_{false};
   mutable std::mutex mutex_;
-  store_entry newest_;
-  std::optional<std::pair<std::uint64_t, std::string>> swap_;  // the requested swap
-  std::stop_source interruption_;                              // stops the watch under way
-  std::exception_ptr broken_;
+  store_entry newest_;                                         // guarded by mutex_
+  std::optional<std::pair<std::uint64_t, std::string>> swap_;  // the requested swap; guarded by mutex_
+  std::stop_source interruption_;                              // stops the watch under way; guarded by mutex_
+  std::exception_ptr broken_;                                  // guarded by mutex_
   std::jthread thread_;
 };
 

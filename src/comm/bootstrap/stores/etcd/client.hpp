@@ -47,7 +47,7 @@ class etcd_client {
   [[nodiscard]] const std::string& endpoint(std::size_t index) const { return endpoints_[index % endpoints_.size()]; }
 
   std::mutex mutex_;
-  std::vector<handle> idle_;  // each with its last connection
+  std::vector<handle> idle_;  // each with its last connection; guarded by mutex_
   handle headers_;
   std::vector<std::string> endpoints_;
   std::string where_;

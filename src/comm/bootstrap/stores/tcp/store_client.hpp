@@ -86,14 +86,13 @@ class store_client {
 
   std::string where_;
   mutable std::mutex mutex_;
-  connection server_;  // the thread reads without mutex_; writes are guarded by mutex_
-  // Outstanding calls by id; guarded by mutex_.
-  std::map<std::uint64_t, waiting*> calls_;
-  std::uint64_t last_id_ = 0;
-  std::string lost_;  // the reason for the loss; empty while connected
-  int pings_ = 0;     // pings since the last reply of the server
-  clock::time_point next_ping_;
-  bool stopping_ = false;
+  connection server_;                        // the thread reads without mutex_; writes are guarded by mutex_
+  std::map<std::uint64_t, waiting*> calls_;  // outstanding calls by id; guarded by mutex_
+  std::uint64_t last_id_ = 0;                // guarded by mutex_
+  std::string lost_;                         // the reason for the loss; empty while connected; guarded by mutex_
+  int pings_ = 0;                            // pings since the last reply of the server; used by the thread only
+  clock::time_point next_ping_;              // used by the thread only
+  bool stopping_ = false;                    // guarded by mutex_
   event_loop loop_;
   event_loop::registration ready_;
   std::thread thread_;

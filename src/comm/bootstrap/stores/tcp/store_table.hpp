@@ -53,7 +53,7 @@ class store_table {
   struct stored_value {
     std::string value;
     std::uint64_t version = 0;
-    client owner = 0;  // the client at whose end the value is removed; 0: none
+    client owner = 0;  // the client whose end removes the value; 0: none
   };
   struct waiting {
     client watcher = 0;
